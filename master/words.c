@@ -124,7 +124,7 @@ static clv_code set_window(words_command *p, clv_err *err) {
                                    .stride = a->stride,
                                    .first = choose_token(p->tokenizer, ends.before, "[CLS]"),
                                    .last = choose_token(p->tokenizer, ends.after, "[SEP]"),
-                                   .pad = choose_token(p->tokenizer, ends.filler, "[PAD]")};
+                                   .pad = choose_token(p->tokenizer, ends.pad_id, "[PAD]")};
   p->window.pad = choose_token(p->tokenizer, p->window.pad, "<pad>");
   if (p->window.pad >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID,

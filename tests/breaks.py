@@ -84,12 +84,12 @@ of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
 of("common/model/config/session.c", "tests/net/training/test_habits.py",
    accumulation_is_forgotten=("static clv_code set_accumulation(", "c->pipeline.micro_batches = parts;", ""))
 of("master/score/values.c", "tests/unit/score/test_score",
-   macro_counts_classes_that_never_occur=("static void compute_count_values(", "seen += k->labels + k->answers > 0;", "seen++;"))
+   macro_counts_classes_that_never_occur=("static void compute_count_values(", "n_seen_classes += k->n_labels + k->n_answers > 0;", "n_seen_classes++;"))
 of("master/score/score.c", "tests/unit/score/test_score",
    ignored_places_are_scored=("clv_code clv_score_add(", "s->o.has_ignored && labels[i] == s->o.ignored_label", "s->o.has_ignored && labels[i] > s->o.ignored_label"),
    scores_go_on_from_the_last_time=("void clv_score_reset(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
 of("master/score/ranks.c", "tests/unit/score/test_score",
-   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(2 * seen + t.all + 1)", "(double)(2 * (seen + t.all))"))
+   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(2 * n_below + t.n + 1)", "(double)(2 * (n_below + t.n))"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
    some_records_are_not_scored=("static clv_code add_scores(", "i < n; i++", "i < n / 2; i++"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
@@ -265,7 +265,7 @@ of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
-   merges_have_no_order=("static bool comes_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   merges_have_no_order=("static bool is_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
    a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"),
    unknown_neighbours_are_always_one=("static void add_characters(", "(e || !t->fuses_unknown)", "e"),
    half_a_character_falls_back=("static bool add_bytes(", "return false;", "break;"))
@@ -280,12 +280,12 @@ of("master/tokens/unigram.c", TOKENS,
 of("master/tokens/vocab_file.c", TOKENS,
    pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"))
 of("master/tokens/wordpiece.c", TOKENS,
-   long_words_have_pieces=("clv_code clv_wordpiece_encode(", "if (count_characters(word, len) > t->max_word)", "if (count_characters(word, len) > SIZE_MAX - 1)"),
-   half_a_word_is_known=("clv_code clv_wordpiece_encode(", "e->out->n = before;", "(void)before;"))
+   long_words_have_pieces=("clv_code clv_wordpiece_encode(", "if (count_characters(word, len) > t->max_word_chars)", "if (count_characters(word, len) > SIZE_MAX - 1)"),
+   half_a_word_is_known=("clv_code clv_wordpiece_encode(", "e->out->n = n_ids_before;", "(void)n_ids_before;"))
 of("master/tokens/chars.c", TOKENS,
    marks_stay_as_they_came=("clv_code clv_codepoints_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"),
    punctuation_is_that_of_a_newer_unicode=("bool clv_char_is_punctuation(", "if (c == 0x166d) return true;", "if (c == 0x166d) return false;"),
-   a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->most && p->n == p->most)", "if (p->most && p->n == p->most && p->n > 5000)"))
+   a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->max_n && p->n == p->max_n)", "if (p->max_n && p->n == p->max_n && p->n > 5000)"))
 of("master/tokens/file_keys.c", TOKENS,
    any_pattern_is_taken=("static clv_code read_choice(", "if (clv_token_file_text_equals(f, k->names[*ret]))", "if (k->names[*ret])"),
    keys_of_a_tokenizer_are_skipped=("clv_code clv_token_file_read_keys(", "? refuse_key(f, what, at, err)", "? clv_json_skip(&f->j, err)"),
@@ -297,7 +297,7 @@ of("master/tokens/charsmap.c", TOKENS,
    any_text_of_a_table_is_good=("static const char *check_below(", "if (!is_good_text(", "if (depth > 9 && !is_good_text("))
 of("master/tokens/pre_tokenizer.c", TOKENS,
    each_piece_has_a_metaspace=("static clv_code put_metaspaces(", "s->choice == PREPEND_FIRST && piece.is_first", "s->choice == PREPEND_FIRST"),
-   matches_join_matches=("static bool joins(", "return is_match && !p->is_match;", "return is_match;"),
+   matches_join_matches=("static bool is_merged(", "return is_match && !p->is_match;", "return is_match;"),
    bytes_may_be_cut_again=("static clv_code read_step(", "if (clv_pre_tokenizer_is_byte_level(t))", "if (false)"))
 of("master/tokens/added_tokens.c", TOKENS,
    an_added_token_is_part_of_a_word=("bool clv_added_token_find(", "if (e->flags & CLV_ADDED_SINGLE_WORD &&", "if (e->flags & 128 &&"))
@@ -616,12 +616,12 @@ of("common/model/graph/tensor_parallel.c", "tests/unit/graph/test_divide",
    the_last_part_is_added_first=("static clv_code join_sum", "(int)k;", "(int)(v->d->n_parts - k);"),
    each_part_adds_the_bias=("static clv_code add_layer_by_rows", "attrs.bias = false;", ""))
 of("master/api/extra/parallel_state.c", "tests/unit/api/test_parallel",
-   a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "counter || clv_shape_equal(&shape, &of->shape)", "true"),
+   a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "is_counter || clv_shape_equal(&shape, &of->shape)", "true"),
    only_the_first_part_is_read=("static cleave_status join_module", "part_index_of(p, i)", "0"))
 of("master/api/extra/parallel.c", "tests/unit/api/test_parallel",
    a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->is_sharded ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->is_sharded ? NULL : p->name", "p->name")],
    parts_draw_their_own_numbers=("static cleave_status load_module(", ".n_weights = (size_t)w.params->n,", ".n_weights = 0,"),
-   a_glob_that_means_nothing_passes=("static cleave_status check_frozen", "if (!any)", "if (false)"))
+   a_glob_that_means_nothing_passes=("static cleave_status check_frozen", "if (!has_match)", "if (false)"))
 of("common/engine/node_links.c", SIMULATED + "0",
    what_cannot_leave_is_forgotten=("void clv_node_send(", "code = clv_link_send(link, p, &err);", "code = clv_link_send(link, p, &err);\n    if (code == CLV_UNAVAILABLE) code = CLV_OK;"))
 of("common/engine/node.c", SIMULATED,
@@ -683,7 +683,7 @@ FUTURES = "tests/net/api/test_api_futures.py"
 of("master/api/core/future.c", FUTURES,
    a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->runs_in_order && o->context == f->context", "false"))
 of("master/api/extra/futures.c", FUTURES,
-   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->is_done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"))
+   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->is_done || !is_first) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/await.c", FUTURES,
    what_is_cancelled_is_sent=("void api_future_abandon(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/wait.c", FUTURES,
@@ -725,7 +725,7 @@ of("master/api/core/state_tables.c", "tests/unit/api/test_api_states",
 of("master/api/core/wait.c", SIMULATED,
    ends_are_sent_once=("static uint64_t run_jobs(", "i < rt->n_jobs", "i < 1"))
 of("master/api/core/workers.c", REJOIN,
-   who_is_lost_is_dialled=("static uint32_t list_direct_peers(", "wanted && api_can_link_directly(from, p)", "wanted"))
+   who_is_lost_is_dialled=("static uint32_t list_direct_peers(", "is_permitted && api_can_link_directly(from, p)", "is_permitted"))
 of("master/api/core/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->state != PEER_PRESENT) api_end_session(p);", ""))
 
@@ -797,7 +797,7 @@ of("master/api/extra/gradients.c", GIVEN_GRADIENTS,
 of("master/api/core/optimizer.c", GIVEN_GRADIENTS,
    the_programs_share_is_not_in_the_norm=("cleave_status api_decide_step(", "norm_sq += f->other_square;", ""))
 of("master/api/core/forget.c", "tests/net/api/test_api_kept.py direct",
-   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, taken, error)", "((void)error, CLEAVE_OK)"),
+   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, unneeded, error)", "((void)error, CLEAVE_OK)"),
    kept_calls_are_forgotten=("static bool is_needed(", "v->is_kept ||", ""),
    needed_calls_are_forgotten=("static bool is_needed(", "v->needed_in_sweep == rt->n_sweeps", "false"))
 GRADIENTS = "tests/unit/api/test_gradients"

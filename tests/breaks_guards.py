@@ -129,7 +129,7 @@ of("master/egress/program_gate.c", HELD,
 of("deploy/python/src/cleave/_runtime.py", "tests/python/test_runtime.py",
    python_declares_the_worst_alone=("", "self._declare_in_library(row, shows, hiding_layers)", "self._declare_in_library(row, 0, hiding_layers)"))
 of("master/api/extra/open.c", "tests/net/api/test_api_shapes.py",
-   hops_of_programs_are_not_recorded=("static void note_hop(", "if (*peer && bytes)", "if (!program)"))
+   hops_of_programs_are_not_recorded=("static void note_direct_transfer(", "if (*peer && bytes)", "if (!program)"))
 of("master/api/extra/open.c", HELD,
    programs_need_no_record=("static cleave_status begin_program(", "if (p->policy && !o->run)", "if (p->policy && !o)"))
 of("master/api/core/may_send.c", HELD,

@@ -57,18 +57,18 @@ of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    a_score_that_no_evaluation_has_chooses=("static clv_code check_choice(", "return check_score_is_listed(c, k, err);", "return CLV_OK;"))
 SCORES = "tests/unit/score/test_score"
 of("master/score/ranks.c", SCORES,
-   equal_probabilities_are_ordered=("static size_t count_tie(", "compare_p(p, p_of(k, order[at])) == 0", "ret->all == 0"),
-   precision_is_that_of_the_end=("static void pass_tie(", "v->hits / (v->hits + v->false_hits)", "v->own / (v->own + v->rest)"),
-   any_specificity_will_do=("static void pass_tie(", "if ((v->rest - v->false_hits) / v->rest >= specificity)", ""))
+   equal_probabilities_are_ordered=("static size_t count_tie(", "compare_log_p(log_p, log_p_of(k, order[at])) == 0", "ret->n == 0"),
+   precision_is_that_of_the_end=("static void lower_threshold(", "v->true_positives / (v->true_positives + v->false_positives)", "v->n_with_label / (v->n_with_label + v->n_without_label)"),
+   any_specificity_will_do=("static void lower_threshold(", "if ((v->n_without_label - v->false_positives) / v->n_without_label >= specificity)", ""))
 of("master/score/values.c", SCORES,
-   errors_of_bins_cancel=("static void compute_ece(", "fabs((double)r->bins[b].right - r->bins[b].sum)", "((double)r->bins[b].right - r->bins[b].sum)"),
-   columns_are_averaged_before_the_root=("static void compute_number_values(", "root += sqrt(m.square / m.n);", "root += m.square / m.n;"),
-   all_labels_right_is_some_right=("static uint64_t count_again(", "s->bits ? same == classes", "s->bits ? same > 0"))
+   errors_of_bins_cancel=("static void compute_ece(", "fabs((double)r->bins[b].n_right - r->bins[b].p_sum)", "((double)r->bins[b].n_right - r->bins[b].p_sum)"),
+   columns_are_averaged_before_the_root=("static void compute_number_values(", "rmse_sum += sqrt(m.square_error_sum / m.n);", "rmse_sum += m.square_error_sum / m.n;"),
+   all_labels_right_is_some_right=("static uint64_t count_sample(", "s->label_bits ? n_right == classes", "s->label_bits ? n_right > 0"))
 of("master/score/intervals.c", SCORES,
-   a_sample_is_of_half_the_records=("static void draw_sample(", "b->times[(uint64_t)word[i % 4] * s->n_records >> 32]++;", "if (i % 4 == 0) b->times[(uint64_t)word[i % 4] * s->n_records >> 32]++;"),
-   an_interval_is_of_half_the_samples=("", "LOW = 0.025, HIGH = 0.975", "LOW = 0.25, HIGH = 0.75"))
+   a_sample_is_of_half_the_records=("static void draw_sample(", "b->n_draws[(uint64_t)word[i % 4] * s->n_records >> 32]++;", "if (i % 4 == 0) b->n_draws[(uint64_t)word[i % 4] * s->n_records >> 32]++;"),
+   an_interval_is_of_half_the_samples=("", "LOW_SHARE = 0.025, HIGH_SHARE = 0.975", "LOW_SHARE = 0.25, HIGH_SHARE = 0.75"))
 of("master/score/score.c", SCORES,
-   the_last_records_are_the_worst=("static void note_worst(", "s->worst[at - 1].loss < loss", "at == CLV_SCORE_WORST"),
+   the_last_records_are_the_worst=("static void note_worst(", "s->worst[at - 1].loss < loss", "at == CLV_SCORE_N_WORST"),
    rates_are_logarithms=("static double add_numbers(", "s->o.outputs == CLV_SCORE_LOG_NUMBERS", "false"))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    any_score_goes_with_any_loss=("clv_code clv_session_check_scores(", "if (clv_score_tasks(score_of(c, i)) & task) continue;", "continue;"))
@@ -83,7 +83,7 @@ of("master/page/page.c", PAGE,
    a_page_may_load_anything=("static clv_code put_head(", "default-src 'none'; ", ""),
    intervals_are_not_shown=("static void put_value_cell(", "if (i && !isnan(i->low))", "if (false)"))
 of("master/page/series.c", PAGE,
-   each_point_of_a_curve_is_drawn=("void page_series_add(", "|| s->seen++ % s->skip", ""))
+   each_point_of_a_curve_is_drawn=("void page_series_add(", "|| s->n_added++ % s->stride", ""))
 of("master/page/run_files.c", PAGE,
    a_line_that_is_being_written_is_read=("static clv_code read_lines(", "if (line[n - 1] != '\\n') break;", ""))
 of("master/page/score_lines.c", PAGE,
@@ -131,7 +131,7 @@ of("master/run/run_changes.c", RESUMED,
 of("master/history/run_lock.c", RESUMED,
    a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "is_other_set ? strcmp(e->evaluated_set, \"validation\") == 0 : is_better(e, best)", "true"))
 of("master/report/progress.c", RESUMED,
-   a_loss_that_is_not_finite_spoils_the_mean=("static void add_step(", "if (isfinite(p->loss))", "if (p)"))
+   a_loss_that_is_not_finite_spoils_the_mean=("static void add_to_interval(", "if (isfinite(p->loss))", "if (p)"))
 of("master/data/npy.c", "tests/unit/data/test_readers",
    fortran_order_is_c_order=("static clv_code parse_order(", 'h->parsed.is_fortran = take_word(h, "True");', 'h->parsed.is_fortran = take_word(h, "True") && false;'))
 of("master/data/png.c", "tests/unit/data/test_images",

@@ -110,16 +110,15 @@ typedef struct cleave_error {
   cleave_status status;
   bool reported;              /* the node itself reported status, place and text */
   char node[CLEAVE_NAME + 1]; /* node that failed: "master" or a worker's name */
-  CLEAVE_RENAMED_(char, place[CLEAVE_NAME + 1],
-                  hop[CLEAVE_NAME + 1]); /* module or step at the node,
-                                                                          "" when unknown */
-  char text[CLEAVE_TEXT];                /* a sentence with the offending value and what to do */
+  /* module or step at the node; "": unknown */
+  CLEAVE_RENAMED_(char, place[CLEAVE_NAME + 1], hop[CLEAVE_NAME + 1]);
+  char text[CLEAVE_TEXT]; /* a sentence with the offending value and what to do */
 } cleave_error;
 
 CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" */
 
-/* The version of this header. cleave_version returns the version of the library that the program
- * runs with. */
+/* The version of this header. cleave_version returns the version of the library with which the
+ * program runs. */
 #define CLEAVE_VERSION_MAJOR 0
 #define CLEAVE_VERSION_MINOR 14
 #define CLEAVE_VERSION_PATCH 0
@@ -131,15 +130,15 @@ CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" 
 /* returns the CLEAVE_VERSION of the header that the library was compiled with */
 CLEAVE_API const char *cleave_version(void);
 
-/* A library that this process runs. version: with the processor whose kernels it uses, for
- * OpenBLAS. path: "" if the library is not loaded; is_of_wheel: the Python wheel brought it, so
- * that its updates come with new wheels and not with those of the system. */
+/* A library that this process uses. version: for OpenBLAS with the processor for which its kernels
+ * are. path: "" if the library is not loaded. is_of_wheel: the library is part of the Python wheel,
+ * so it is updated with the wheel and not with the system. */
 typedef struct cleave_library {
   char name[16], version[48], path[1024];
   bool is_of_wheel;
 } cleave_library;
-enum { CLEAVE_LIBRARIES = 4 };
-/* Stores a row each for OpenSSL, gRPC, oneDNN and OpenBLAS, at most n, and returns how many. Loads
+enum { CLEAVE_LIBRARIES = 4 }; /* number of libraries that cleave_libraries describes */
+/* Describes OpenSSL, gRPC, oneDNN and OpenBLAS, at most n of them, and returns how many. Loads
  * OpenBLAS if nothing has computed yet. */
 CLEAVE_API size_t cleave_libraries(cleave_library *libraries, size_t n);
 
@@ -196,20 +195,21 @@ typedef enum cleave_sending_kind {
 } cleave_sending_kind;
 
 /* A tensor or a failure that is about to be sent. For a failure dtype and shape are 0, and bytes is
- * the length of its text. State may be sent in pieces: dtype and shape are those of the whole item,
- * bytes those of the piece. The worker's name is valid as long as the runtime, the module's as long
- * as the module. */
+ * the length of its text. State may be sent in pieces: dtype and shape are then those of the
+ * complete item, and bytes is the size of the piece. The worker's name is valid as long as the
+ * runtime, the module's as long as the module. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* receiver */
-  const char
-      *module;    /* LEAF: module that is called with it, "" if it is sent before a call. WEIGHTS,
-                         VALUE, GRADIENT, CACHED: module whose tensor it is. FAILURE: that or "" */
-  uint32_t input; /* LEAF: index of the input of `module`; VALUE, GRADIENT: index of its output;
-                     CACHED: 0 rows, 1 their numbers */
-  const char
-      *name; /* WEIGHTS: parameter, buffer or optimiser state. GRADIENT: parameter, or "". Valid
-                         until the call returns. Other kinds: "" */
+  /* LEAF: module that is called with it, "" if it is sent before a call. WEIGHTS, VALUE, GRADIENT,
+   * CACHED: module whose tensor it is. FAILURE: module that has failed, or "" */
+  const char *module;
+  /* LEAF: index of the input of `module`; VALUE, GRADIENT: index of the output of `module`; CACHED:
+   * 0: rows, 1: their numbers */
+  uint32_t input;
+  /* WEIGHTS: parameter, buffer or optimiser state. GRADIENT: parameter, or "". Other kinds: "".
+   * Valid until the call of the hook returns */
+  const char *name;
   bool optimizer; /* WEIGHTS: the item is state of an optimiser */
   bool relayed;   /* it was received from another worker and is relayed */
   cleave_dtype dtype;
@@ -260,8 +260,8 @@ typedef struct cleave_event {
   uint64_t begin_ns, end_ns;
   uint64_t bytes;   /* bytes of the value or gradient that was sent or received */
   uint64_t version; /* version of the weights that a call used or a step produced */
-  cleave_reference
-      reference; /* the call's value; or the value that was sent, or whose gradient was */
+  /* value of the call; or value that was sent or received, or whose gradient was */
+  cleave_reference reference;
 } cleave_event;
 
 typedef struct cleave_options {
@@ -269,8 +269,8 @@ typedef struct cleave_options {
   /* Deadline of blocking functions that get 0. 0: limits.step_timeout of the session. */
   uint64_t deadline_ms;
   bool via_master; /* the master relays everything that one worker sends to another */
-  /* [n_workers] names of workers to connect to; NULL: all of the file. At most 63. Each return of a
-   * worker (cleave_worker_rejoin) counts as one more. */
+  /* [n_workers] names of workers to connect to; NULL: all workers of the file. At most 63. Each
+   * rejoin of a worker (cleave_worker_rejoin) counts as one more. */
   const char *const *workers;
   size_t n_workers;
   /* The master's own node has no thread. Its modules compute on the caller's thread, while some
@@ -340,10 +340,9 @@ CLEAVE_API cleave_status cleave_open_text(const char *path, const char *text,
 /* Handles that were still open at cleave_close. A program without leaks has only counts of 0. */
 typedef struct cleave_leaks {
   uint32_t contexts, references, futures, modules, optimizers, kept;
-  char text
-      /* a line for each open handle: its kind, and the module or context that made it; truncated if
-       * too long */
-      [1024];
+  /* a line for each open handle: its kind, and the module or context that made it; truncated if too
+   * long */
+  char text[1024];
 } cleave_leaks;
 
 /* BLOCKS. Ends every context, waits until the workers have freed them, closes the sessions and
@@ -354,19 +353,22 @@ CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline
 
 /* ---- what may leave -------------------------------------------------------------------------- */
 
-/* Finding of a tensor: a way to read records or labels from it, in the words of `cleave-master
- * plan`. A set is a sum. */
+/* Finding of a tensor: a way to read records or labels from it. The names are those that
+ * `cleave-master plan` prints and explains. Several findings are declared by their sum. */
 typedef enum cleave_shows {
   /* no finding is declared: the gate assumes the worst that a tensor of its kind and dtype can
    * show */
   CLEAVE_SHOWS_WORST = 0,
+  /* secret layers sum positions (pixels, tokens) of a record, but some value is a sum of fewer than
+   * half of them */
   CLEAVE_SHOWS_PICTURE = 1,
-  CLEAVE_SHOWS_FRONT_KNOWN = 2,
+  CLEAVE_SHOWS_FRONT_KNOWN = 2, /* only layers with known weights sum two positions of a record */
+  /* as RAW_INPUT, behind an embedding; or a value is a sum of fewer than half of the tokens */
   CLEAVE_SHOWS_TOKENS = 4,
-  CLEAVE_SHOWS_RAW_INPUT = 8,
-  CLEAVE_SHOWS_LABELS_READABLE = 16,
-  CLEAVE_SHOWS_LABELS = 32,
-  CLEAVE_SHOWS_MIXED = 64, /* none of the others */
+  CLEAVE_SHOWS_RAW_INPUT = 8,        /* no layer at the master sums two positions of a record */
+  CLEAVE_SHOWS_LABELS_READABLE = 16, /* a gradient is that of one output alone */
+  CLEAVE_SHOWS_LABELS = 32,          /* labels, because the loss is at a worker */
+  CLEAVE_SHOWS_MIXED = 64,           /* none of the other findings, which never means safe */
 } cleave_shows;
 
 /* A row of the table of tensors that a program sends. `kind` to `shape` are compared with each
@@ -405,7 +407,7 @@ typedef struct cleave_declaration {
 
 /* Declares a kind of tensor that this program will send. Call it before the first such tensor; the
  * module need not exist yet. Once a row is declared, or if the host has a policy, the library
- * refuses each tensor without a row, before it asks may_send, and so may_send can only narrow.
+ * refuses each tensor without a row, before it asks may_send, so may_send can only refuse more.
  * After a refusal by row or policy it sends no further tensor: open another runtime. Of several
  * rows that fit, the first one counts. CLEAVE_DENIED: the policy of this host does not permit the
  * row; the message has the line of the policy. CLEAVE_NOT_FOUND: no such worker. CLEAVE_EXHAUSTED:
@@ -415,8 +417,8 @@ typedef struct cleave_declaration {
  * leaves of its context on, a GRADIENT that comes from a loss layer, and a LEAF with a `front`. A
  * row that says less than they find is refused (CLEAVE_DENIED) before its first tensor is sent.
  * Layers whose keys or values a worker had before, by the ledger of this host, hide nothing. The
- * library cannot prove `shows` and `hiding_layers` of other rows, nor `front`: record and policy
- * take the program's word. */
+ * library cannot verify `shows` and `hiding_layers` of other rows, nor `front`: the record and the
+ * policy rely on what the program declares. */
 CLEAVE_API cleave_status cleave_declare(cleave_runtime *runtime, const cleave_declaration *row,
                                         cleave_error *error) CLEAVE_RESULT;
 
@@ -520,8 +522,8 @@ typedef struct cleave_module_options {
    * separately. */
   const char *device;
   uint32_t threads; /* compute threads of the module; 0 means 1 */
-  uint32_t
-      in_flight; /* calls between forward and backward for which memory is prepared; 0 means 1 */
+  /* number of calls between forward and backward for which memory is prepared; 0 means 1 */
+  uint32_t in_flight;
   /* Initial values and dropout masks derive from a key of each layer, made of the session's
    * train.seed, this number and the number of the layer. 0: the module's name in place of this
    * number. If the session gives its seed, as 32 hex digits, a program gets the same bits wherever
@@ -531,10 +533,10 @@ typedef struct cleave_module_options {
    * share that layer's key. */
   uint64_t seed;
   uint32_t first_layer; /* number of the first layer, for default names and the seed */
-  const char
-      *layers; /* layers of a named architecture by number or name, "layer3..fc"; NULL: all */
-  const cleave_named_tensor
-      *weights; /* [n_weights] values that replace the initial ones; NULL: none */
+  /* layers of a named architecture by number or name, such as "layer3..fc"; NULL: all */
+  const char *layers;
+  /* [n_weights] values that replace the initial ones; NULL: none */
+  const cleave_named_tensor *weights;
   size_t n_weights;
   const char *const *frozen; /* [n_frozen] names or globs ("0.*") of parameters without gradients */
   size_t n_frozen;
@@ -916,21 +918,22 @@ CLEAVE_API cleave_status cleave_module_reload_async(cleave_runtime *runtime, cle
 
 /* ---- tensor parallelism ---------------------------------------------------------------------- */
 
-/* A chain of layers some of which are divided over several nodes (Shoeybi et al., Megatron-LM,
- * 2019, section 3), as modules: one of every node for each run of divided layers, and one at `at`
- * for what stands before, between and behind. A linear layer says how:
+/* A chain of layers, some of which are divided over several nodes (Shoeybi et al., Megatron-LM,
+ * 2019, section 3). The chain has one module at every node for each run of divided layers, and one
+ * module at the node `at` for each run of undivided layers. A linear layer says how it is divided:
  *
- *   parallel: columns   node k has out / n of the outputs, with their weights and biases; x goes to
- *                       all. The values stay where they are through layers without parameters that
- *                       take number by number (relu, gelu, scale, ...), up to a layer with
- *   parallel: rows      node k reads in / n of the inputs: those it has made, or its share of x.
- *                       Node 0 adds the bias.
+ *   parallel: columns   node k has out / n of the outputs, with their weights and biases; the input
+ *                       x is sent to all nodes. The outputs stay at their nodes in the layers that
+ *                       follow, if these have no parameters and compute each number separately
+ *                       (relu, gelu, scale, ...), up to a layer with
+ *   parallel: rows      node k reads in / n of the inputs: those that it has computed, or its part
+ *                       of x. Node 0 adds the bias.
  *
- * Behind rows the sum ((y_0 + y_1) + y_2) + ..., in the order of the nodes, is made at `at`; behind
- * columns that no rows follow, the values are put beside each other there. All other layers are
- * computed whole, at `at`. Calls are ordinary calls: the backward pass is distributed over the same
- * nodes, and the bits do not depend on who these are. From the undivided layers they differ by the
- * rounding of the sum. */
+ * After `rows`, node `at` computes the sum ((y_0 + y_1) + y_2) + ..., in the order of the nodes.
+ * After `columns` without `rows`, node `at` concatenates the values. All other layers are computed
+ * undivided at `at`. Calls are ordinary calls: the backward pass is distributed over the same
+ * nodes, and the bits of the results do not depend on which nodes these are. The results differ
+ * from those of the undivided layers by the rounding of the sum. */
 typedef struct cleave_parallel cleave_parallel;
 
 typedef struct cleave_parallel_options {
@@ -939,13 +942,13 @@ typedef struct cleave_parallel_options {
    * layers and part */
   const char *name;
   const char *at; /* node of the undivided layers; NULL: "master" */
-  const char *const
-      *nodes; /* [n_nodes] nodes of the parts, 2 to 8; a node may have several parts */
+  /* [n_nodes] nodes of the parts, 2 to 8; a node may have several parts */
+  const char *const *nodes;
   size_t n_nodes;
   /* as in cleave_module_options, as are the fields below */
   uint32_t threads, in_flight, first_layer;
-  /* initial values are those of the undivided layers: they are drawn here and written, as
-   * CLEAVE_SENDING_WEIGHTS; a part gets no key of a divided layer */
+  /* initial values are those of the undivided layers: this process draws them and writes them to
+   * the nodes, as CLEAVE_SENDING_WEIGHTS; no node gets the key of a divided layer */
   uint64_t seed;
   const char *const *frozen; /* [n_frozen] */
   size_t n_frozen;
@@ -1066,11 +1069,12 @@ CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context con
 
 typedef struct cleave_call_options {
   size_t size; /* sizeof(cleave_call_options) */
-  /* The module's node runs the call only after the backward of this one, an earlier call of the
-   * context at the same node. This limits how many calls hold tensors for their backward, as the
-   * window of a pipeline. id 0: no condition. A call that will have no backward is refused. Until
-   * that backward, a module with running statistics takes no later call, of other contexts and
-   * evaluations either, and steps of other contexts, reads and writes of weights are refused. */
+  /* Value of an earlier call of the context at the same node. The node runs the new call only after
+   * the backward of the earlier one. This limits how many calls hold tensors for their backward, as
+   * the window of a pipeline does. id 0: no condition. An earlier call that will have no backward
+   * is refused. Until that backward, a module with running statistics runs no later call, also not
+   * of other contexts and evaluations; and steps of other contexts, and reads and writes of
+   * weights, are refused. */
   cleave_reference after;
   /* Node ("master", "w1") that will need the value. The value is sent there without a request,
    * which saves a message. NULL: it is sent when a node requests it. */
@@ -1078,15 +1082,16 @@ typedef struct cleave_call_options {
   /* Sends the value to the program as soon as it is computed, for cleave_to_here. With send_to,
    * only if that is "master". */
   bool to_program;
-  /* Positions in a schedule: of the call, of its backward, and of the gradients of its parameters
-   * apart from that (0: with the backward). At one node the work of the context that has a position
-   * runs in ascending positions, from 1 and without a gap, each when its inputs are there. 0: no
-   * order. Positions of calls ascend and are at most 1,048,576 (CLEAVE_INVALID). Backwards of a
-   * module's calls have positions in the order of the roots, and so have the gradients of its
-   * parameters; with another order the context stalls or fails. A missing position blocks later
-   * ones of the node until the context ends. */
+  /* Positions in a schedule: of the call, of its backward, and of the computation of its
+   * parameters' gradients, if that is to be separate (0: together with the backward). At one node
+   * the work of the context that has a position runs in the order of the positions, from 1 and
+   * without a gap, each when its inputs have arrived. 0: no order. Positions of calls must ascend
+   * and be at most 1,048,576 (CLEAVE_INVALID). The positions of the backwards of a module's calls
+   * must be in the order of the roots, and so must those of its parameters' gradients; with another
+   * order the context stalls or fails. A missing position blocks the later positions of the node
+   * until the context ends. */
   uint32_t position, backward_position, weight_position;
-  /* Uses the weights from before the context's last step of the module, if there was one
+  /* Uses the weights that the module had before the context's last step of it, if there was one
    * (cleave_step_at with keep). */
   bool old_weights;
   /* Keeps only the inputs and runs the forward again before the backward: less memory, more time,

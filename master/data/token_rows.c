@@ -28,7 +28,7 @@ static clv_code find_special_tokens(clv_text_rows *r, const clv_text_options *o,
   bool is_vocab_txt = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
   clv_tokenizer_ends ends = clv_tokenizer_ends_of(r->tokenizer);
   r->first = r->last = r->mask = -1;
-  r->pad = ends.filler;
+  r->pad = ends.pad_id;
   if (!o->omits_end_tokens) {
     r->first = ends.before;
     r->last = ends.after;
@@ -37,11 +37,11 @@ static clv_code find_special_tokens(clv_text_rows *r, const clv_text_options *o,
     CLV_TRY(find_special_token(r, "last", o->last, is_vocab_txt ? "[SEP]" : NULL, &r->last, err));
   }
   CLV_TRY(find_special_token(r, "pad", o->pad, is_vocab_txt ? "[PAD]" : NULL, &r->pad, err));
-  if (ends.most && (int64_t)r->width > ends.most)
+  if (ends.max_tokens && (int64_t)r->width > ends.max_tokens)
     return clv_fail(err, CLV_INVALID,
                     "%s cuts texts at %lld tokens (truncation.max_length), and rows have %zu: give "
                     "max_tokens: %lld or less, or set truncation to null there",
-                    r->path, (long long)ends.most, r->width, (long long)ends.most);
+                    r->path, (long long)ends.max_tokens, r->width, (long long)ends.max_tokens);
   if (r->pad < 0)
     return clv_fail(err, CLV_INVALID,
                     "data.tokenizer.pad: name the token of %s that pads rows, such as <pad> or "

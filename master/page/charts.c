@@ -1,19 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Charts as SVG within the page. Colours are classes of the page's style, so that they follow
- * light, dark and print.
+ * Draws charts as SVG within the page. A curve names its colour by a CSS class of the page's style,
+ * so the colours change with light and dark mode and in print.
  */
 #include <math.h>
 
 #include "master/page/page_int.h"
 
-/* Extents of a chart in its own units. */
-enum { WIDTH = 460, HEIGHT = 250, LEFT = 54, RIGHT = 16, TOP = 10, BOTTOM = 38, TICKS = 4 };
+/* Size and margins of a chart in units of its SVG viewBox, and the intervals between ticks. */
+enum {
+  WIDTH = 460,
+  HEIGHT = 250,
+  LEFT_MARGIN = 54,
+  RIGHT_MARGIN = 16,
+  TOP_MARGIN = 10,
+  BOTTOM_MARGIN = 38,
+  TICK_INTERVALS = 4
+};
 
 typedef struct range {
   double low, high;
 } range;
 
+/* Extends *r so that it contains v. */
 static void widen(range *r, double v) {
   if (v < r->low) r->low = v;
   if (v > r->high) r->high = v;
@@ -35,30 +44,33 @@ static bool find_ranges(const page_curve *curves, size_t n, bool has_unit_axes, 
   return true;
 }
 
-static double place_x(const range *r, double v) {
-  return LEFT + (v - r->low) / (r->high - r->low) * (WIDTH - LEFT - RIGHT);
+/* Convert a value of the x or y axis to a coordinate of the SVG. */
+static double svg_x(const range *r, double v) {
+  return LEFT_MARGIN + (v - r->low) / (r->high - r->low) * (WIDTH - LEFT_MARGIN - RIGHT_MARGIN);
 }
-static double place_y(const range *r, double v) {
-  return HEIGHT - BOTTOM - (v - r->low) / (r->high - r->low) * (HEIGHT - TOP - BOTTOM);
+static double svg_y(const range *r, double v) {
+  return HEIGHT - BOTTOM_MARGIN -
+         (v - r->low) / (r->high - r->low) * (HEIGHT - TOP_MARGIN - BOTTOM_MARGIN);
 }
 
-/* Appends the grid lines, tick labels and x name of a chart. Unless has_unit_axes, x counts steps,
- * so its tick labels are rounded to whole numbers. */
+/* Appends the horizontal grid lines, the tick labels and the name of the x axis. Unless
+ * has_unit_axes, the x axis counts steps, so its tick labels are rounded to whole numbers. */
 static void put_axes(clv_bytes *out, const range *x, const range *y, const char *x_name,
                      bool has_unit_axes) {
-  for (int i = 0; i <= TICKS; i++) {
-    double vx = x->low + (x->high - x->low) * i / TICKS;
+  for (int i = 0; i <= TICK_INTERVALS; i++) {
+    double vx = x->low + (x->high - x->low) * i / TICK_INTERVALS;
     if (!has_unit_axes) vx = floor(vx + 0.5);
-    double vy = y->low + (y->high - y->low) * i / TICKS, at = place_y(y, vy);
-    clv_bytes_printf(out, "<line class=\"g\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
-                     WIDTH - RIGHT, at, at);
-    clv_bytes_printf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3g</text>", LEFT - 6,
-                     at + 4, vy);
+    double vy = y->low + (y->high - y->low) * i / TICK_INTERVALS, at = svg_y(y, vy);
+    clv_bytes_printf(out, "<line class=\"g\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>",
+                     LEFT_MARGIN, WIDTH - RIGHT_MARGIN, at, at);
+    clv_bytes_printf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3g</text>",
+                     LEFT_MARGIN - 6, at + 4, vy);
     clv_bytes_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>",
-                     place_x(x, vx), HEIGHT - BOTTOM + 16, vx);
+                     svg_x(x, vx), HEIGHT - BOTTOM_MARGIN + 16, vx);
   }
-  clv_bytes_printf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT, HEIGHT - 2);
-  page_put(out, x_name);
+  clv_bytes_printf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT_MARGIN,
+                   HEIGHT - 2);
+  page_put_text(out, x_name);
   clv_bytes_puts(out, "</text>");
 }
 
@@ -66,12 +78,12 @@ static void put_curve(clv_bytes *out, const page_curve *c, const range *x, const
   if (!c->points->n) return;
   clv_bytes_printf(out, "<polyline class=\"c c%d\" points=\"", c->color);
   for (size_t i = 0; i < c->points->n; i++)
-    clv_bytes_printf(out, "%s%.1f,%.1f", i ? " " : "", place_x(x, c->points->x[i]),
-                     place_y(y, c->points->y[i]));
+    clv_bytes_printf(out, "%s%.1f,%.1f", i ? " " : "", svg_x(x, c->points->x[i]),
+                     svg_y(y, c->points->y[i]));
   clv_bytes_puts(out, "\"/>");
   if (c->points->n == 1)
     clv_bytes_printf(out, "<circle class=\"f%d\" r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>", c->color,
-                     place_x(x, c->points->x[0]), place_y(y, c->points->y[0]));
+                     svg_x(x, c->points->x[0]), svg_y(y, c->points->y[0]));
 }
 
 void page_put_chart(clv_bytes *out, const char *title, const char *x_name, const page_curve *curves,
@@ -79,15 +91,15 @@ void page_put_chart(clv_bytes *out, const char *title, const char *x_name, const
   range x, y;
   if (!find_ranges(curves, n, has_unit_axes, &x, &y)) return;
   clv_bytes_puts(out, "<figure><figcaption>");
-  page_put(out, title);
+  page_put_text(out, title);
   clv_bytes_puts(out, "</figcaption>");
   clv_bytes_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>", WIDTH, HEIGHT);
-  page_put(out, title);
+  page_put_text(out, title);
   clv_bytes_puts(out, "</title>");
   put_axes(out, &x, &y, x_name, has_unit_axes);
   if (has_unit_axes)
     clv_bytes_printf(out, "<line class=\"d\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>",
-                     place_x(&x, 0), place_y(&y, 0), place_x(&x, 1), place_y(&y, 1));
+                     svg_x(&x, 0), svg_y(&y, 0), svg_x(&x, 1), svg_y(&y, 1));
   for (size_t i = 0; i < n; i++) put_curve(out, &curves[i], &x, &y);
   clv_bytes_puts(out, "</svg><p class=\"legend\">");
   for (size_t i = 0; i < n; i++) {
@@ -96,7 +108,7 @@ void page_put_chart(clv_bytes *out, const char *title, const char *x_name, const
                      "<span class=\"k\"><svg viewBox=\"0 0 12 12\"><rect class=\"f%d\" "
                      "width=\"12\" height=\"12\"/></svg> ",
                      curves[i].color);
-    page_put(out, curves[i].name);
+    page_put_text(out, curves[i].name);
     clv_bytes_puts(out, "</span> ");
   }
   clv_bytes_puts(out, "</p></figure>\n");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text on the page: escaped, and without characters that alter how a browser shows the rest.
+ * Writes text and numbers to the page. Text is escaped, and characters that would alter how a
+ * browser shows the rest of the page are replaced.
  */
 #include <math.h>
 
@@ -12,6 +13,7 @@ static bool can_alter_display(uint32_t c) {
          (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
 }
 
+/* Returns the HTML entity of a character; NULL: it needs none. */
 static const char *entity_of(char c) {
   switch (c) {
     case '<':
@@ -29,7 +31,7 @@ static const char *entity_of(char c) {
   }
 }
 
-void page_put(clv_bytes *out, const char *text) {
+void page_put_text(clv_bytes *out, const char *text) {
   uint32_t point = 0;
   for (size_t n; *text; text += n) {
     size_t len = clv_utf8_decode(text, SIZE_MAX, &point);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Puts the page together: what it shows, a table of the scores of all runs, their curves in common
- * charts, then each run for itself, side by side where there is room.
+ * Puts the page together: a heading that warns of ids and names on the page, a table of the scores
+ * of all runs, charts with the curves of all runs, then a section for each run. The sections are
+ * side by side if the window is wide enough.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 
 #include "master/page/page_int.h"
 
-enum { COLORS = 8 };
+enum { N_COLORS = 8 };
 
 static const char style[] =
     ":root{--bg:#fff;--fg:#1a1a1a;--dim:#666;--line:#ccc;--note:#fff4d6;--heat:#2a6fb0;"
@@ -43,23 +44,24 @@ static const char style[] =
 
 /* ---- small parts ----------------------------------------------------------------------------- */
 
-/* Returns the name of the run's folder, which tells runs of one session apart. */
-static const char *name_of(const page_run *r) {
+/* Returns the last part of the folder's path. It names the run on the page, because runs of one
+ * session differ in their folders. */
+static const char *run_name(const page_run *r) {
   const char *slash = strrchr(r->folder, '/');
   return slash && slash[1] ? slash + 1 : r->folder;
 }
 
 static void put_row(clv_bytes *out, const char *key, const char *value) {
   clv_bytes_puts(out, "<tr><th>");
-  page_put(out, key);
+  page_put_text(out, key);
   clv_bytes_puts(out, "</th><td>");
-  page_put(out, value);
+  page_put_text(out, value);
   clv_bytes_puts(out, "</td></tr>\n");
 }
 
 static void put_heading(clv_bytes *out, const char *text) {
   clv_bytes_puts(out, "<h3>");
-  page_put(out, text);
+  page_put_text(out, text);
   clv_bytes_puts(out, "</h3>\n");
 }
 
@@ -69,7 +71,7 @@ static void put_cell(clv_bytes *out, double v) {
   clv_bytes_puts(out, "</td>");
 }
 
-/* Appends the SHA-256 of the style in base64, as a policy has it. */
+/* Appends the SHA-256 of the style in base64, the form that a Content-Security-Policy has. */
 static clv_code put_style_digest(clv_bytes *out, clv_err *err) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   clv_sha256 d;
@@ -85,6 +87,7 @@ static clv_code put_style_digest(clv_bytes *out, clv_err *err) {
   return CLV_OK;
 }
 
+/* Formats a time in ms since 1970; empty text for 0. */
 static void format_time(uint64_t ms, char text[32]) {
   time_t s = (time_t)(ms / 1000);
   struct tm t;
@@ -94,7 +97,8 @@ static void format_time(uint64_t ms, char text[32]) {
 
 /* ---- all runs -------------------------------------------------------------------------------- */
 
-/* Appends a value, with its interval if an evaluation of that run has one. */
+/* Appends a cell with the run's test score `name` and, if `eval --intervals` has computed one, its
+ * interval. */
 static void put_value_cell(clv_bytes *out, const page_run *r, const char *name) {
   const page_value *v = page_find_value(&r->test_scores, name);
   const page_value *i = page_find_value(&r->interval_scores, name);
@@ -109,15 +113,15 @@ static void put_value_cell(clv_bytes *out, const page_run *r, const char *name) 
   clv_bytes_puts(out, "</td>");
 }
 
-/* Returns the scores whose names become the columns of the table: those of the run's test, or those
- * of `eval --intervals` if the run has not tested. */
-static const page_scores *named_scores(const page_run *r) {
+/* Returns the scores of the run's test, or those of `eval --intervals` if the run has not tested.
+ * Their names become the rows of the table of all runs. */
+static const page_scores *test_or_interval_scores(const page_run *r) {
   return r->test_scores.is_set ? &r->test_scores : &r->interval_scores;
 }
 
 static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
-  const page_scores *names = named_scores(&runs[0]);
-  for (size_t k = 1; k < n && !names->n_values; k++) names = named_scores(&runs[k]);
+  const page_scores *names = test_or_interval_scores(&runs[0]);
+  for (size_t k = 1; k < n && !names->n_values; k++) names = test_or_interval_scores(&runs[k]);
   clv_bytes_puts(out, "<h2>Scores on the test records</h2>\n");
   if (!names->n_values) {
     clv_bytes_puts(out, "<p>No run has tested yet: data.test names the records.</p>\n");
@@ -126,13 +130,13 @@ static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
   clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th></th>");
   for (size_t k = 0; k < n; k++) {
     clv_bytes_puts(out, "<th>");
-    page_put(out, name_of(&runs[k]));
+    page_put_text(out, run_name(&runs[k]));
     clv_bytes_puts(out, "</th>");
   }
   clv_bytes_puts(out, "</tr>\n");
   for (size_t i = 0; i < names->n_values; i++) {
     clv_bytes_puts(out, "<tr><th>");
-    page_put(out, names->values[i].name);
+    page_put_text(out, names->values[i].name);
     clv_bytes_puts(out, "</th>");
     for (size_t k = 0; k < n; k++) put_value_cell(out, &runs[k], names->values[i].name);
     clv_bytes_puts(out, "</tr>\n");
@@ -146,11 +150,11 @@ static void put_curves(clv_bytes *out, const page_run *runs, size_t n) {
   page_curve loss[2 * CLV_PAGE_MAX_RUNS], accuracy[CLV_PAGE_MAX_RUNS];
   char names[2 * CLV_PAGE_MAX_RUNS][288];
   for (size_t k = 0; k < n; k++) {
-    snprintf(names[2 * k], sizeof names[0], "%.256s, training", name_of(&runs[k]));
-    snprintf(names[2 * k + 1], sizeof names[0], "%.256s, validation", name_of(&runs[k]));
-    loss[2 * k] = (page_curve){names[2 * k], &runs[k].train_loss, (int)(2 * k) % COLORS};
+    snprintf(names[2 * k], sizeof names[0], "%.256s, training", run_name(&runs[k]));
+    snprintf(names[2 * k + 1], sizeof names[0], "%.256s, validation", run_name(&runs[k]));
+    loss[2 * k] = (page_curve){names[2 * k], &runs[k].train_loss, (int)(2 * k) % N_COLORS};
     loss[2 * k + 1] =
-        (page_curve){names[2 * k + 1], &runs[k].validation_loss, (int)(2 * k + 1) % COLORS};
+        (page_curve){names[2 * k + 1], &runs[k].validation_loss, (int)(2 * k + 1) % N_COLORS};
     accuracy[k] = loss[2 * k + 1];
     accuracy[k].points = &runs[k].validation_accuracy;
   }
@@ -171,7 +175,7 @@ static void put_classes(clv_bytes *out, const page_scores *s) {
   for (size_t c = 0; c < s->n_classes; c++) {
     const page_class *k = &s->classes[c];
     clv_bytes_puts(out, "<tr><td>");
-    page_put(out, k->name ? k->name : "");
+    page_put_text(out, k->name ? k->name : "");
     clv_bytes_puts(out, "</td>");
     const double numbers[] = {k->precision, k->recall, k->f1, k->auc, k->places};
     for (size_t i = 0; i < CLV_COUNT(numbers); i++) put_cell(out, numbers[i]);
@@ -196,13 +200,13 @@ static void put_confusion(clv_bytes *out, const page_scores *s) {
   clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th></th>");
   for (size_t c = 0; c < n; c++) {
     clv_bytes_puts(out, "<th>");
-    page_put(out, class_name(s, c));
+    page_put_text(out, class_name(s, c));
     clv_bytes_puts(out, "</th>");
   }
   clv_bytes_puts(out, "</tr>\n");
   for (size_t r = 0; r < n; r++) {
     clv_bytes_puts(out, "<tr><th>");
-    page_put(out, class_name(s, r));
+    page_put_text(out, class_name(s, r));
     clv_bytes_puts(out, "</th>");
     for (size_t c = 0; c < n; c++) put_cell(out, s->confusion[r * n + c]);
     clv_bytes_puts(out, "</tr>\n");
@@ -215,7 +219,7 @@ static void put_roc(clv_bytes *out, const page_scores *s) {
   size_t n = 0;
   for (size_t c = 0; c < s->n_classes && n < PAGE_SHOWN_CLASSES; c++)
     if (s->classes[c].roc)
-      curves[n++] = (page_curve){class_name(s, c), s->classes[c].roc, (int)(c % COLORS)};
+      curves[n++] = (page_curve){class_name(s, c), s->classes[c].roc, (int)(c % N_COLORS)};
   page_put_chart(out, "ROC: sensitivity by 1 - specificity", "1 - specificity", curves, n, true);
 }
 
@@ -235,7 +239,7 @@ static void put_worst_records(clv_bytes *out, const page_run *r) {
   clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th>record</th><th>loss</th></tr>\n");
   for (size_t i = 0; i < r->n_worst; i++) {
     clv_bytes_puts(out, "<tr><td>");
-    page_put(out, r->worst[i].id ? r->worst[i].id : "");
+    page_put_text(out, r->worst[i].id ? r->worst[i].id : "");
     clv_bytes_puts(out, "</td>");
     put_cell(out, r->worst[i].loss);
     clv_bytes_puts(out, "</tr>\n");
@@ -247,6 +251,7 @@ static void put_worst_records(clv_bytes *out, const page_run *r) {
 
 /* ---- time and bytes -------------------------------------------------------------------------- */
 
+/* Returns the sum of the durations of all attempts that have ended. */
 static double seconds_of_attempts(const clv_run_record *r) {
   double ms = 0;
   for (size_t i = 0; i < r->n_attempts; i++)
@@ -263,11 +268,11 @@ static void put_time(clv_bytes *out, const page_run *r) {
   put_row(out, "all attempts", text);
   snprintf(text, sizeof text, "%llu", (unsigned long long)r->n_steps);
   put_row(out, "steps", text);
-  if (r->n_pace) {
-    double n = (double)r->n_pace;
-    snprintf(text, sizeof text, "%.1f %%", 100 * r->wait_share / n);
+  if (r->n_pace_lines) {
+    double n = (double)r->n_pace_lines;
+    snprintf(text, sizeof text, "%.1f %%", 100 * r->wait_share_sum / n);
     put_row(out, "share of a step that the master waited for workers", text);
-    snprintf(text, sizeof text, "%.4g", r->samples_per_s / n);
+    snprintf(text, sizeof text, "%.4g", r->samples_per_s_sum / n);
     put_row(out, "samples a second, mean of the steps", text);
   }
   clv_bytes_puts(out, "</table></div>\n");
@@ -286,7 +291,7 @@ static void put_egress_row(clv_bytes *out, const clv_egress_row_sum *w) {
   clv_bytes_puts(out, "<tr>");
   for (size_t i = 0; i < CLV_COUNT(texts); i++) {
     clv_bytes_puts(out, "<td>");
-    page_put(out, texts[i]);
+    page_put_text(out, texts[i]);
     clv_bytes_puts(out, "</td>");
   }
   clv_bytes_printf(out, "<td class=\"n\">%llu</td>", (unsigned long long)w->tensors);
@@ -309,8 +314,8 @@ static void put_egress(clv_bytes *out, const page_run *r) {
   for (size_t i = 0; i < r->egress.n_rows; i++) put_egress_row(out, &r->egress.rows[i]);
   clv_bytes_puts(out, "</table></div>\n");
   clv_bytes_printf(out, "<p>Steps of the newest lines: %s sent by the master, %s received.</p>\n",
-                   clv_format_size((uint64_t)r->up, up, sizeof up),
-                   clv_format_size((uint64_t)r->down, down, sizeof down));
+                   clv_format_size((uint64_t)r->bytes_up_sum, up, sizeof up),
+                   clv_format_size((uint64_t)r->bytes_down_sum, down, sizeof down));
 }
 
 /* ---- attempts -------------------------------------------------------------------------------- */
@@ -332,12 +337,12 @@ static void put_attempts(clv_bytes *out, const clv_run_record *r) {
     char began[32];
     format_time(a->began_ms, began);
     clv_bytes_printf(out, "<tr><td>%s</td><td>", began);
-    page_put(out, a->host);
+    page_put_text(out, a->host);
     clv_bytes_printf(out, "</td><td class=\"n\">%llu to %llu of %llu</td><td>%s",
                      (unsigned long long)a->from_step, (unsigned long long)a->step,
                      (unsigned long long)a->total_steps, status_name(a));
     if (a->text[0]) clv_bytes_puts(out, ": ");
-    page_put(out, a->text);
+    page_put_text(out, a->text);
     clv_bytes_puts(out, "</td></tr>\n");
   }
   clv_bytes_puts(out, "</table></div>\n");
@@ -358,15 +363,15 @@ static void put_environment(clv_bytes *out, const page_run *r) {
   clv_bytes_puts(out,
                  "<details><summary>The session as it ran, without places and seed"
                  "</summary><pre>");
-  page_put(out, r->session.data);
+  page_put_text(out, r->session.data);
   clv_bytes_puts(out, "</pre></details>\n");
   out->failed |= command.failed;
 }
 
 static clv_code put_run(clv_bytes *out, const page_run *r, clv_err *err) {
-  const page_scores *s = named_scores(r);
+  const page_scores *s = test_or_interval_scores(r);
   clv_bytes_puts(out, "<section class=\"run\"><h2>");
-  page_put(out, name_of(r));
+  page_put_text(out, run_name(r));
   clv_bytes_puts(out, "</h2>\n");
   put_classes(out, s);
   put_confusion(out, s);
@@ -395,12 +400,12 @@ static clv_code put_head(clv_bytes *out, const page_run *runs, size_t n, clv_err
                  "<title>Report of ");
   for (size_t k = 0; k < n; k++) {
     clv_bytes_puts(out, k ? ", " : "");
-    page_put(out, name_of(&runs[k]));
+    page_put_text(out, run_name(&runs[k]));
   }
   clv_bytes_printf(out, "</title>\n<style>%s</style></head><body>\n<h1>Report of ", style);
   for (size_t k = 0; k < n; k++) {
     clv_bytes_puts(out, k ? " and " : "");
-    page_put(out, name_of(&runs[k]));
+    page_put_text(out, run_name(&runs[k]));
   }
   clv_bytes_puts(out,
                  "</h1>\n<p class=\"note\"><strong>This page shows records:</strong> ids of "
@@ -419,7 +424,7 @@ clv_code page_put_all(const page_run *runs, size_t n, clv_bytes *out, clv_err *e
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Runs of a page; freed together. */
+/* Array of the n runs of a page. */
 typedef struct run_list {
   page_run *list;
   size_t n;

@@ -7,7 +7,7 @@
  * only. It has no script, its policy is default-src 'none' with the digest of its style, and each
  * text of a run is escaped and shown without control characters.
  *
- * Threads: all functions are pure but for the files that they read.
+ * Threads: functions share no state, so several threads may call them at a time.
  */
 #ifndef CLEAVE_PAGE_H
 #define CLEAVE_PAGE_H
@@ -22,8 +22,8 @@ enum { CLV_PAGE_MAX_RUNS = 8 };
 clv_code clv_page_write(const char *const *folders, size_t n, clv_bytes *out,
                         clv_err *err) CLV_USE_RESULT;
 
-/* As clv_page_write, of one run without a folder whose evaluations.jsonl and worst_records.json
- * have these texts of `len` bytes. */
+/* As clv_page_write, but makes the page of one run from the texts of its evaluations.jsonl (`len`
+ * bytes) and its worst_records.json (`worst_len` bytes; 0: the run has none), without a folder. */
 clv_code clv_page_write_texts(const char *evaluations, size_t len, const char *worst,
                               size_t worst_len, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 

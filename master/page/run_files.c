@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the files of a run folder for its page. run.json has to be there. A run that has not got so
- * far has no evaluations, no steps or no egress record, and the page says so.
+ * Reads the files of a run folder for its page. run.json must exist. Files of steps, evaluations
+ * and the egress record may be missing, because the run has not come so far; the page then says so
+ * or leaves the section out.
  */
 #include <errno.h>
 #include <math.h>
@@ -14,10 +15,10 @@
 
 enum { MAX_LINE_BYTES = 16 << 20, MAX_WORST_BYTES = 1 << 20, MAX_SESSION_BYTES = 1 << 20 };
 
-/* ---- lines of steps -------------------------------------------------------------------------- */
+/* ---- metrics.jsonl and pace.jsonl ------------------------------------------------------------ */
 
-/* Reads one line of metrics.jsonl or pace.jsonl: the numbers at `keys` [n]; NaN for a key that the
- * line does not have or whose value is null. */
+/* Reads one line of metrics.jsonl or pace.jsonl. ret: [n] receives the values of the `keys` [n];
+ * NaN for a key that the line does not have or whose value is null. */
 static clv_code read_step_line(clv_json *j, const char *const *keys, size_t n, double *ret,
                                clv_err *err) {
   bool more;
@@ -54,8 +55,9 @@ static clv_code read_pace_line(page_run *r, const char *label, const char *line,
   double v[CLV_COUNT(keys)];
   clv_json j = {.label = label, .text = line, .len = len, .lines_before = number};
   CLV_TRY(read_step_line(&j, keys, CLV_COUNT(keys), v, err));
-  r->n_pace++;
-  double *const sums[] = {&r->samples_per_s, &r->wait_share, &r->up, &r->down};
+  r->n_pace_lines++;
+  double *const sums[] = {&r->samples_per_s_sum, &r->wait_share_sum, &r->bytes_up_sum,
+                          &r->bytes_down_sum};
   for (size_t i = 0; i < CLV_COUNT(sums); i++)
     if (isfinite(v[i])) *sums[i] += v[i];
   return CLV_OK;
@@ -63,6 +65,8 @@ static clv_code read_pace_line(page_run *r, const char *label, const char *line,
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+/* Reads one line of a file into *r. label: path of the file, for errors; number: index of the line,
+ * from 0. */
 typedef clv_code line_reader(page_run *r, const char *label, const char *line, size_t len,
                              size_t number, clv_err *err);
 
@@ -70,8 +74,8 @@ static void file_closep(FILE **f) {
   if (*f) fclose(*f);
 }
 
-/* Calls `read` for each complete line of a file, which may be missing. A last line without its end
- * is being written. */
+/* Calls `read` for each complete line of a file; the file may be missing. Stops before a last line
+ * without a newline, because the run is still writing it. */
 static clv_code read_lines(page_run *r, const char *name, line_reader *read, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_AUTO(clv_freep) char *line = NULL;
@@ -93,16 +97,17 @@ static clv_code read_lines(page_run *r, const char *name, line_reader *read, clv
   return CLV_OK;
 }
 
-/* Reads a file that may be missing. */
-static clv_code read_file(const page_run *r, const char *name, size_t most, clv_bytes *path,
+/* Reads a file of at most max_bytes; leaves *ret empty if it is missing. path: receives its
+ * path. */
+static clv_code read_file(const page_run *r, const char *name, size_t max_bytes, clv_bytes *path,
                           clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(path, "%s/%s", r->folder, name);
   if (path->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_file_read(path->data, most, ret, err);
+  clv_code code = clv_file_read(path->data, max_bytes, ret, err);
   return code == CLV_NOT_FOUND ? CLV_OK : code;
 }
 
-static clv_code read_record(page_run *r, clv_err *err) {
+static clv_code read_run_json(page_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_TRY(read_file(r, "run.json", CLV_RECORD_MAX_BYTES, &path, &text, err));
   if (!text.len)
@@ -128,8 +133,8 @@ static clv_code read_egress(page_run *r, clv_err *err) {
   return code == CLV_NOT_FOUND ? CLV_OK : code;
 }
 
-/* Reads session.effective.yaml, the session as it ran. Leaves r->session empty if the file is
- * missing or invalid, for example because another version wrote it. */
+/* Reads session.effective.yaml, the session with its defaults filled in, as the run used it. Leaves
+ * r->session empty if the file is missing, or invalid because another version wrote it. */
 static clv_code read_session(page_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -140,7 +145,7 @@ static clv_code read_session(page_run *r, clv_err *err) {
 }
 
 clv_code page_read_run(page_run *r, clv_err *err) {
-  CLV_TRY(read_record(r, err));
+  CLV_TRY(read_run_json(r, err));
   CLV_TRY(read_lines(r, "metrics.jsonl", read_metrics_line, err));
   CLV_TRY(read_lines(r, "pace.jsonl", read_pace_line, err));
   CLV_TRY(read_lines(r, "evaluations.jsonl", page_read_evaluation, err));

@@ -10,20 +10,21 @@
 
 #include "master/page/page_int.h"
 
+/* Reads a number; NaN for null. */
 static clv_code read_number(clv_json *j, double *ret, clv_err *err) {
   *ret = (double)NAN;
   return clv_json_skip_null(j) ? CLV_OK : clv_json_read_real(j, ret, err);
 }
 
-/* Reads a list of numbers: the first `most` go to `ret`, more of them fail. */
-static clv_code read_numbers(clv_json *j, double *ret, size_t most, size_t *ret_n, clv_err *err) {
+/* Reads a list of numbers into ret [max_n]. Fails if the list has more than max_n numbers. */
+static clv_code read_numbers(clv_json *j, double *ret, size_t max_n, size_t *ret_n, clv_err *err) {
   bool more;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   for (*ret_n = 0;; ++*ret_n) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, *ret_n, &more, err));
     if (!more) return CLV_OK;
-    if (*ret_n == most)
-      return clv_json_fail(j, j->at, err, "a list has more than %zu numbers", most);
+    if (*ret_n == max_n)
+      return clv_json_fail(j, j->at, err, "a list has more than %zu numbers", max_n);
     CLV_TRY(read_number(j, &ret[*ret_n], err));
   }
 }
@@ -36,9 +37,9 @@ const page_value *page_find_value(const page_scores *s, const char *name) {
   return NULL;
 }
 
-/* Returns the value of that name, which is added if it is new; NULL: there are too many, or the
- * name is too long. */
-static page_value *value_of(page_scores *s, const char *name) {
+/* Returns the value with this name, and adds it if there is none yet. NULL: there are
+ * PAGE_MAX_VALUES already, or the name is too long. */
+static page_value *find_or_add_value(page_scores *s, const char *name) {
   const page_value *found = page_find_value(s, name);
   if (found) return (page_value *)(uintptr_t)found;
   if (s->n_values == PAGE_MAX_VALUES || strlen(name) >= sizeof s->values[0].name) return NULL;
@@ -48,14 +49,16 @@ static page_value *value_of(page_scores *s, const char *name) {
   return v;
 }
 
+/* Sets the value with this name. Ignores it if it cannot be added. */
 static void set_value(page_scores *s, const char *name, double value) {
-  page_value *v = value_of(s, name);
+  page_value *v = find_or_add_value(s, name);
   if (v) v->value = value;
 }
 
+/* Reads the value of the member `key` of an object into *s. */
 typedef clv_code member_reader(clv_json *j, page_scores *s, const char *key, clv_err *err);
 
-/* Reads an object: calls `read` for each member, whose value comes next. */
+/* Reads an object. Calls `read` for each member, after its key; `read` reads the member's value. */
 static clv_code read_members(clv_json *j, page_scores *s, member_reader *read, clv_err *err) {
   bool more;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
@@ -79,7 +82,7 @@ static clv_code read_interval(clv_json *j, page_scores *s, const char *key, clv_
   double ends[2] = {(double)NAN, (double)NAN};
   size_t n;
   CLV_TRY(read_numbers(j, ends, 2, &n, err));
-  page_value *v = value_of(s, key);
+  page_value *v = find_or_add_value(s, key);
   if (!v) return CLV_OK;
   v->low = ends[0];
   v->high = ends[1];
@@ -138,11 +141,13 @@ static clv_code read_confusion(clv_json *j, page_scores *s, clv_err *err) {
       return clv_json_fail(j, j->at, err, "a confusion matrix of more than %zu rows", width);
     CLV_TRY(read_numbers(j, s->confusion + s->n_confusion * width, width, &n, err));
   }
-  /* the matrix does not match the list of classes: drop it */
+  /* drops a matrix that does not have one row for each class */
   if (s->n_confusion && s->n_confusion != width) s->n_confusion = 0;
   return CLV_OK;
 }
 
+/* Reads a list with the ROC curve of each class: sensitivities at equally spaced values of 1 -
+ * specificity from 0 to 1. */
 static clv_code read_roc(clv_json *j, page_scores *s, clv_err *err) {
   double points[256];
   bool more;
@@ -241,7 +246,8 @@ static clv_code read_line(clv_json *j, line *l, clv_err *err) {
   }
 }
 
-static double number_of(const page_scores *s, const char *name) {
+/* Returns the value with this name; NaN if there is none. */
+static double value_or_nan(const page_scores *s, const char *name) {
   const page_value *v = page_find_value(s, name);
   return v ? v->value : (double)NAN;
 }
@@ -253,8 +259,8 @@ clv_code page_read_evaluation(page_run *r, const char *label, const char *text, 
   CLV_TRY(read_line(&j, &l, err));
   double step = (double)l.scores.step;
   if (strcmp(l.event, "validation") == 0) {
-    page_series_add(&r->validation_loss, step, number_of(&l.scores, "loss"));
-    page_series_add(&r->validation_accuracy, step, number_of(&l.scores, "accuracy"));
+    page_series_add(&r->validation_loss, step, value_or_nan(&l.scores, "loss"));
+    page_series_add(&r->validation_accuracy, step, value_or_nan(&l.scores, "accuracy"));
     return CLV_OK;
   }
   page_scores *to = strcmp(l.event, "eval") == 0 ? &r->interval_scores : &r->test_scores;

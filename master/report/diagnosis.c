@@ -1,37 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Diagnosis of a session's speed, from how its compute thread spent its time: it computes, waits
- * for the cores, or has nothing to compute. A wait without work is counted for the link whose
- * packet ended it. If that link was transferring large tensors for most of the wait, the link is
- * slow; otherwise the peer behind it is. clv_status_diagnosis is the only outward function; the
- * text and the JSON of `status` call it for each session.
+ * Explains the speed of a session at a worker by how its compute thread spent its time: computing,
+ * waiting for the cores, or without work. A wait without work is counted for the link whose packet
+ * ended it. If large tensors were in flight on this link for most of the wait, the link is slow;
+ * otherwise the peer at its other end is. The text and the JSON of `status` call
+ * clv_status_diagnosis, the only function for other files, for each session.
  *
+ * A session has a part at each of its workers: a clv_status_session.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/report/status_text_int.h"
 
-#define HALF 0.5       /* share of a wait that a reason must explain to be reported */
-#define WORTH_IT 0.10  /* smallest share that is reported */
-#define LONGER 2.0     /* factor up to which two durations count as about equal */
-#define FAR 0.005      /* round-trip seconds that no local network has */
-#define ALL_OF_IT 0.97 /* share that counts as all of the time */
-#define NAMES 3        /* most names of sessions in a line */
-/* bytes transferred per wait, above which the transfer may be the reason for the wait */
-#define LARGE_WAIT 65536
+#define MIN_EXPLAINED_SHARE 0.5 /* share of a wait that a reason must explain to be reported */
+#define MIN_REPORTED_SHARE 0.10 /* smallest share of the time that is reported */
+#define MAX_EQUAL_FACTOR 2.0    /* durations that differ by at most this factor count as equal */
+#define FAR_ROUND_TRIP_S 0.005  /* shortest round-trip time that no local network has */
+#define ALL_TIME_SHARE 0.97     /* share that counts as all of the time */
+#define MAX_NAMES 3             /* most names of sessions in a line */
+/* If a wait has more bytes transferred than this, the transfer may be the reason for the wait. */
+#define LARGE_WAIT_BYTES 65536
 
-/* ---- who ------------------------------------------------------------------------------------- */
+/* ---- parts of a session ---------------------------------------------------------------------- */
 
-/* Returns the next part of the session at another worker, from worker *at on; NULL: no more. */
-static const clv_status_session *next_part_elsewhere(const clv_status_view *view,
-                                                     const clv_status_session *s, uint32_t *at,
-                                                     const clv_status_worker **ret_where) {
+/* Returns the next other part of the session of s, from worker *at on; NULL: no more. ret_worker:
+ * receives its worker. */
+static const clv_status_session *next_other_part(const clv_status_view *view,
+                                                 const clv_status_session *s, uint32_t *at,
+                                                 const clv_status_worker **ret_worker) {
   for (; *at < view->n_workers; ++*at) {
     const clv_status_worker *w = &view->workers[*at];
     for (uint32_t k = 0; k < w->n_sessions; k++) {
       if (&w->sessions[k] == s || strcmp(w->sessions[k].id, s->id) != 0) continue;
-      *ret_where = w;
+      *ret_worker = w;
       ++*at;
       return &w->sessions[k];
     }
@@ -44,39 +46,39 @@ static double work_share(const clv_status_session *s) {
   return s ? s->busy + s->waiting_for_cores : 0;
 }
 
-/* Returns the busiest part of the session at another worker; NULL: there is none. */
-static const clv_status_session *find_busiest_elsewhere(const clv_status_view *view,
-                                                        const clv_status_session *s,
-                                                        const clv_status_worker **ret_where) {
+/* Returns the busiest other part of the session of s; NULL: there is none. */
+static const clv_status_session *find_busiest_other_part(const clv_status_view *view,
+                                                         const clv_status_session *s,
+                                                         const clv_status_worker **ret_worker) {
   const clv_status_session *busiest_part = NULL;
   const clv_status_worker *w;
   uint32_t at = 0;
-  for (const clv_status_session *p; (p = next_part_elsewhere(view, s, &at, &w)) != NULL;) {
+  for (const clv_status_session *p; (p = next_other_part(view, s, &at, &w)) != NULL;) {
     if (busiest_part && work_share(p) <= work_share(busiest_part)) continue;
     busiest_part = p;
-    *ret_where = w;
+    *ret_worker = w;
   }
   return busiest_part;
 }
 
-/* Returns the part of the session at the worker of that name; NULL: there is none. */
+/* Returns the part of the session of s at the worker with this name; NULL: there is none. */
 static const clv_status_session *find_part_at(const clv_status_view *view,
                                               const clv_status_session *s, const char *worker) {
   const clv_status_worker *w;
   uint32_t at = 0;
-  for (const clv_status_session *p; (p = next_part_elsewhere(view, s, &at, &w)) != NULL;)
+  for (const clv_status_session *p; (p = next_other_part(view, s, &at, &w)) != NULL;)
     if (strcmp(w->name, worker) == 0) return p;
   return NULL;
 }
 
-/* Returns the module of `there` that is adjacent to one of s, preferably the one before it; NULL:
- * none. */
+/* Returns the stage of `other_part` that is directly before a stage of s, else one that is directly
+ * after; NULL: there is none. */
 static const clv_status_module *find_neighbour(const clv_status_session *s,
-                                               const clv_status_session *there) {
+                                               const clv_status_session *other_part) {
   const clv_status_module *next = NULL;
-  for (uint32_t i = 0; there && i < s->n_modules; i++)
-    for (uint32_t k = 0; k < there->n_modules; k++) {
-      const clv_status_module *m = &there->modules[k];
+  for (uint32_t i = 0; other_part && i < s->n_modules; i++)
+    for (uint32_t k = 0; k < other_part->n_modules; k++) {
+      const clv_status_module *m = &other_part->modules[k];
       if (m->is_stage && m->index + 1 == s->modules[i].index) return m;
       if (m->is_stage && m->index == s->modules[i].index + 1) next = m;
     }
@@ -88,58 +90,60 @@ static void describe_who_waits(const clv_status_view *view, const clv_status_ses
                                const clv_status_link *l, clv_bytes *out) {
   const clv_status_module *m =
       l->peer[0] ? find_neighbour(s, find_part_at(view, s, l->peer)) : NULL;
-  const clv_status_module *ours = s->n_modules == 1 && s->modules[0].name ? &s->modules[0] : NULL;
+  const clv_status_module *own = s->n_modules == 1 && s->modules[0].name ? &s->modules[0] : NULL;
   if (!l->peer[0])
     clv_bytes_puts(out, "waiting for the master");
-  else if (ours)
-    clv_bytes_printf(out, "%s %s waits for ", status_module_kind(ours), ours->name);
+  else if (own)
+    clv_bytes_printf(out, "%s %s waits for ", status_module_kind(own), own->name);
   else
     clv_bytes_puts(out, "waiting for ");
   if (m) clv_bytes_printf(out, "%s on ", m->name);
   clv_bytes_printf(out, "%s %d %%", l->peer, to_percent(l->waiting_share));
 }
 
-/* Appends the name of a part of the session: its only module and its worker, or its worker. */
+/* Appends the name of a part of the session: its module, if it has only one, and its worker. */
 static void append_name(const clv_status_session *s, const clv_status_worker *w, clv_bytes *out) {
   if (s->n_modules == 1 && s->modules[0].name)
     clv_bytes_printf(out, "%s %s on ", status_module_kind(&s->modules[0]), s->modules[0].name);
   clv_bytes_puts(out, w->name);
 }
 
-/* Returns the link that was awaited for the largest share of the time; NULL: none was. *ret_sum:
- * the sum of the shares of all links. */
+/* Returns the link with the largest waiting_share; NULL: no link has any. *ret_sum: the sum of
+ * waiting_share over all links. */
 static const clv_status_link *find_most_awaited_link(const clv_status_session *s, double *ret_sum) {
-  const clv_status_link *most = NULL;
+  const clv_status_link *most_awaited = NULL;
   *ret_sum = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
     *ret_sum += l->waiting_share;
-    if (l->waiting_share > 0 && (!most || l->waiting_share > most->waiting_share)) most = l;
+    if (l->waiting_share > 0 && (!most_awaited || l->waiting_share > most_awaited->waiting_share))
+      most_awaited = l;
   }
-  return most;
+  return most_awaited;
 }
 
-/* ---- why ------------------------------------------------------------------------------------- */
+/* ---- reasons of a wait ----------------------------------------------------------------------- */
 
-/* Appends `before` and the round-trip time of the link; nothing if it was not measured yet. */
+/* Appends the text `before` and the round-trip time of the link; nothing if the time was not
+ * measured yet. */
 static void append_round_trip(const clv_status_link *l, const char *before, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
   if (l->round_trip_s > 0)
     clv_bytes_printf(out, "%s%s round trip", before, status_format_time(l->round_trip_s, text));
 }
 
-/* Appends the speed of a link that transferred tensors for most of the wait. Returns false if it
- * did not. */
+/* Appends the speed of the link, if large tensors were in flight on it for most of the wait.
+ * Returns false and appends nothing if not. */
 static bool explain_by_slow_link(const clv_status_link *l, clv_bytes *out) {
   char rate[STATUS_TEXT_BYTES];
   const char *comma = "";
-  if (l->receiving + l->sending < HALF * l->waiting_share) return false;
+  if (l->receiving_share + l->sending_share < MIN_EXPLAINED_SHARE * l->waiting_share) return false;
   clv_bytes_puts(out, ": link ");
-  if (l->receiving >= WORTH_IT && l->link_in_per_s > 0) {
+  if (l->receiving_share >= MIN_REPORTED_SHARE && l->link_in_per_s > 0) {
     clv_bytes_printf(out, "%s in", status_format_rate(l->link_in_per_s, rate));
     comma = ", ";
   }
-  if (l->sending >= WORTH_IT && l->link_out_per_s > 0) {
+  if (l->sending_share >= MIN_REPORTED_SHARE && l->link_out_per_s > 0) {
     clv_bytes_printf(out, "%s%s out", comma, status_format_rate(l->link_out_per_s, rate));
     comma = ", ";
   }
@@ -147,63 +151,69 @@ static bool explain_by_slow_link(const clv_status_link *l, clv_bytes *out) {
   return true;
 }
 
-/* Appends the distance of the peers, if the waits are about as long as a round trip and together
- * take most of the idle time. Returns false otherwise, and also if another part of the session is
- * busier than that, because PINGs may then be queued on its busy host. */
+/* Appends the round-trip time, if the waits are about as long as a round trip and round trips
+ * explain most of the idle time. Returns false and appends nothing otherwise. Also returns false if
+ * another part of the session works for a larger share of the time, because the round-trip time may
+ * then come from PINGs that are queued on its busy host. most_awaited: the link awaited most. */
 static bool explain_by_distance(const clv_status_view *view, const clv_status_session *s,
-                                const clv_status_link *most, clv_bytes *out) {
+                                const clv_status_link *most_awaited, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
   const clv_status_worker *where;
-  double waits = 0, trips = 0;
+  double waits_per_s = 0, trip_share = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
-    waits += l->awaits_per_s;
-    double trips_of_link = l->awaits_per_s * l->round_trip_s;
-    /* a wait that is shorter than a round trip did not await one */
-    if (trips_of_link <= LONGER * l->waiting_share) trips += trips_of_link;
+    waits_per_s += l->awaits_per_s;
+    double trip_share_of_link = l->awaits_per_s * l->round_trip_s;
+    /* if waits are much shorter than a round trip, they do not wait for round trips */
+    if (trip_share_of_link <= MAX_EQUAL_FACTOR * l->waiting_share) trip_share += trip_share_of_link;
   }
-  if (trips < HALF * s->idle || most->round_trip_s < FAR) return false;
-  if (trips < work_share(find_busiest_elsewhere(view, s, &where))) return false;
+  if (trip_share < MIN_EXPLAINED_SHARE * s->idle || most_awaited->round_trip_s < FAR_ROUND_TRIP_S)
+    return false;
+  if (trip_share < work_share(find_busiest_other_part(view, s, &where))) return false;
   clv_bytes_printf(out, ": %s round trip, %.*f waits a second",
-                   status_format_time(most->round_trip_s, text), waits < 10, waits);
+                   status_format_time(most_awaited->round_trip_s, text), waits_per_s < 10,
+                   waits_per_s);
   return true;
 }
 
-/* Appends another, busy part of the session, for which the awaited peer may be waiting. Returns
- * false if none is busy. */
+/* Appends the name and the load of the busiest other part of the session, because the awaited peer
+ * may be waiting for it. Returns false and appends nothing if no other part is busy. */
 static bool explain_by_busy_part(const clv_status_view *view, const clv_status_session *s,
                                  clv_bytes *out) {
   const clv_status_worker *where = NULL;
-  const clv_status_session *busiest_part = find_busiest_elsewhere(view, s, &where);
-  if (!busiest_part || work_share(busiest_part) < HALF) return false;
-  bool queued = busiest_part->waiting_for_cores > busiest_part->busy;
+  const clv_status_session *busiest_part = find_busiest_other_part(view, s, &where);
+  if (!busiest_part || work_share(busiest_part) < MIN_EXPLAINED_SHARE) return false;
+  bool is_queued = busiest_part->waiting_for_cores > busiest_part->busy;
   clv_bytes_printf(out, "waiting %d %%: ", to_percent(s->idle));
   append_name(busiest_part, where, out);
-  clv_bytes_printf(out, queued ? " waits for the cores there %d %%" : " computes %d %%",
-                   to_percent(queued ? busiest_part->waiting_for_cores : busiest_part->busy));
+  clv_bytes_printf(out, is_queued ? " waits for the cores there %d %%" : " computes %d %%",
+                   to_percent(is_queued ? busiest_part->waiting_for_cores : busiest_part->busy));
   return true;
 }
 
-/* Appends the bytes in flight: "3.0 MiB still to receive, link 12 Mbit/s in", without the rate if
- * none was measured. Returns false if no large tensor is in flight. */
+/* Appends the bytes of large tensors in flight and, if it was measured, the rate of the link: "3.0
+ * MiB still to receive, link 12 Mbit/s in". Returns false and appends nothing if no large tensor is
+ * in flight. */
 static bool describe_in_flight(const clv_status_link *l, clv_bytes *out) {
   char size[STATUS_TEXT_BYTES], rate[STATUS_TEXT_BYTES];
-  bool in = l->missing_in > 0;
-  double per_s = in ? l->link_in_per_s : l->link_out_per_s;
+  bool is_receiving = l->missing_in > 0;
+  double bytes_per_s = is_receiving ? l->link_in_per_s : l->link_out_per_s;
   if (!l->missing_in && !l->missing_out) return false;
-  clv_format_size(in ? l->missing_in : l->missing_out, size, sizeof size);
-  clv_bytes_printf(out, "%s still to %s", size, in ? "receive" : "send");
-  if (per_s > 0)
-    clv_bytes_printf(out, ", link %s %s", status_format_rate(per_s, rate), in ? "in" : "out");
+  clv_format_size(is_receiving ? l->missing_in : l->missing_out, size, sizeof size);
+  clv_bytes_printf(out, "%s still to %s", size, is_receiving ? "receive" : "send");
+  if (bytes_per_s > 0)
+    clv_bytes_printf(out, ", link %s %s", status_format_rate(bytes_per_s, rate),
+                     is_receiving ? "in" : "out");
   return true;
 }
 
-/* Appends that the peer or the link may be slow, if many tensors of at most one chunk were
- * transferred: no times are measured for those. Returns false otherwise. */
+/* Appends that the peer or the link may be slow, if many bytes of small tensors were transferred
+ * per wait. A small tensor fits in one chunk, and its transfer time is not measured. Returns false
+ * and appends nothing otherwise. */
 static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
   char in[STATUS_TEXT_BYTES], sent[STATUS_TEXT_BYTES];
-  if (l->in_per_s + l->out_per_s <= LARGE_WAIT * l->awaits_per_s) return false;
-  if (l->missing_in + l->missing_out > LARGE_WAIT) { /* the link is the reason now */
+  if (l->in_per_s + l->out_per_s <= LARGE_WAIT_BYTES * l->awaits_per_s) return false;
+  if (l->missing_in + l->missing_out > LARGE_WAIT_BYTES) { /* a large tensor is in flight now */
     clv_bytes_puts(out, ": ");
     describe_in_flight(l, out);
     append_round_trip(l, ", ", out);
@@ -221,21 +231,21 @@ static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
 static void describe_unknown_reason(const clv_status_view *view, const clv_status_session *s,
                                     const clv_status_link *l, clv_bytes *out) {
   double ignored;
-  const clv_status_session *there = l->peer[0] ? find_part_at(view, s, l->peer) : NULL;
-  const clv_status_link *next = there ? find_most_awaited_link(there, &ignored) : NULL;
-  if (next && next->waiting_share >= HALF * there->idle && !next->peer[0]) {
+  const clv_status_session *peer_part = l->peer[0] ? find_part_at(view, s, l->peer) : NULL;
+  const clv_status_link *next = peer_part ? find_most_awaited_link(peer_part, &ignored) : NULL;
+  if (next && next->waiting_share >= MIN_EXPLAINED_SHARE * peer_part->idle && !next->peer[0]) {
     clv_bytes_puts(out, ", which itself waits for the master");
     return;
   }
   if (describe_small_tensors(l, out)) return;
   clv_bytes_printf(out, ": %s (link in use %d %%",
                    l->peer[0] ? "it takes its time" : "it computes or reads data",
-                   to_percent(l->receiving + l->sending));
+                   to_percent(l->receiving_share + l->sending_share));
   append_round_trip(l, ", ", out);
   clv_bytes_puts(out, ")");
 }
 
-/* ---- phases ---------------------------------------------------------------------------------- */
+/* ---- states of a session --------------------------------------------------------------------- */
 
 /* Describes a session that waits for cores, and names the first few sessions that use them. */
 static void describe_queued(const clv_status_worker *w, const clv_status_session *s,
@@ -244,7 +254,7 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
   uint32_t n = 0;
   for (uint32_t i = 0; i < w->n_sessions; i++) {
     const clv_status_session *o = &w->sessions[i];
-    if (o == s || o->busy < WORTH_IT || ++n > NAMES) continue;
+    if (o == s || o->busy < MIN_REPORTED_SHARE || ++n > MAX_NAMES) continue;
     clv_bytes_printf(&names, "%s%s", n > 1 ? ", " : "", o->name);
   }
   clv_bytes_printf(out, "waiting for the cores %d %%: ", to_percent(s->waiting_for_cores));
@@ -252,13 +262,13 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
     clv_bytes_puts(out, "a session of another identity computes");
   else
     clv_bytes_printf(out, "session%s %s%s compute%s", n > 1 ? "s" : "", names.data,
-                     n > NAMES ? ", ..." : "", n > 1 ? "" : "s");
+                     n > MAX_NAMES ? ", ..." : "", n > 1 ? "" : "s");
 }
 
-/* Returns the link that a wait in progress is for; NULL: unknown. No packet has ended the wait yet,
- * so the link is known only if it is the only one, has a tensor in flight, or does not answer
- * PINGs. */
-static const clv_status_link *link_waited_for(const clv_status_session *s) {
+/* Returns the link for which a wait in progress probably waits; NULL: unknown. No packet has ended
+ * the wait yet, so this is a link whose peer does not answer PINGs, else one with a tensor in
+ * flight, else the only link. */
+static const clv_status_link *find_awaited_link(const clv_status_session *s) {
   const clv_status_link *found = s->n_links == 1 ? &s->links[0] : NULL, *silent = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
@@ -280,7 +290,7 @@ static void append_unreachable(const clv_status_view *view, clv_bytes *out) {
 static void describe_open_wait(const clv_status_view *view, const clv_status_session *s,
                                clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
-  const clv_status_link *l = link_waited_for(s);
+  const clv_status_link *l = find_awaited_link(s);
   clv_bytes_puts(out, "waiting");
   if (l) clv_bytes_printf(out, " for %s", l->peer[0] ? l->peer : "the master");
   clv_bytes_printf(out, " %d %%: ", to_percent(s->idle));
@@ -300,7 +310,8 @@ static void describe_open_wait(const clv_status_view *view, const clv_status_ses
 bool status_is_idle(const clv_status_session *s) {
   double calls = 0;
   for (uint32_t i = 0; i < s->n_modules; i++) calls += s->modules[i].calls_per_s;
-  return !s->contexts && calls == 0 && s->busy < WORTH_IT && s->waiting_for_cores < WORTH_IT;
+  return !s->contexts && calls == 0 && s->busy < MIN_REPORTED_SHARE &&
+         s->waiting_for_cores < MIN_REPORTED_SHARE;
 }
 
 static void describe_idle(const clv_status_session *s, clv_bytes *out) {
@@ -331,7 +342,9 @@ static void describe_waiting(const clv_status_view *view, const clv_status_sessi
 static void describe_computing(const clv_status_view *view, const clv_status_worker *w,
                                const clv_status_session *s, clv_bytes *out) {
   clv_bytes_printf(out, "computing %d %%", to_percent(s->busy));
-  if (s->busy >= ALL_OF_IT || (s->idle < WORTH_IT && s->waiting_for_cores < WORTH_IT)) return;
+  if (s->busy >= ALL_TIME_SHARE ||
+      (s->idle < MIN_REPORTED_SHARE && s->waiting_for_cores < MIN_REPORTED_SHARE))
+    return;
   clv_bytes_puts(out, ", ");
   if (s->waiting_for_cores > s->idle)
     describe_queued(w, s, out);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event files for TensorBoard. A file is a list of records. Each record is one protobuf message
- * (Event), framed by its length and masked CRC32Cs. This file encodes the few fields that it needs.
- * All scalars of a step are in one event.
+ * Writes event files for TensorBoard. An event file is a list of records. Each record is one
+ * protobuf message (Event), framed by its length and masked CRC32Cs. This file encodes the few
+ * fields of Event that it needs. All scalars of a step are in one event.
  *
- * TensorBoard reads the files of a folder in the order of their names, which contain the time. A
- * SessionLog START of a step makes it drop the records of that step and of later ones in older
- * files. So a resumed run replaces the steps that it repeats.
+ * TensorBoard reads the files of a folder in the order of their names, which contain the time. An
+ * event with a SessionLog START and a step makes TensorBoard drop the records of this step and of
+ * later steps in older files. So a resumed run replaces the steps that it repeats.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -17,18 +17,20 @@
 #include "master/report/report_int.h"
 
 enum {
-  PENDING = 1 << 16, /* most bytes that wait for the next flush */
-  ATTEMPTS = 100,    /* most names that are tried for a new file */
+  MAX_PENDING_BYTES = 1 << 16, /* pending records of more bytes are written at once */
+  MAX_NAME_ATTEMPTS = 100,     /* names that are tried for a new file */
 };
 
 struct clv_event_file {
   clv_sink file;
-  clv_bytes value, summary, event,
-      pending; /* reused, so steps allocate nothing once these have grown */
+  /* messages while they are encoded, and complete records that wait for the next flush. They are
+   * reused, so a step allocates nothing once they have grown. */
+  clv_bytes value, summary, event, pending;
 };
 
 /* ---- protobuf -------------------------------------------------------------------------------- */
 
+/* Wire types of protobuf. */
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 
 /* Field numbers of tensorboard's event.proto, summary.proto, tensor.proto and
@@ -79,7 +81,8 @@ static void put_text(clv_bytes *b, unsigned field, const char *text) {
   put_data(b, field, text, strlen(text));
 }
 
-static void put_le(clv_bytes *b, uint64_t v, size_t n) {
+/* Appends the n low bytes of v, the lowest first. */
+static void put_little_endian(clv_bytes *b, uint64_t v, size_t n) {
   uint8_t bytes[8];
   for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)(v >> 8 * i);
   clv_bytes_add(b, bytes, n);
@@ -89,14 +92,14 @@ static void put_double(clv_bytes *b, unsigned field, double v) {
   uint64_t bits;
   memcpy(&bits, &v, sizeof bits);
   put_key(b, field, FIXED64);
-  put_le(b, bits, 8);
+  put_little_endian(b, bits, 8);
 }
 
 static void put_float(clv_bytes *b, unsigned field, float v) {
   uint32_t bits;
   memcpy(&bits, &v, sizeof bits);
   put_key(b, field, FIXED32);
-  put_le(b, bits, 4);
+  put_little_endian(b, bits, 4);
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -108,21 +111,23 @@ static uint32_t masked_crc(const void *data, size_t len) {
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
+/* Begins e->event with the present time and the step. */
 static void begin_event(clv_event_file *e, uint64_t step) {
   e->event.len = 0;
   put_double(&e->event, EVENT_WALL_TIME, (double)clv_wall_ms() / 1e3);
   if (step) put_number(&e->event, EVENT_STEP, step);
 }
 
+/* Appends e->event to e->pending as a record. */
 static void end_event(clv_event_file *e) {
   size_t start = e->pending.len;
-  put_le(&e->pending, e->event.len, 8);
-  if (!e->pending.failed) put_le(&e->pending, masked_crc(e->pending.data + start, 8), 4);
+  put_little_endian(&e->pending, e->event.len, 8);
+  if (!e->pending.failed) put_little_endian(&e->pending, masked_crc(e->pending.data + start, 8), 4);
   clv_bytes_add(&e->pending, e->event.data, e->event.len);
-  put_le(&e->pending, masked_crc(e->event.data, e->event.len), 4);
+  put_little_endian(&e->pending, masked_crc(e->event.data, e->event.len), 4);
   e->pending.failed |= e->event.failed || e->summary.failed || e->value.failed;
   e->event.failed = e->summary.failed = e->value.failed = false;
-  if (e->pending.len >= PENDING || e->pending.failed) clv_event_file_flush(e);
+  if (e->pending.len >= MAX_PENDING_BYTES || e->pending.failed) clv_event_file_flush(e);
 }
 
 /* Writes the pending records. If memory ran out for one of them, drops them all instead. */
@@ -133,11 +138,13 @@ void clv_event_file_flush(clv_event_file *e) {
   e->pending.len = 0;
 }
 
+/* Appends e->value to e->summary. */
 static void add_value(clv_event_file *e) {
   put_data(&e->summary, SUMMARY_VALUE, e->value.data, e->value.len);
   e->value.len = 0;
 }
 
+/* Appends an event with e->summary. */
 static void add_summary(clv_event_file *e, uint64_t step) {
   begin_event(e, step);
   put_data(&e->event, EVENT_SUMMARY, e->summary.data, e->summary.len);
@@ -156,8 +163,8 @@ void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scal
   add_summary(e, step);
 }
 
-/* Encodes Summary.Value{tag, tensor{dtype: string, no dimensions, the text}, metadata{plugin
- * "text"}}. */
+/* Encodes a Summary.Value with the tag, a tensor of dtype string without dimensions that has the
+ * text, and metadata that names the plugin "text". */
 void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes plugin = {0}, inner = {0};
   if (!e) return;
@@ -210,7 +217,7 @@ static clv_code create_file(clv_event_file *e, const char *folder, clv_err *err)
   char host[65];
   get_host_name(host);
   uint64_t seconds = choose_file_time(folder);
-  for (int i = 0; i < ATTEMPTS && code == CLV_EXISTS; i++) {
+  for (int i = 0; i < MAX_NAME_ATTEMPTS && code == CLV_EXISTS; i++) {
     clv_bytes path = {0};
     clv_bytes_printf(&path, "%s/events.out.tfevents.%010llu.%s.%ld.%d", folder,
                      (unsigned long long)seconds, host, (long)getpid(), i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The journal keeps what a run prints in two files of its folder: log.txt as text, log.jsonl as
- * JSON lines. Also formats the JSON lines (clv_report_json).
+ * The journal: copies each line that a run prints to two files of its folder, log.txt as text and
+ * log.jsonl as JSON. Also formats the JSON lines (clv_report_json).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ void clv_journal_close(clv_journal *j) {
 
 void clv_journal_closep(clv_journal **j) { clv_journal_close(*j); }
 
-/* Writes j->line and a line end to s, and empties j->line. Out of memory: drops the line. */
+/* Writes j->line and a line end to s, and empties j->line. If memory ran out, drops the line. */
 static void write_line(clv_journal *j, clv_sink *s) {
   clv_bytes_puts(&j->line, "\n");
   if (!j->line.failed) clv_sink_write(s, j->line.data, j->line.len);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines of a limited width for status_text.c, and the formats of times and rates.
+ * Writes lines of a limited width for status_text.c, and formats times and rates.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/report/status_text_int.h"
 
-enum { ITEM = 700, DEEPER = 4 };
+enum { MAX_ITEM_BYTES = 700, WRAP_INDENT = 4 };
 
 int to_percent(double share) {
   return (int)(100 * CLV_MIN(CLV_MAX(share, 0.0), 1.0) + 0.5); /* NaN is 0 */
@@ -52,74 +52,75 @@ const char *status_format_rate(double bytes_per_s, char dst[STATUS_TEXT_BYTES]) 
 
 void status_begin_line(clv_line_wrap *f, unsigned indent) {
   f->indent = indent;
-  f->at = 0;
+  f->column = 0;
 }
 
 void status_end_line(clv_line_wrap *f) {
   clv_bytes_puts(f->out, "\n");
-  f->at = 0;
+  f->column = 0;
 }
 
 static void open_line(clv_line_wrap *f, unsigned indent) {
   clv_bytes_printf(f->out, "%*s", (int)indent, "");
-  f->at = indent;
+  f->column = indent;
 }
 
 static void next_line(clv_line_wrap *f) {
   clv_bytes_puts(f->out, "\n");
-  open_line(f, f->indent + DEEPER);
+  open_line(f, f->indent + WRAP_INDENT);
 }
 
-/* Writes `gap` blanks and `len` bytes. A text wider than a line is cut into lines. */
-static void put_word(clv_line_wrap *f, unsigned gap, const char *text, size_t len) {
-  if (!f->at)
+/* Writes n_blanks blanks and `len` bytes of text, on the next line if they do not fit. A text wider
+ * than a line is cut into several lines. */
+static void put_word(clv_line_wrap *f, unsigned n_blanks, const char *text, size_t len) {
+  if (!f->column)
     open_line(f, f->indent);
-  else if (f->at + gap + len > f->width) {
+  else if (f->column + n_blanks + len > f->width) {
     next_line(f);
   } else {
-    clv_bytes_printf(f->out, "%*s", (int)gap, "");
-    f->at += gap;
+    clv_bytes_printf(f->out, "%*s", (int)n_blanks, "");
+    f->column += n_blanks;
   }
-  while (f->at + len > f->width) {
-    size_t part = f->width - f->at;
+  while (f->column + len > f->width) {
+    size_t part = f->width - f->column;
     clv_bytes_add(f->out, text, part);
     next_line(f);
     text += part;
     len -= part;
   }
   clv_bytes_add(f->out, text, len);
-  f->at += (unsigned)len;
+  f->column += (unsigned)len;
 }
 
-/* Writes a text word by word, with `gap` blanks before the first word. */
-static void put_words(clv_line_wrap *f, unsigned gap, const char *text) {
+/* Writes a text word by word, with n_blanks blanks before the first word. */
+static void put_words(clv_line_wrap *f, unsigned n_blanks, const char *text) {
   for (const char *end; *text; text = end) {
     text += strspn(text, " ");
     end = text + strcspn(text, " ");
     if (end == text) continue;
-    put_word(f, gap, text, (size_t)(end - text));
-    gap = 1;
+    put_word(f, n_blanks, text, (size_t)(end - text));
+    n_blanks = 1;
   }
 }
 
 void status_add_item(clv_line_wrap *f, const char *fmt, ...) {
-  char text[ITEM];
+  char text[MAX_ITEM_BYTES];
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   clv_text_to_printable(text);
   size_t len = strlen(text);
-  bool fits_line = f->indent + DEEPER + len <= f->width;
+  bool fits_line = f->indent + WRAP_INDENT + len <= f->width;
   if (fits_line && len) put_word(f, 2, text, len);
   if (fits_line) return;
-  if (f->at) next_line(f); /* shows that a new item begins */
+  if (f->column) next_line(f); /* shows that a new item begins */
   put_words(f, 0, text);
 }
 
 void status_add_words(clv_line_wrap *f, const char *text) {
-  char all[ITEM];
-  snprintf(all, sizeof all, "%s", text);
-  clv_text_to_printable(all);
-  put_words(f, 1, all);
+  char copy[MAX_ITEM_BYTES];
+  snprintf(copy, sizeof copy, "%s", text);
+  clv_text_to_printable(copy);
+  put_words(f, 1, copy);
 }

@@ -16,11 +16,13 @@
 
 /* ---- files of a line per step ---------------------------------------------------------------- */
 
-/* Most bytes of a tag in event files; most scalars of an evaluation (loss, accuracy, scores). */
-enum { TAG = 64, EVALUATION_SCALARS = CLV_EVALUATION_SCORES + 2 };
-
-/* bytes of lines that wait for the disk, after which the run fails */
-enum { MAX_PENDING = 64 << 20 };
+/* MAX_TAG_BYTES: of a tag in event files. MAX_EVALUATION_SCALARS: loss, accuracy and scores.
+ * MAX_PENDING_BYTES: the run fails if lines with more bytes wait for the disk. */
+enum {
+  MAX_TAG_BYTES = 64,
+  MAX_EVALUATION_SCALARS = CLV_EVALUATION_SCORES + 2,
+  MAX_PENDING_BYTES = 64 << 20
+};
 
 typedef enum table { METRICS, PACE, EVALUATIONS, TABLES } table;
 
@@ -29,6 +31,7 @@ static const char *const table_names[TABLES] = {
 
 /* ---- numbers of a step ----------------------------------------------------------------------- */
 
+/* Numbers that each step has in its lines and in the event file. */
 typedef enum number {
   LOSS,
   GRAD_NORM,
@@ -42,8 +45,8 @@ typedef enum number {
 } number;
 
 static const struct {
-  const char *key, *tag;
-  table table;
+  const char *key, *tag; /* in the JSON line, in the event file */
+  table table;           /* file of the line */
   /* printf format, for a value that is always finite; NULL: 17 digits, or JSON null for a value
    * that is not finite */
   const char *format;
@@ -76,17 +79,17 @@ static void compute_numbers(const clv_progress *p, double value[NUMBERS]) {
   value[DOWN] = (double)p->step_down;
 }
 
-/* Returns false for an unknown accuracy: the loss is not computed at the master, or there are no
- * classes. */
+/* Returns false for an unknown accuracy. It is unknown if the loss is not computed at the master,
+ * or if there are no classes. */
 static bool is_known(const double value[NUMBERS], number i) {
   return i != ACCURACY || value[i] >= 0;
 }
 
-/* A file of a line per step. Lines that the disk does not take wait in memory. */
+/* A file with a line per step or evaluation. Lines whose write fails wait in memory. */
 typedef struct line_file {
-  int fd; /* -1: not open */
-  clv_bytes pending;
-  bool has_warned; /* a failed write was reported */
+  int fd;            /* -1: not open */
+  clv_bytes pending; /* lines that are not yet written */
+  bool has_warned;   /* a failed write was reported */
 } line_file;
 
 struct clv_reporter {
@@ -95,26 +98,28 @@ struct clv_reporter {
   clv_event_file *events;
   clv_journal *journal;
   uint64_t steps_per_line;
-  bool prints_json, is_terminal, is_line_open;
-  /* since the last printed line */
-  uint64_t began_ns, steps, samples, wait_ns, step_ns, bytes_up, bytes_down;
-  uint64_t n_finite;    /* samples of steps with a finite loss */
-  uint64_t skipped;     /* steps that changed no weight */
-  double loss, correct; /* sums over samples: loss of n_finite, correct answers */
-  bool has_accuracy;
+  bool prints_json, is_terminal;
+  bool is_line_open; /* the status line on the terminal has no line end yet */
+  /* sums since the last printed line, which was at began_ns */
+  uint64_t began_ns, n_steps, n_samples, wait_ns, step_ns;
+  uint64_t bytes_up, bytes_down; /* sent and received in the attempt until the last printed line */
+  uint64_t n_finite_samples;     /* samples of steps with a finite loss */
+  uint64_t n_skipped;            /* steps that changed no weight */
+  double loss_sum, correct_sum;  /* loss of n_finite_samples; correct answers of n_samples */
+  bool has_accuracy;             /* the last step had an accuracy */
   clv_bytes line, object, json_line; /* scratch of a line, kept to avoid allocations */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Returns true if a JSON line is of a step up to last_kept_step. */
+/* Returns true if the step of a JSON line is at most last_kept_step. */
 static bool is_line_up_to_step(const char *line, uint64_t last_kept_step) {
   const char *at = strstr(line, "\"step\":");
   return at && strtoull(at + 7, NULL, 10) <= last_kept_step;
 }
 
-/* Keeps only the lines of steps up to last_kept_step. The resumed run writes the later ones
- * again. */
+/* Deletes the lines of steps after last_kept_step from a file, because the resumed run writes them
+ * again. Creates the file if it does not exist. */
 static clv_code drop_later_lines(const char *path, uint64_t last_kept_step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes old = {0}, kept = {0};
   clv_code code = clv_file_read(path, (size_t)1 << 30, &old, err);
@@ -140,10 +145,11 @@ static clv_code open_table(const clv_report_options *o, table t, int *ret, clv_e
   return CLV_OK;
 }
 
-/* Adds the text of the session. TensorBoard shows Markdown, so four spaces make it a code block. */
-static void add_session_text(clv_event_file *e, uint64_t step, const char *about) {
+/* Adds the text of the session as a code block: TensorBoard shows Markdown, in which four spaces
+ * before a line mean code. */
+static void add_session_text(clv_event_file *e, uint64_t step, const char *session_text) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  for (const char *line = about; *line;) {
+  for (const char *line = session_text; *line;) {
     size_t n = strcspn(line, "\n");
     clv_bytes_printf(&text, "    %.*s\n", (int)n, line);
     line += n + (line[n] == '\n');
@@ -151,11 +157,11 @@ static void add_session_text(clv_event_file *e, uint64_t step, const char *about
   if (text.len && !text.failed) clv_event_file_add_text(e, step, "session", text.data);
 }
 
-/* Opens the event file. A new run invalidates all older records of the folder, a resumed run only
- * those of the steps that it repeats. */
+/* Opens the event file. A new run makes TensorBoard ignore all older records of the folder, a
+ * resumed run only those of the steps that it repeats. */
 static clv_code open_events(clv_reporter *r, const clv_report_options *o, clv_err *err) {
   if (!o->tensorboard) return CLV_OK;
-  CLV_TRY(clv_event_file_open(o->tensorboard, o->resumed ? o->last_kept_step + 1 : 0, o->notice,
+  CLV_TRY(clv_event_file_open(o->tensorboard, o->is_resumed ? o->last_kept_step + 1 : 0, o->notice,
                               &r->events, err));
   if (o->session_text) add_session_text(r->events, o->last_kept_step, o->session_text);
   clv_event_file_flush(r->events);
@@ -187,7 +193,7 @@ static void end_status_line(clv_reporter *r) {
 
 /* ---- writing lines --------------------------------------------------------------------------- */
 
-/* Writes the lines that wait. What the disk does not take waits for the next call. */
+/* Writes the pending lines of a file. Bytes that cannot be written stay pending. */
 static clv_code write_pending(clv_reporter *r, table t, clv_err *err) {
   line_file *f = &r->table[t];
   size_t done = 0;
@@ -204,11 +210,12 @@ static clv_code write_pending(clv_reporter *r, table t, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "%s: write: %s", table_names[t], strerror(why));
 }
 
-/* As write_pending, but a failed write ends the run only when too many lines wait. */
+/* As write_pending, but after a failed write only warns once, unless more than MAX_PENDING_BYTES
+ * are pending. */
 static clv_code flush_table(clv_reporter *r, table t, clv_err *err) {
   line_file *f = &r->table[t];
   if (write_pending(r, t, err) == CLV_OK) return CLV_OK;
-  if (f->pending.len > MAX_PENDING) return err->code;
+  if (f->pending.len > MAX_PENDING_BYTES) return err->code;
   if (!f->has_warned)
     clv_notify(r->notice, "%s; its lines wait in memory, and the run goes on", err->text);
   f->has_warned = true;
@@ -247,18 +254,18 @@ void clv_reporter_close(clv_reporter *r) {
 /* ---- lines for people ------------------------------------------------------------------------ */
 
 /* Adds a step to the sums since the last printed line. */
-static void add_step(clv_reporter *r, const clv_progress *p) {
-  r->steps++;
-  r->samples += p->samples;
+static void add_to_interval(clv_reporter *r, const clv_progress *p) {
+  r->n_steps++;
+  r->n_samples += p->samples;
   r->wait_ns += p->wait_ns;
   r->step_ns += p->step_ns;
-  r->skipped += !p->changed_weights;
+  r->n_skipped += !p->changed_weights;
   if (isfinite(p->loss)) {
-    r->n_finite += p->samples;
-    r->loss += p->loss * (double)p->samples;
+    r->n_finite_samples += p->samples;
+    r->loss_sum += p->loss * (double)p->samples;
   }
   r->has_accuracy = p->accuracy >= 0;
-  r->correct += p->accuracy * (double)p->samples;
+  r->correct_sum += p->accuracy * (double)p->samples;
 }
 
 const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]) {
@@ -277,26 +284,28 @@ const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NU
   return dst;
 }
 
+/* Numbers of a printed line, over the steps since the line before. */
 typedef struct interval {
-  double loss, samples_s;
-  double up, down; /* MB/s sent and received */
-  double wait;     /* share of the time in which the master waited */
-  double left_s;   /* seconds to the end of the run; < 0: unknown */
+  double loss, samples_per_s;
+  double up_mb_per_s, down_mb_per_s; /* sent and received; MB are 10^6 bytes */
+  double wait_share;                 /* share of the time in which the master waited */
+  double remaining_s;                /* seconds to the end of the run; < 0: unknown */
 } interval;
 
-#define MAX_TIME_LEFT 1e9
+#define MAX_REMAINING_S 1e9
 
-/* Returns the seconds to the end of the run at the speed of this interval; -1: unknown. */
-static double time_left(const clv_reporter *r, const clv_progress *p, double seconds) {
-  if (!r->steps || p->step >= p->total_steps || !(seconds > 0)) return -1;
-  double left = seconds / (double)r->steps * (double)(p->total_steps - p->step);
-  return left < MAX_TIME_LEFT ? left : -1;
+/* Returns the seconds to the end of the run at the speed since the last printed line; -1: unknown.
+ * seconds: time since that line. */
+static double estimate_remaining_s(const clv_reporter *r, const clv_progress *p, double seconds) {
+  if (!r->n_steps || p->step >= p->total_steps || !(seconds > 0)) return -1;
+  double left = seconds / (double)r->n_steps * (double)(p->total_steps - p->step);
+  return left < MAX_REMAINING_S ? left : -1;
 }
 
 const char *clv_format_duration(double s, char dst[CLV_DURATION_TEXT]) {
-  bool known = s >= 0 && s < MAX_TIME_LEFT;
-  uint64_t n = known ? (uint64_t)(s + 0.5) : 0;
-  if (!known)
+  bool is_shown = s >= 0 && s < MAX_REMAINING_S;
+  uint64_t n = is_shown ? (uint64_t)(s + 0.5) : 0;
+  if (!is_shown)
     dst[0] = '\0';
   else if (n < 60)
     snprintf(dst, CLV_DURATION_TEXT, "%us", (unsigned)n);
@@ -314,9 +323,10 @@ static void put_interval_json(clv_bytes *out, const clv_progress *p, const inter
                    "{\"event\":\"progress\",\"step\":%llu,\"epoch\":%llu,\"loss\":%s,"
                    "\"samples_per_s\":%.1f,\"up_MBps\":%.3f,\"down_MBps\":%.3f,\"wait\":%.3f",
                    (unsigned long long)p->step, (unsigned long long)p->epoch,
-                   clv_json_number(i->loss, 6, loss), i->samples_s, i->up, i->down, i->wait);
+                   clv_json_number(i->loss, 6, loss), i->samples_per_s, i->up_mb_per_s,
+                   i->down_mb_per_s, i->wait_share);
   if (skipped) clv_bytes_printf(out, ",\"skipped\":%llu", (unsigned long long)skipped);
-  if (i->left_s >= 0) clv_bytes_printf(out, ",\"eta_s\":%.1f", i->left_s);
+  if (i->remaining_s >= 0) clv_bytes_printf(out, ",\"eta_s\":%.1f", i->remaining_s);
   clv_bytes_puts(out, "}");
 }
 
@@ -326,30 +336,31 @@ static void put_interval_text(clv_bytes *out, const clv_reporter *r, const clv_p
   char loss[CLV_JSON_NUMBER];
   if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
   if (r->has_accuracy)
-    snprintf(accuracy, sizeof accuracy, "  acc %.3f", r->correct / (double)r->samples);
-  if (r->skipped)
+    snprintf(accuracy, sizeof accuracy, "  acc %.3f", r->correct_sum / (double)r->n_samples);
+  if (r->n_skipped)
     snprintf(skipped, sizeof skipped, "  SKIPPED %llu of %llu steps (loss or gradient not finite)",
-             (unsigned long long)r->skipped, (unsigned long long)r->steps);
+             (unsigned long long)r->n_skipped, (unsigned long long)r->n_steps);
   clv_bytes_printf(out,
                    "step %llu%s  epoch %llu  loss %s%s  %.0f samples/s  up %.1f MB/s  down %.1f "
                    "MB/s  wait %.0f%%%s%s%s",
                    (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1,
-                   clv_format_number("%.4f", i->loss, loss), accuracy, i->samples_s, i->up, i->down,
-                   100 * i->wait, i->left_s >= 0 ? "  eta " : "",
-                   clv_format_duration(i->left_s, left), skipped);
+                   clv_format_number("%.4f", i->loss, loss), accuracy, i->samples_per_s,
+                   i->up_mb_per_s, i->down_mb_per_s, 100 * i->wait_share,
+                   i->remaining_s >= 0 ? "  eta " : "", clv_format_duration(i->remaining_s, left),
+                   skipped);
 }
 
 static void print_interval(clv_reporter *r, const clv_progress *p) {
-  double seconds = (double)(clv_now_ns() - r->began_ns) / 1e9, n = (double)r->samples;
-  interval i = {.loss = r->n_finite ? r->loss / (double)r->n_finite : NAN,
-                .samples_s = n / seconds,
-                .up = (double)(p->bytes_up - r->bytes_up) / seconds / 1e6,
-                .down = (double)(p->bytes_down - r->bytes_down) / seconds / 1e6,
-                .wait = r->step_ns ? (double)r->wait_ns / (double)r->step_ns : 0,
-                .left_s = time_left(r, p, seconds)};
+  double seconds = (double)(clv_now_ns() - r->began_ns) / 1e9, n = (double)r->n_samples;
+  interval i = {.loss = r->n_finite_samples ? r->loss_sum / (double)r->n_finite_samples : NAN,
+                .samples_per_s = n / seconds,
+                .up_mb_per_s = (double)(p->bytes_up - r->bytes_up) / seconds / 1e6,
+                .down_mb_per_s = (double)(p->bytes_down - r->bytes_down) / seconds / 1e6,
+                .wait_share = r->step_ns ? (double)r->wait_ns / (double)r->step_ns : 0,
+                .remaining_s = estimate_remaining_s(r, p, seconds)};
   r->line.len = r->object.len = r->json_line.len = 0;
   put_interval_text(&r->line, r, p, &i);
-  put_interval_json(&r->object, p, &i, r->skipped);
+  put_interval_json(&r->object, p, &i, r->n_skipped);
   if (r->line.failed || r->object.failed) return;
   clv_report_json(&r->json_line, CLV_LOG_INFO, NULL, r->object.data);
   if (r->json_line.failed) return;
@@ -361,8 +372,8 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
   fflush(stdout);
   r->is_line_open = r->is_terminal;
   r->began_ns = clv_now_ns();
-  r->steps = r->samples = r->wait_ns = r->step_ns = r->n_finite = r->skipped = 0;
-  r->loss = r->correct = 0;
+  r->n_steps = r->n_samples = r->wait_ns = r->step_ns = r->n_finite_samples = r->n_skipped = 0;
+  r->loss_sum = r->correct_sum = 0;
   r->bytes_up = p->bytes_up;
   r->bytes_down = p->bytes_down;
 }
@@ -419,30 +430,31 @@ clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err)
   CLV_TRY(flush_table(r, METRICS, err));
   CLV_TRY(write_step(r, PACE, p, value, err));
   add_step_scalars(r, p, value);
-  add_step(r, p);
-  bool last = p->total_steps && p->step == p->total_steps;
-  if (r->steps < r->steps_per_line && !last) return CLV_OK;
+  add_to_interval(r, p);
+  bool is_last = p->total_steps && p->step == p->total_steps;
+  if (r->n_steps < r->steps_per_line && !is_last) return CLV_OK;
   print_interval(r, p);
   clv_event_file_flush(r->events);
   return flush_table(r, PACE, err);
 }
 
-/* Adds a scalar under a tag such as "validation/f1_macro". */
-static void add_scalar(clv_scalar list[], size_t *n, char tag[TAG], const char *what,
+/* Appends a scalar to the list [*n]. Its tag, such as "validation/f1_macro", is written to
+ * `tag`. */
+static void add_scalar(clv_scalar list[], size_t *n, char tag[MAX_TAG_BYTES], const char *dataset,
                        const char *name, double value) {
-  snprintf(tag, TAG, "%s/%s", what, name);
+  snprintf(tag, MAX_TAG_BYTES, "%s/%s", dataset, name);
   list[(*n)++] = (clv_scalar){tag, value};
 }
 
 static void add_evaluation_scalars(clv_reporter *r, const clv_evaluation *e) {
-  char tags[EVALUATION_SCALARS][TAG];
-  clv_scalar list[EVALUATION_SCALARS];
+  char tags[MAX_EVALUATION_SCALARS][MAX_TAG_BYTES];
+  clv_scalar list[MAX_EVALUATION_SCALARS];
   size_t n = 0;
-  add_scalar(list, &n, tags[n], e->what, "loss", e->loss);
-  if (e->accuracy >= 0) add_scalar(list, &n, tags[n], e->what, "accuracy", e->accuracy);
-  for (size_t i = 0; i < e->n_scalars && n < EVALUATION_SCALARS; i++)
+  add_scalar(list, &n, tags[n], e->dataset, "loss", e->loss);
+  if (e->accuracy >= 0) add_scalar(list, &n, tags[n], e->dataset, "accuracy", e->accuracy);
+  for (size_t i = 0; i < e->n_scalars && n < MAX_EVALUATION_SCALARS; i++)
     if (!isnan(e->scalars[i].value)) /* a score that is not defined has no point in a curve */
-      add_scalar(list, &n, tags[n], e->what, e->scalars[i].tag, e->scalars[i].value);
+      add_scalar(list, &n, tags[n], e->dataset, e->scalars[i].tag, e->scalars[i].value);
   clv_event_file_add_scalars(r->events, e->step, list, n);
   clv_event_file_flush(r->events);
 }
@@ -453,7 +465,7 @@ clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_e
   add_evaluation_scalars(r, e);
   line->len = 0;
   clv_bytes_printf(line, "{\"step\":%llu,\"epoch\":%llu,\"event\":\"%s\",\"loss\":%s",
-                   (unsigned long long)e->step, (unsigned long long)e->epoch, e->what,
+                   (unsigned long long)e->step, (unsigned long long)e->epoch, e->dataset,
                    clv_json_number(e->loss, 17, loss));
   if (e->accuracy >= 0) clv_bytes_printf(line, ",\"accuracy\":%.6f", e->accuracy);
   clv_bytes_printf(line, ",\"samples\":%llu", (unsigned long long)e->samples);

@@ -14,7 +14,7 @@
 
 #include "common/base/base.h"
 
-/* ---- the journal: what was printed ----------------------------------------------------------- */
+/* ---- the journal: a copy of what was printed ------------------------------------------------- */
 
 #define CLV_JOURNAL_TEXT "log.txt"
 #define CLV_JOURNAL_JSON "log.jsonl"
@@ -30,28 +30,30 @@ void clv_journal_closep(clv_journal **j);
 /* Adds a line of text and its JSON form. Does nothing if the journal is NULL. */
 void clv_journal_add(clv_journal *j, const char *text, const char *json_line);
 
-/* Appends a JSON line to `out`: the object `json` with time and level in front. json NULL: an
- * object of the event "note" with the text. */
+/* Appends to `out` the JSON object `json` with the members time and level put before its own. json
+ * NULL: appends an object of the event "note" with the text. */
 void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, const char *json);
 
-/* Prints a line, as JSON or text, and adds both to the journal, which may be NULL. */
+/* Prints a line on standard output, as JSON or as text, and adds both forms to the journal, which
+ * may be NULL. */
 void clv_report_notice(clv_journal *j, bool print_json, const char *text, const char *json);
 
 /* ---- event files ----------------------------------------------------------------------------- */
 
-/* most scores of an evaluation that are one number */
+/* most scores of an evaluation that are single numbers */
 enum { CLV_EVALUATION_SCORES = 32 };
+/* A named number, one point of a curve in TensorBoard. */
 typedef struct clv_scalar {
-  const char *tag;
-  double value; /* written as f32 */
+  const char *tag; /* name, such as "train/loss" */
+  double value;    /* written as f32 */
 } clv_scalar;
 
-/* An event file of TensorBoard. Records stay in memory until a flush. A failed write is reported
- * once. All functions except _open accept NULL. */
+/* An event file of TensorBoard. Records stay in memory until a flush. Only the first failed write
+ * is reported, to `notice`. All functions except _open accept NULL. */
 typedef struct clv_event_file clv_event_file;
 
-/* Creates a new file in `folder`, which is created if needed. TensorBoard then ignores the records
- * that older files of the folder have for `step` and later steps. */
+/* Creates a new event file in `folder`, which is created if needed. The file tells TensorBoard to
+ * ignore the records that older files of the folder have for `step` and later steps. */
 clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier notice,
                              clv_event_file **ret, clv_err *err) CLV_USE_RESULT;
 void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scalar *list, size_t n);
@@ -63,11 +65,12 @@ void clv_event_file_closep(clv_event_file **e);
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
+/* Results of one training step. */
 typedef struct clv_progress {
-  uint64_t step, total_steps; /* total_steps 0: unknown */
-  uint64_t epoch;
-  double loss, accuracy; /* accuracy < 0: unknown */
-  double grad_norm, lr;
+  uint64_t step, total_steps;    /* number of the step, from 1; of the run, 0: unknown */
+  uint64_t epoch;                /* index of the epoch, from 0 */
+  double loss, accuracy;         /* accuracy < 0: unknown */
+  double grad_norm, lr;          /* norm of all gradients; learning rate */
   uint64_t samples;              /* samples of this step */
   uint64_t wait_ns;              /* time that the master waited in this step */
   uint64_t step_ns;              /* duration of this step */
@@ -76,13 +79,14 @@ typedef struct clv_progress {
   bool changed_weights; /* the step changed the weights; false: loss or gradient was not finite */
 } clv_progress;
 
+/* Results of one evaluation. */
 typedef struct clv_evaluation {
-  const char *what; /* "validation", "test" */
+  const char *dataset; /* "validation" or "test" */
   uint64_t step, epoch, samples;
   uint64_t places;       /* positions with a label; 0: one per sample */
   double loss, accuracy; /* accuracy < 0: unknown */
   const char *scores;    /* a JSON object of the requested scores; NULL: none were requested */
-  const char *curves;    /* a JSON object of curves, only for the file; NULL: none */
+  const char *curves;    /* a JSON object of curves, for evaluations.jsonl; NULL: none */
   /* [n_scalars] scores that are single numbers, by name ("f1_macro"), for event files */
   const clv_scalar *scalars;
   size_t n_scalars;
@@ -90,25 +94,26 @@ typedef struct clv_evaluation {
 
 typedef struct clv_reporter clv_reporter;
 
+/* bytes of the texts of the formats below */
 enum { CLV_JSON_NUMBER = 32, CLV_DURATION_TEXT = 24 };
 
-/* Formats seconds: "40s", "3m20s", "2h05m"; "" if negative, not finite or too large. Returns
- * dst. */
+/* Formats s seconds: "40s", "3m20s", "2h05m"; "" if s is negative, not finite or 1e9 or more.
+ * Returns dst. */
 const char *clv_format_duration(double s, char dst[CLV_DURATION_TEXT]);
 
 /* Formats v by a format such as "%.4f", or as nan (without a sign), inf or -inf. Returns dst. */
 const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NUMBER]);
 
-/* Formats v with that many significant digits; "null" for NaN and infinity, which JSON lacks.
+/* Formats v with `digits` significant digits; "null" for NaN and infinity, which JSON lacks.
  * Returns dst. */
 const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]);
 
 typedef struct clv_report_options {
   const char *run_dir; /* folder of the .jsonl files */
   /* Lines of later steps are dropped when the files are opened, so that the files of a resumed run
-   * equal those of an uninterrupted one. */
+   * equal those of an uninterrupted one. 0: all lines are dropped. */
   uint64_t last_kept_step;
-  bool resumed;             /* the run continues, possibly from step 0 */
+  bool is_resumed;          /* the run continues, possibly from step 0 */
   uint64_t steps_per_line;  /* steps between printed lines; 0 means 1 */
   bool prints_json;         /* prints JSON lines instead of text */
   clv_journal *journal;     /* owned by the caller; may be NULL */
@@ -119,91 +124,101 @@ typedef struct clv_report_options {
 
 clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret,
                            clv_err *err) CLV_USE_RESULT;
-/* Writes the lines of all steps durably. CLV_PRECONDITION: the disk did not take them. */
+/* Writes all lines of the .jsonl files to the disk (fsync). CLV_PRECONDITION: that failed. */
 clv_code clv_reporter_sync(clv_reporter *r, clv_err *err) CLV_USE_RESULT;
 /* Ends the status line, closes the files and frees r. NULL is allowed. */
 void clv_reporter_close(clv_reporter *r);
+/* Reports a step: writes its lines and scalars, and prints a line if one is due. */
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) CLV_USE_RESULT;
+/* Reports an evaluation: writes its line and its scalars. Prints nothing. */
 clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e,
                                  clv_err *err) CLV_USE_RESULT;
-/* Prints a separate line on standard output and adds it to the journal. A reporter of JSON prints
- * the line of clv_report_json. */
+/* Ends the status line, prints another line on standard output and adds it to the journal. A
+ * reporter that prints JSON prints the object of clv_report_json. */
 void clv_reporter_notice(clv_reporter *r, const char *text, const char *json);
 
 /* ---- traces ---------------------------------------------------------------------------------- */
 
 /* A computation of a node, or the transfer of a tensor from a node. */
 typedef struct clv_trace_slice {
-  const char *name, *phase; /* "F3", "forward" */
-  uint32_t node, stage, micro_batch;
-  uint64_t step, begin_ns, end_ns;
+  const char *name, *phase;          /* such as "F3", "forward" */
+  uint32_t node, stage, micro_batch; /* indices, from 0; node: as in clv_trace_node */
+  uint64_t step, begin_ns, end_ns;   /* times of the master's monotonic clock */
   uint64_t bytes, version; /* size of the tensor, version of the weights; 0: not recorded */
 } clv_trace_slice;
 
 typedef struct clv_trace clv_trace;
 
 clv_code clv_trace_open(const char *path, clv_trace **ret, clv_err *err) CLV_USE_RESULT;
-/* Ends the file and frees t, also on failure. Reports any write that has failed since _open.
- * NULL is allowed. */
+/* Ends the file and frees t, also on failure. Fails if any write since _open has failed. NULL is
+ * allowed. */
 clv_code clv_trace_close(clv_trace *t, clv_err *err) CLV_USE_RESULT;
 void clv_trace_free(clv_trace *t); /* frees t without ending the file; NULL is allowed */
 
 /* Names a node. Call it once per node, before its slices. */
 void clv_trace_node(clv_trace *t, uint32_t node, const char *name);
+/* Add a computation, or a transfer, to the trace. */
 void clv_trace_compute(clv_trace *t, const clv_trace_slice *s);
 void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
 
 /* ---- the status of workers ---------------------------------------------------------------------
  *
- * The state that a worker reports, and its change since the answer before. master/watch fills these
- * structs. Shares are parts of the time between the two answers, 0 to 1. "In" and "out" are as seen
- * by the worker. Texts are untrusted: the functions below sanitize them. No struct owns memory. */
+ * The state in a worker's newest answer, and its change since the answer before. master/watch fills
+ * these structs. Shares are parts of the time between the two answers, 0 to 1. "In" and "out" are
+ * as seen by the worker: in is received. Texts are untrusted, and the functions below sanitize
+ * them. No struct owns memory. */
 
 typedef struct clv_status_last_error {
   const char *text; /* NULL or "": there was no error */
   double age_s;     /* seconds since the error */
 } clv_status_last_error;
 
+/* A link of a session at a worker. */
 typedef struct clv_status_link {
-  const char *peer; /* name of the worker at the other end; "": the master */
-  uint64_t bytes_in, bytes_out;
+  const char *peer;                 /* name of the worker at the other end; "": the master */
+  uint64_t bytes_in, bytes_out;     /* since the link was made */
   double in_per_s, out_per_s;       /* bytes per second */
   double round_trip_s;              /* round-trip time; 0: not measured yet */
   uint64_t frames_in, frames_out;   /* number of frames that wait to be handled, to be sent */
   uint64_t tensors_in, tensors_out; /* number of large tensors (in chunks) in flight */
   uint64_t missing_in, missing_out; /* bytes of large tensors still to receive, to send */
-  double receiving, sending;        /* shares of the time with a large tensor in flight */
-  /* bytes per second while a large tensor is in flight; 0: none was */
+  /* shares of the time in which a large tensor was being received, being sent */
+  double receiving_share, sending_share;
+  /* bytes per second while a large tensor was in flight; 0: none was */
   double link_in_per_s, link_out_per_s;
   double waiting_share; /* share of the time in waits that a packet of this link ended */
   double awaits_per_s;  /* number of waits per second that a packet of this link ended */
-  uint64_t outages;     /* number of outages after which the link went on */
+  uint64_t outages;     /* number of outages that the link has survived */
   double last_outage_age_s, last_outage_s; /* seconds since the last outage ended, its length */
-  /* seconds since the link lost a connection; 0: it has all */
+  /* seconds since the link lost one of its connections; 0: it has all */
   double outage_s;
 } clv_status_link;
 
+/* A module of a session at a worker. */
 typedef struct clv_status_module {
-  uint32_t index;
+  uint32_t index;     /* index of the module; stages have them in their order */
   const char *name;   /* as the program named it; NULL: unknown */
   const char *device; /* device that computes the module; "": unknown */
   bool is_stage;      /* the module is the stage `name` of the session file */
-  uint64_t steps, forwards, backwards, evals;
-  double calls_per_s; /* forwards, backwards and evaluations */
-  double computing;   /* share of the time spent in kernels */
+  uint64_t steps, forwards, backwards, evals; /* numbers of calls so far */
+  double calls_per_s;                         /* forwards, backwards and evaluations */
+  double computing_share;                     /* share of the time spent in kernels */
 } clv_status_module;
 
+/* The part of a session that is at a worker. */
 typedef struct clv_status_session {
-  const char *name, *identity;
-  char id[33]; /* session id, hexadecimal */
-  uint64_t epoch;
+  const char *name, *identity; /* of the session; of the program that opened it */
+  char id[33];                 /* session id, hexadecimal */
+  uint64_t epoch;              /* number of the attempt that the session belongs to, from 1 */
   double age_s;
-  bool attached;
+  bool attached; /* its master is connected */
+  /* numbers of contexts, of stored values, of calls that wait for values, of frames that came for
+   * contexts that had ended */
   uint64_t contexts, values, calls_waiting, late_frames;
-  uint64_t references;         /* values that the worker keeps for other nodes */
-  uint64_t references_used;    /* handles on values of other nodes */
-  uint64_t references_pending; /* not settled yet */
-  uint64_t bytes_in, bytes_out, memory, memory_limit;
+  uint64_t references;         /* number of values that the worker keeps for other nodes */
+  uint64_t references_used;    /* number of handles on values of other nodes */
+  uint64_t references_pending; /* number of references that are not settled yet */
+  uint64_t bytes_in, bytes_out, memory, memory_limit; /* in bytes */
   /* shares of the time: computing; without work; waiting while other sessions use the cores */
   double busy, idle, waiting_for_cores;
   uint32_t n_modules, n_links;
@@ -212,15 +227,17 @@ typedef struct clv_status_session {
   clv_status_last_error last_error;
 } clv_status_session;
 
+/* A device of a worker. */
 typedef struct clv_status_device {
-  const char *name, *kind, *isa;
-  uint64_t memory, memory_limit; /* of all sessions; 0: no limit */
+  const char *name, *kind, *isa; /* such as "cuda:0", "H200", "sm_90"; texts of the worker */
+  uint64_t memory, memory_limit; /* bytes that all sessions use; their limit, 0: none */
   uint64_t memory_total; /* bytes of the device's own memory; 0: it uses the host's memory */
 } clv_status_device;
 
+/* The newest answer of a worker, or why there is none. */
 typedef struct clv_status_worker {
   const char *name, *address; /* name and address of the worker in the session file */
-  bool has_outcome;           /* an answer or an error has arrived */
+  bool has_outcome;           /* the worker has answered, or asking it has failed */
   const char *error, *fix;    /* why there is no answer, and what to do; NULL: it answered */
   bool refused;               /* the worker runs, but refuses this identity */
   const char *own_name;       /* the worker's own name for itself */
@@ -228,10 +245,12 @@ typedef struct clv_status_worker {
   uint32_t protocol, cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
   bool must_upgrade;           /* its protocol is old: a lost connection ends its link */
-  bool draining, sees_all;     /* sees_all: this identity may see the sessions of all identities */
+  bool draining;               /* the worker accepts no new sessions */
+  bool sees_all;               /* this identity may see the sessions of all identities */
+  /* bytes in use; their limit, 0: none; limit of each session */
   uint64_t memory, memory_limit, session_limit;
   uint32_t open_sessions, max_sessions, sessions_omitted; /* omitted: did not fit the answer */
-  /* Known only with sees_all: */
+  /* only if sees_all: bytes resident in host memory, failed TLS handshakes, open connections */
   uint64_t resident, handshake_failures;
   uint32_t connections, max_connections;
   bool has_certificate;
@@ -244,13 +263,14 @@ typedef struct clv_status_worker {
 
 /* Sealed copies of the run's checkpoints (checkpoint.escrow). */
 typedef struct clv_status_escrow {
-  bool has_copy; /* a complete copy is there */
-  uint64_t step, bytes;
+  bool has_copy;        /* there is a complete copy */
+  uint64_t step, bytes; /* step of the checkpoint; size of the copy */
   double age_s;
   /* error of the newest attempt to make a copy; text NULL: that attempt has not failed */
   clv_status_last_error last_error;
 } clv_status_escrow;
 
+/* All that one screen of `status` shows. */
 typedef struct clv_status_view {
   const char *title; /* title of the session file */
   const char *clock; /* time of day: "19:42:07" */
@@ -259,11 +279,11 @@ typedef struct clv_status_view {
   const clv_status_escrow *escrow; /* NULL: the session has no escrow */
 } clv_status_view;
 
-/* Appends one line that explains what slows the session down, and why. */
+/* Appends one line that explains what slows down the part s of a session at worker w, and why. */
 void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *w,
                           const clv_status_session *s, clv_bytes *out);
 
-/* Draws lines of at most `width` columns (at least 20), of printable ASCII only. */
+/* Appends the status as lines of at most `width` columns (at least 20), of printable ASCII only. */
 void clv_status_text(const clv_status_view *view, unsigned width, clv_bytes *out);
 /* As clv_status_text, but only names, diagnoses and errors. */
 void clv_status_brief_text(const clv_status_view *view, unsigned width, clv_bytes *out);
@@ -271,14 +291,14 @@ void clv_status_brief_text(const clv_status_view *view, unsigned width, clv_byte
 /* Appends one JSON object per worker, a line each. */
 void clv_status_json(const clv_status_view *view, clv_bytes *out);
 
-/* Texts on standard output. over: on a terminal each text is drawn over the one before. Without
- * `over`, or on no terminal, the texts follow one another. */
+/* Draws texts on standard output. draws_over: on a terminal, each text replaces the text before.
+ * Otherwise the texts follow one another. */
 typedef struct clv_screen clv_screen;
 
-clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_screen_open(bool draws_over, clv_screen **ret, clv_err *err) CLV_USE_RESULT;
 bool clv_screen_is_terminal(const clv_screen *s);
-unsigned clv_screen_width(const clv_screen *s);
-/* Draws `text`. On a screen opened with `over`, draws `brief` instead if `text` has more lines than
+unsigned clv_screen_width(const clv_screen *s); /* in columns; 100 if there is no terminal */
+/* Draws `text`. On a screen that draws over, draws `brief` instead if `text` has more lines than
  * the terminal. */
 void clv_screen_draw(clv_screen *s, const clv_bytes *text, const clv_bytes *brief);
 /* Restores the terminal, prints the last text on it and frees s. NULL is allowed. */

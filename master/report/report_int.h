@@ -13,22 +13,25 @@
 #include "master/report/report.h"
 
 typedef struct clv_sink {
-  int fd;               /* -1: not open, or given up */
+  int fd;               /* -1: not open, or closed because truncating it failed */
   off_t complete_bytes; /* length of the file up to the last complete piece */
   bool has_warned;      /* a failed write was reported */
   char *path;
   clv_notifier notice; /* set by the caller of clv_sink_open */
 } clv_sink;
 
+/* How clv_sink_open treats an existing file. */
 typedef enum clv_sink_start {
-  CLV_SINK_APPEND,
-  CLV_SINK_EMPTY,
-  CLV_SINK_NEW, /* CLV_EXISTS if the file exists */
+  CLV_SINK_APPEND, /* keeps its contents */
+  CLV_SINK_EMPTY,  /* deletes its contents */
+  CLV_SINK_NEW,    /* fails with CLV_EXISTS */
 } clv_sink_start;
 
-/* Takes ownership of `path`, also on failure. */
+/* Opens a file, or creates it. Takes ownership of `path`, also on failure; NULL fails with
+ * CLV_EXHAUSTED. */
 clv_code clv_sink_open(char *path, clv_sink_start start, clv_sink *ret,
                        clv_err *err) CLV_USE_RESULT;
+/* Appends a piece. Does nothing if the file is not open. */
 void clv_sink_write(clv_sink *s, const void *data, size_t len);
 void clv_sink_close(clv_sink *s); /* allowed for a zeroed sink whose fd is -1 */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The alternate screen of a terminal, as editors use it. Each text is drawn over the one before
- * from the top, so nothing scrolls or flickers. clv_screen_close leaves the alternate screen.
- * `status --watch` draws here.
+ * Draws texts on the alternate screen of a terminal, as editors do, for `status --watch`. Each text
+ * is drawn from the top over the text before, so nothing scrolls or flickers. clv_screen_close
+ * leaves the alternate screen.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,19 +20,21 @@
 #define END_LINE "\033[K\n" /* erases the rest of the old line */
 #define END_PAGE "\033[J"
 
-enum { PLAIN_WIDTH = 100, PLAIN_ROWS = 24, LEAST_ROWS = 3 };
+/* Size in characters without a terminal; fewest rows that are used. */
+enum { PLAIN_WIDTH = 100, PLAIN_ROWS = 24, MIN_ROWS = 3 };
 
 struct clv_screen {
-  bool is_terminal, draws_over, has_drawn;
-  clv_bytes last, page; /* `page` is scratch, kept to avoid allocations */
+  bool is_terminal, draws_over, has_drawn; /* has_drawn: clv_screen_draw was called */
+  clv_bytes last;                          /* the text drawn last, which clv_screen_close prints */
+  clv_bytes page; /* scratch of clv_screen_draw, kept to avoid allocations */
 };
 
-clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) {
+clv_code clv_screen_open(bool draws_over, clv_screen **ret, clv_err *err) {
   clv_screen *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   const char *term = getenv("TERM");
   s->is_terminal = isatty(STDOUT_FILENO);
-  s->draws_over = over && s->is_terminal && !(term && strcmp(term, "dumb") == 0);
+  s->draws_over = draws_over && s->is_terminal && !(term && strcmp(term, "dumb") == 0);
   if (s->draws_over) fputs(ENTER CUT, stdout);
   *ret = s;
   return CLV_OK;
@@ -57,7 +59,8 @@ static unsigned count_lines(const clv_bytes *text) {
   return n;
 }
 
-/* Fills s->page with the lines that fit, and in the last row the number of lines that do not. */
+/* Fills s->page with the lines of a text. If they do not fit in `rows` rows, the last row has the
+ * number of lines that were left out. */
 static void fill_page(clv_screen *s, const clv_bytes *text, unsigned rows) {
   unsigned lines = count_lines(text), shown = lines < rows ? lines : rows - 2;
   const char *at = text->data;
@@ -74,7 +77,7 @@ static void fill_page(clv_screen *s, const clv_bytes *text, unsigned rows) {
 }
 
 void clv_screen_draw(clv_screen *s, const clv_bytes *text, const clv_bytes *brief) {
-  unsigned rows = CLV_MAX((unsigned)terminal_size(s).ws_row, (unsigned)LEAST_ROWS);
+  unsigned rows = CLV_MAX((unsigned)terminal_size(s).ws_row, (unsigned)MIN_ROWS);
   if (!text->data || text->failed || !brief->data || brief->failed) return;
   if (s->draws_over) {
     fill_page(s, count_lines(text) < rows ? text : brief, rows);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sinks: files that stay readable when the disk is full. report_int.h describes them.
+ * Implements clv_sink, a file that stays readable when the disk is full (report_int.h).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +56,7 @@ void clv_sink_write(clv_sink *s, const void *data, size_t len) {
     return;
   }
   int why = errno;
-  if (ftruncate(s->fd, s->complete_bytes) != 0) { /* a partial piece stays: give the file up */
+  if (ftruncate(s->fd, s->complete_bytes) != 0) { /* a partial piece stays in the file: close it */
     close(s->fd);
     s->fd = -1;
   }

@@ -26,8 +26,8 @@ static void put_count(clv_bytes *out, const char *key, uint64_t value) {
   clv_bytes_printf(out, ",\"%s\":%llu", key, (ull)value);
 }
 
-static void put_count_or_null(clv_bytes *out, const char *key, uint64_t value, bool known) {
-  if (known)
+static void put_count_or_null(clv_bytes *out, const char *key, uint64_t value, bool is_known) {
+  if (is_known)
     put_count(out, key, value);
   else
     clv_bytes_printf(out, ",\"%s\":null", key);
@@ -39,9 +39,9 @@ static void put_number(clv_bytes *out, const char *key, double value) {
 }
 
 /* Appends a number under its name and under the name that it had before 0.9. */
-static void put_renamed_number(clv_bytes *out, const char *key, const char *was, double value) {
+static void put_renamed_number(clv_bytes *out, const char *key, const char *old_key, double value) {
   put_number(out, key, value);
-  put_number(out, was, value);
+  put_number(out, old_key, value);
 }
 
 static void put_boolean(clv_bytes *out, const char *key, bool value) {
@@ -69,7 +69,7 @@ static void put_module(clv_bytes *out, const clv_status_module *m) {
   put_count(out, "backwards", m->backwards);
   put_count(out, "evaluations", m->evals);
   put_number(out, "calls_per_s", m->calls_per_s);
-  put_number(out, "computing", m->computing);
+  put_number(out, "computing", m->computing_share);
   clv_bytes_puts(out, "}");
 }
 
@@ -87,8 +87,8 @@ static void put_link(clv_bytes *out, const clv_status_link *l) {
   put_count(out, "tensors_out", l->tensors_out);
   put_count(out, "missing_bytes_in", l->missing_in);
   put_count(out, "missing_bytes_out", l->missing_out);
-  put_number(out, "receiving", l->receiving);
-  put_number(out, "sending", l->sending);
+  put_number(out, "receiving", l->receiving_share);
+  put_number(out, "sending", l->sending_share);
   put_number(out, "link_in_bytes_per_s", l->link_in_per_s > 0 ? l->link_in_per_s : NAN);
   put_number(out, "link_out_bytes_per_s", l->link_out_per_s > 0 ? l->link_out_per_s : NAN);
   put_renamed_number(out, "waiting", "awaited", l->waiting_share);

@@ -1,28 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The status of workers as text: a paragraph per worker, below it one per session that begins with
- * the diagnosis. Names come before numbers. Items that are 0 for most users are omitted.
+ * Writes the status of workers as text: a paragraph per worker, and below it one per session, which
+ * begins with the diagnosis. Items that are 0 for most users are written only if they are not 0.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/report/status_text_int.h"
 
-enum { SESSION = 2, INSIDE = 4, LEAST_WIDTH = 20, LEAST_BAR = 10, MOST_BAR = 40, MODULES = 8 };
+enum {
+  SESSION_INDENT = 2,
+  DETAIL_INDENT = 4,
+  MIN_WIDTH = 20,
+  MIN_BAR_CELLS = 10,
+  MAX_BAR_CELLS = 40,
+  MAX_SHOWN_MODULES = 8
+};
 
 typedef unsigned long long ull;
 
 /* ---- a session ------------------------------------------------------------------------------- */
 
 static void add_modules(clv_line_wrap *f, const clv_status_session *s) {
-  for (uint32_t i = 0; i < s->n_modules && i < MODULES; i++) {
+  for (uint32_t i = 0; i < s->n_modules && i < MAX_SHOWN_MODULES; i++) {
     const clv_status_module *m = &s->modules[i];
     char evals[48] = "";
     if (m->evals)
       snprintf(evals, sizeof evals, ", %llu evaluation%s", (ull)m->evals, CLV_S(m->evals));
-    status_begin_line(f, INSIDE);
-    bool placed = m->device && m->device[0] && strcmp(m->device, "cpu") != 0;
-    const char *on = placed ? " on " : "", *device = placed ? m->device : "";
+    status_begin_line(f, DETAIL_INDENT);
+    bool names_device = m->device && m->device[0] && strcmp(m->device, "cpu") != 0;
+    const char *on = names_device ? " on " : "", *device = names_device ? m->device : "";
     if (m->name)
       status_add_item(f, "%s %s%s%s", status_module_kind(m), m->name, on, device);
     else
@@ -32,9 +39,10 @@ static void add_modules(clv_line_wrap *f, const clv_status_session *s) {
     status_add_item(f, "%.1f calls/s", m->calls_per_s);
     status_end_line(f);
   }
-  if (s->n_modules <= MODULES) return;
-  status_begin_line(f, INSIDE);
-  status_add_item(f, "and %u more module%s", s->n_modules - MODULES, CLV_S(s->n_modules - MODULES));
+  if (s->n_modules <= MAX_SHOWN_MODULES) return;
+  status_begin_line(f, DETAIL_INDENT);
+  status_add_item(f, "and %u more module%s", s->n_modules - MAX_SHOWN_MODULES,
+                  CLV_S(s->n_modules - MAX_SHOWN_MODULES));
   status_end_line(f);
 }
 
@@ -62,7 +70,7 @@ static void add_outages(clv_line_wrap *f, const clv_status_link *l) {
 static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES], all_in[STATUS_TEXT_BYTES],
       all_out[STATUS_TEXT_BYTES], rtt[STATUS_TEXT_BYTES];
-  status_begin_line(f, INSIDE);
+  status_begin_line(f, DETAIL_INDENT);
   status_add_item(f, "link to %s%s", l->peer[0] ? "" : "the master", l->peer);
   if (l->round_trip_s > 0)
     status_add_item(f, l->round_trip_s < STATUS_SILENCE_S ? "%s round trip" : "no answer for %s",
@@ -76,8 +84,9 @@ static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   status_end_line(f);
 }
 
-/* Draws the shares as a bar: "[######>>>>>>>>>>==....]". */
-static void draw_bar(const clv_status_session *s, unsigned cells, char *dst) {
+/* Draws the shares of the time as a bar of n_cells letters, such as "[######==>>>>>>>>  ]". dst:
+ * [n_cells + 3]. */
+static void draw_bar(const clv_status_session *s, unsigned n_cells, char *dst) {
   const struct {
     double share;
     char letter;
@@ -88,19 +97,20 @@ static void draw_bar(const clv_status_session *s, unsigned cells, char *dst) {
   dst[0] = '[';
   for (size_t i = 0; i < CLV_COUNT(parts); i++) {
     sum += (double)to_percent(parts[i].share) / 100;
-    for (unsigned end = (unsigned)(CLV_MIN(sum, 1.0) * cells + 0.5); at < end; at++)
+    for (unsigned end = (unsigned)(CLV_MIN(sum, 1.0) * n_cells + 0.5); at < end; at++)
       dst[1 + at] = parts[i].letter;
   }
-  while (at < cells) dst[1 + at++] = ' ';
-  dst[1 + cells] = ']';
-  dst[2 + cells] = '\0';
+  while (at < n_cells) dst[1 + at++] = ' ';
+  dst[1 + n_cells] = ']';
+  dst[2 + n_cells] = '\0';
 }
 
 static void add_shares(clv_line_wrap *f, const clv_status_session *s) {
-  char cells[MOST_BAR + 3];
-  draw_bar(s, CLV_MIN(CLV_MAX(f->width / 4, (unsigned)LEAST_BAR), (unsigned)MOST_BAR), cells);
-  status_begin_line(f, INSIDE);
-  status_add_item(f, "%s", cells);
+  char bar[MAX_BAR_CELLS + 3];
+  draw_bar(s, CLV_MIN(CLV_MAX(f->width / 4, (unsigned)MIN_BAR_CELLS), (unsigned)MAX_BAR_CELLS),
+           bar);
+  status_begin_line(f, DETAIL_INDENT);
+  status_add_item(f, "%s", bar);
   status_add_item(f, "# computes %d %%", to_percent(s->busy));
   status_add_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits", to_percent(s->idle));
   status_add_item(f, "= for the cores %d %%", to_percent(s->waiting_for_cores));
@@ -119,7 +129,7 @@ static void add_last_error(clv_line_wrap *f, unsigned indent, const clv_status_l
 
 static void add_session_resources(clv_line_wrap *f, const clv_status_session *s) {
   char memory[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
-  status_begin_line(f, INSIDE);
+  status_begin_line(f, DETAIL_INDENT);
   status_add_item(f, "contexts %llu", (ull)s->contexts);
   status_add_item(f, "values %llu", (ull)s->values);
   status_add_item(f, "references %llu kept, %llu used", (ull)s->references,
@@ -144,17 +154,17 @@ static void add_session(clv_line_wrap *f, const clv_status_view *view, const clv
   CLV_AUTO(clv_bytes_done) clv_bytes diagnosis = {0};
   char age[STATUS_TEXT_BYTES];
   clv_status_diagnosis(view, w, s, &diagnosis);
-  status_begin_line(f, SESSION);
+  status_begin_line(f, SESSION_INDENT);
   status_add_item(f, "session %s", s->name);
   status_add_item(f, "of %s", s->identity);
   status_add_item(f, "%s old", status_format_time(s->age_s, age));
   if (s->epoch > 1) status_add_item(f, "epoch %llu", (ull)s->epoch);
   status_end_line(f);
-  status_begin_line(f, INSIDE);
+  status_begin_line(f, DETAIL_INDENT);
   status_add_words(f, diagnosis.data ? diagnosis.data : "");
   status_end_line(f);
-  if (!f->brief) add_details(f, s);
-  add_last_error(f, INSIDE, &s->last_error);
+  if (!f->is_brief) add_details(f, s);
+  add_last_error(f, DETAIL_INDENT, &s->last_error);
 }
 
 /* ---- a worker -------------------------------------------------------------------------------- */
@@ -169,11 +179,11 @@ static void add_missing_worker(clv_line_wrap *f, const clv_status_worker *w) {
                                   : "DOES NOT ANSWER");
   status_end_line(f);
   if (!w->has_outcome) return;
-  status_begin_line(f, SESSION);
+  status_begin_line(f, SESSION_INDENT);
   status_add_words(f, w->error);
   status_end_line(f);
   if (!w->fix || !w->fix[0]) return;
-  status_begin_line(f, SESSION);
+  status_begin_line(f, SESSION_INDENT);
   status_add_words(f, "fix:");
   status_add_words(f, w->fix);
   status_end_line(f);
@@ -181,27 +191,29 @@ static void add_missing_worker(clv_line_wrap *f, const clv_status_worker *w) {
 
 static void add_memory(clv_line_wrap *f, const clv_status_worker *w) {
   char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES], resident[STATUS_TEXT_BYTES];
-  uint64_t most = w->memory_limit ? w->memory_limit : w->session_limit;
+  uint64_t limit_bytes = w->memory_limit ? w->memory_limit : w->session_limit;
   status_add_item(f, "memory %s (limit %s%s)", clv_format_size(w->memory, used, sizeof used),
-                  clv_format_size(most, limit, sizeof limit), w->memory_limit ? "" : " a session");
+                  clv_format_size(limit_bytes, limit, sizeof limit),
+                  w->memory_limit ? "" : " a session");
   if (w->sees_all)
     status_add_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
 }
 
-/* Lists the devices. Omits a single device without a limit, because the line above shows all of
- * it. */
+/* Lists the devices of a worker. Omits a single device without a limit, because add_memory has
+ * shown its memory in the line above. */
 static void add_devices(clv_line_wrap *f, const clv_status_worker *w) {
   char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < w->n_devices; i++) {
     const clv_status_device *d = &w->devices[i];
-    uint64_t most = d->memory_limit ? d->memory_limit : d->memory_total;
-    if (w->n_devices == 1 && !most) return;
-    if (i == 0) status_begin_line(f, SESSION);
-    bool says = d->memory_total && d->isa && d->isa[0];
-    status_add_item(f, "device %s%s%s%s%s%s: %s%s%s", d->name, says ? " (" : "",
-                    says ? d->kind : "", says ? ", " : "", says ? d->isa : "", says ? ")" : "",
-                    clv_format_size(d->memory, used, sizeof used), most ? " of " : "",
-                    most ? clv_format_size(most, limit, sizeof limit) : "");
+    uint64_t limit_bytes = d->memory_limit ? d->memory_limit : d->memory_total;
+    if (w->n_devices == 1 && !limit_bytes) return;
+    if (i == 0) status_begin_line(f, SESSION_INDENT);
+    bool has_details = d->memory_total && d->isa && d->isa[0];
+    status_add_item(f, "device %s%s%s%s%s%s: %s%s%s", d->name, has_details ? " (" : "",
+                    has_details ? d->kind : "", has_details ? ", " : "", has_details ? d->isa : "",
+                    has_details ? ")" : "", clv_format_size(d->memory, used, sizeof used),
+                    limit_bytes ? " of " : "",
+                    limit_bytes ? clv_format_size(limit_bytes, limit, sizeof limit) : "");
   }
   if (w->n_devices) status_end_line(f);
 }
@@ -219,7 +231,7 @@ static void add_certificate(clv_line_wrap *f, const clv_status_worker *w) {
 
 static void add_worker_details(clv_line_wrap *f, const clv_status_worker *w) {
   char up[STATUS_TEXT_BYTES];
-  status_begin_line(f, SESSION);
+  status_begin_line(f, SESSION_INDENT);
   status_add_item(f, "%s", w->software);
   if (w->protocol) status_add_item(f, "protocol %u", w->protocol);
   status_add_item(f, "up %s", status_format_time(w->uptime_s, up));
@@ -227,7 +239,7 @@ static void add_worker_details(clv_line_wrap *f, const clv_status_worker *w) {
     status_add_item(f, "%s, %u core%s, %s", w->device, w->cores, CLV_S(w->cores), w->isa);
   if (w->libraries && w->libraries[0]) status_add_item(f, "%s", w->libraries);
   status_end_line(f);
-  status_begin_line(f, SESSION);
+  status_begin_line(f, SESSION_INDENT);
   add_memory(f, w);
   status_add_item(f, "sessions %u (limit %u%s)", w->open_sessions, w->max_sessions,
                   w->sees_all ? " an identity" : "");
@@ -247,20 +259,21 @@ static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
   if (w->own_name[0] && strcmp(w->own_name, w->name) != 0)
     status_add_item(f, "calls itself %s", w->own_name);
   if (w->draining) status_add_item(f, "DRAINING: takes no new sessions");
-  if (f->brief && w->certificate_days < 7) add_certificate(f, w);
+  if (f->is_brief && w->certificate_days < 7) add_certificate(f, w);
   if (w->must_upgrade)
     status_add_item(f, "speaks protocol %u: a lost connection ends its link; upgrade it",
                     w->protocol);
   status_end_line(f);
-  if (!f->brief) add_worker_details(f, w);
-  add_last_error(f, SESSION, &w->last_error);
+  if (!f->is_brief) add_worker_details(f, w);
+  add_last_error(f, SESSION_INDENT, &w->last_error);
 }
 
-/* Reports the open sessions that are not shown. */
+/* Writes how many open sessions the text does not describe: those of other identities, and those
+ * that did not fit the answer. */
 static void add_unseen_sessions(clv_line_wrap *f, const clv_status_worker *w) {
-  uint32_t seen = w->n_sessions + w->sessions_omitted;
-  uint32_t others = w->open_sessions - CLV_MIN(seen, w->open_sessions);
-  status_begin_line(f, SESSION);
+  uint32_t n_reported = w->n_sessions + w->sessions_omitted;
+  uint32_t others = w->open_sessions - CLV_MIN(n_reported, w->open_sessions);
+  status_begin_line(f, SESSION_INDENT);
   if (!w->n_sessions && !others)
     status_add_item(f, w->sees_all ? "no session is open" : "no session of yours is open");
   if (others) status_add_item(f, "%u session%s of others", others, CLV_S(others));
@@ -289,11 +302,13 @@ static void add_escrow(clv_line_wrap *f, const clv_status_escrow *e) {
   else
     status_add_item(f, "escrow: no sealed copy of a checkpoint yet");
   status_end_line(f);
-  add_last_error(f, SESSION, &e->last_error);
+  add_last_error(f, SESSION_INDENT, &e->last_error);
 }
 
-static void draw_status(const clv_status_view *view, unsigned width, bool brief, clv_bytes *out) {
-  clv_line_wrap f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
+static void draw_status(const clv_status_view *view, unsigned width, bool is_brief,
+                        clv_bytes *out) {
+  clv_line_wrap f = {
+      .out = out, .width = CLV_MAX(width, (unsigned)MIN_WIDTH), .is_brief = is_brief};
   uint32_t n = 0;
   double interval_s = 0;
   char text[STATUS_TEXT_BYTES];
@@ -313,7 +328,7 @@ static void draw_status(const clv_status_view *view, unsigned width, bool brief,
     clv_bytes_puts(out, "\n");
     add_worker(&f, view, &view->workers[i]);
   }
-  if (!brief) return;
+  if (!is_brief) return;
   clv_bytes_puts(out, "\n");
   status_begin_line(&f, 0);
   status_add_words(&f, "(in short, to fit the window: a higher one shows all)");

@@ -8,12 +8,12 @@
 
 #include "master/report/report.h"
 
-enum { STATUS_TEXT_BYTES = 32 };
+enum { STATUS_TEXT_BYTES = 32 }; /* of the texts of status_format_time and _rate */
 
-/* Seconds without an answer to a PING, from which on the peer counts as silent. */
+/* A peer that has not answered a PING for this many seconds counts as silent. */
 #define STATUS_SILENCE_S 1.0
 
-int to_percent(double share); /* 0..100; 0 for NaN */
+int to_percent(double share); /* rounded to 0..100; 0 for NaN */
 /* Formats: "0.4 ms", "82 ms", "12 s", "3 min", "2 h 13 min", "41 days"; "12 Mbit/s". Return dst. */
 const char *status_format_time(double seconds, char dst[STATUS_TEXT_BYTES]);
 const char *status_format_rate(double bytes_per_s, char dst[STATUS_TEXT_BYTES]);
@@ -24,15 +24,17 @@ const char *status_module_kind(const clv_status_module *m);
 /* True if the session has no work: no contexts, no calls, hardly any computing. */
 bool status_is_idle(const clv_status_session *s);
 
-/* ---- lines of a width (line_wrap.c) ---------------------------------------------------------- */
+/* ---- lines of a limited width (line_wrap.c) -------------------------------------------------- */
 
-/* Wraps lines to a width. Two blanks separate items, one blank separates words. An item or word
- * that does not fit begins the next line, indented further. An item wider than a line is broken at
- * its blanks, a word at the edge. All characters that are not printable ASCII are replaced. */
+/* Writes lines of a limited width. Two blanks separate items, one blank separates words. An item or
+ * word that does not fit begins the next line, indented further. An item wider than a line is
+ * broken at its blanks, a word wider than a line at its end. All characters that are not printable
+ * ASCII are replaced. */
 typedef struct clv_line_wrap {
   clv_bytes *out;
-  unsigned width, indent, at; /* columns; at 0: the line is empty */
-  bool brief;                 /* draw only name, diagnosis and last error of a session */
+  /* in columns: limit of a line, blanks before the first item, characters in the line so far */
+  unsigned width, indent, column;
+  bool is_brief; /* the caller draws only name, diagnosis and last error of a session */
 } clv_line_wrap;
 
 void status_begin_line(clv_line_wrap *f, unsigned indent);

@@ -14,8 +14,9 @@
 struct clv_trace {
   FILE *file;
   char *path;
-  bool has_events; /* an event has been written, so the next one needs a comma */
-  uint64_t start_ns, next_id;
+  bool has_events;   /* an event has been written, so the next one needs a comma */
+  uint64_t start_ns; /* begin of the first slice, time 0 of the trace; 0: no slice yet */
+  uint64_t last_id;  /* id of the newest transfer */
 };
 
 clv_code clv_trace_open(const char *path, clv_trace **ret, clv_err *err) {
@@ -44,15 +45,15 @@ clv_code clv_trace_close(clv_trace *t, clv_err *err) {
   clv_code code = CLV_OK;
   if (!t) return CLV_OK;
   fputs("\n]}\n", t->file);
-  bool bad = ferror(t->file);
-  bad |= fclose(t->file) != 0;
+  bool has_failed = ferror(t->file);
+  has_failed |= fclose(t->file) != 0;
   t->file = NULL;
-  if (bad) code = clv_fail(err, CLV_UNAVAILABLE, "--trace %s: %s", t->path, strerror(errno));
+  if (has_failed) code = clv_fail(err, CLV_UNAVAILABLE, "--trace %s: %s", t->path, strerror(errno));
   clv_trace_free(t);
   return code;
 }
 
-/* Returns the microseconds from the first event to `ns`. The first call sets the start. */
+/* Returns the microseconds from t->start_ns to `ns`. The first call sets t->start_ns. */
 static double to_microseconds(clv_trace *t, uint64_t ns) {
   if (!t->start_ns) t->start_ns = ns;
   return ((double)ns - (double)t->start_ns) / 1e3;
@@ -73,7 +74,8 @@ void clv_trace_node(clv_trace *t, uint32_t node, const char *name) {
   fprintf(t->file, ",\"args\":{\"name\":%s}}", text.data);
 }
 
-static void slice_args(clv_trace *t, const clv_trace_slice *s) {
+/* Writes the arguments of a slice, which end its event. */
+static void write_slice_args(clv_trace *t, const clv_trace_slice *s) {
   fprintf(t->file, ",\"args\":{\"phase\":\"%s\",\"stage\":%u,\"micro_batch\":%u,\"step\":%llu",
           s->phase, s->stage, s->micro_batch, (unsigned long long)s->step);
   if (s->bytes) fprintf(t->file, ",\"bytes\":%llu", (unsigned long long)s->bytes);
@@ -85,14 +87,14 @@ void clv_trace_compute(clv_trace *t, const clv_trace_slice *s) {
   double ts = to_microseconds(t, s->begin_ns);
   begin_event(t, s->name, 'X', s->node, ts);
   fprintf(t->file, ",\"cat\":\"compute\",\"dur\":%.3f", to_microseconds(t, s->end_ns) - ts);
-  slice_args(t, s);
+  write_slice_args(t, s);
 }
 
 void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s) {
-  uint64_t id = ++t->next_id;
+  uint64_t id = ++t->last_id;
   begin_event(t, s->name, 'b', s->node, to_microseconds(t, s->begin_ns));
   fprintf(t->file, ",\"cat\":\"tensor\",\"id\":%llu", (unsigned long long)id);
-  slice_args(t, s);
+  write_slice_args(t, s);
   begin_event(t, s->name, 'e', s->node, to_microseconds(t, s->end_ns));
   fprintf(t->file, ",\"cat\":\"tensor\",\"id\":%llu}", (unsigned long long)id);
 }

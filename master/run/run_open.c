@@ -201,7 +201,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
   clv_report_options o = {.run_dir = r->dir.data,
                           .last_kept_step = step,
-                          .resumed = r->is_resumed,
+                          .is_resumed = r->is_resumed,
                           .steps_per_line = r->config->log.every,
                           .prints_json = clv_run_has_json_output(r),
                           .journal = r->journal,

@@ -45,12 +45,14 @@ static clv_code check_several_labels(const clv_session_config *c, const clv_scor
                                      clv_err *err) {
   char names[160];
   for (int k = 0; k < CLV_SCORE_KINDS; k++) {
-    if (!(o->wanted & 1u << k) || clv_score_tasks((clv_score_kind)k) & CLV_TASK_LABELS) continue;
+    if (!(o->score_bits & 1u << k) || clv_score_tasks((clv_score_kind)k) & CLV_TASK_LABELS)
+      continue;
     clv_score_names_of(CLV_TASK_LABELS, names, sizeof names);
     return clv_session_fail_at(c, c->loss.scores_pos, err,
                                "loss.scores: %s goes with one output of %s, and the last layer has "
                                "%zu, whose scores are %s",
-                               clv_score_names[k], clv_loss_name(c->loss.kind), o->classes, names);
+                               clv_score_names[k], clv_loss_name(c->loss.kind), o->n_classes,
+                               names);
   }
   return CLV_OK;
 }
@@ -63,18 +65,18 @@ clv_code clv_run_make_score(clv_run *r, clv_err *err) {
   bool has_one_output = task == CLV_TASK_LABELS && out->rank == 2 && out->dim[1] == 1;
   bool has_classes = task == CLV_TASK_CLASSES || has_one_output;
   clv_score_options o = {
-      .wanted = wanted_scores(c),
+      .score_bits = wanted_scores(c),
       .outputs = kind_of_outputs(c->loss.kind, has_one_output),
-      .classes = count_columns(out, has_classes, has_one_output),
+      .n_classes = count_columns(out, has_classes, has_one_output),
       .has_ignored = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,
       .ignored_label = (int64_t)c->loss.ignore_index,
       .specificity = c->loss.specificity,
       .has_intervals = r->o->intervals};
   clv_err reason;
   clv_score_freep(&r->score);
-  if (!o.wanted && !o.has_intervals) return CLV_OK;
+  if (!o.score_bits && !o.has_intervals) return CLV_OK;
   if (task == CLV_TASK_NUMBERS && o.has_intervals)
-    o.wanted |= CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
+    o.score_bits |= CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
   if (task == CLV_TASK_LABELS && !has_one_output) CLV_TRY(check_several_labels(c, &o, err));
   if (clv_score_new(&o, &r->score, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->loss.scores_pos, err, "loss.scores: %s", reason.text);

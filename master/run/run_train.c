@@ -28,7 +28,7 @@ static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_st
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
-  clv_evaluation evaluation = {.what = set_name,
+  clv_evaluation evaluation = {.dataset = set_name,
                                .step = best.step,
                                .epoch = epoch,
                                .samples = e->samples,

@@ -7,9 +7,9 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { MOST_SHOWN = 32 };
+enum { MAX_SHOWN_CLASSES = 32 };
 
-/* Names in lines; NULL: the value has no place there. */
+/* Names of the values in clv_scores_line; NULL: the line does not have the value. */
 static const char *const line_names[CLV_SCORE_VALUES] = {
     [CLV_VALUE_ACCURACY] = "accuracy",
     [CLV_VALUE_F1_MICRO] = "F1 micro",
@@ -45,24 +45,24 @@ static void append_score(clv_bytes *out, const clv_scores *s, clv_score_value va
 
 double clv_scores_value(const clv_scores *s, clv_score_value value) {
   unsigned needs = clv_score_value_row_of(value)->needs;
-  return needs & ~s->wanted ? (double)NAN : s->values[value];
+  return needs & ~s->score_bits ? (double)NAN : s->values[value];
 }
 
-static bool is_wanted(const clv_scores *s, clv_score_value value) {
-  return s->wanted & clv_score_value_row_of(value)->needs;
+static bool is_requested(const clv_scores *s, clv_score_value value) {
+  return s->score_bits & clv_score_value_row_of(value)->needs;
 }
 
-void clv_scores_each(const clv_scores *s, clv_score_fn *each, void *user) {
+void clv_scores_each(const clv_scores *s, clv_score_fn *fn, void *user) {
   for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++)
-    if (is_wanted(s, v)) each(user, clv_score_value_row_of(v)->name, s->values[v]);
+    if (is_requested(s, v)) fn(user, clv_score_value_row_of(v)->name, s->values[v]);
 }
 
 void clv_scores_line(const clv_scores *s, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++) {
-    /* each evaluation prints its accuracy; here stands its interval */
+    /* the line of each evaluation has the accuracy already, but without its interval */
     bool is_accuracy = v == CLV_VALUE_ACCURACY && s->has_intervals && s->n_classes;
-    if (is_accuracy || (is_wanted(s, v) && line_names[v])) append_score(&line, s, v);
+    if (is_accuracy || (is_requested(s, v) && line_names[v])) append_score(&line, s, v);
   }
   if (line.failed)
     out->failed = true;
@@ -78,9 +78,10 @@ static const char *class_name_or_number(clv_class_name *name, const void *user, 
   return number;
 }
 
-/* Scores of one class besides precision, recall and F1, in the order of their columns. */
+/* Scores of one class besides precision, recall and F1, in the order of their columns. The table
+ * has a column if `score_bit` is requested. */
 static const struct {
-  unsigned wanted;
+  unsigned score_bit;
   const char *title, *key;
   size_t offset; /* offset in clv_class_score */
 } columns[] = {
@@ -89,6 +90,7 @@ static const struct {
      offsetof(clv_class_score, average_precision)},
     {CLV_SCORE_SENSITIVITY, "sensit.", "sensitivity", offsetof(clv_class_score, sensitivity)}};
 
+/* Returns the score of a class that is in column i. */
 static double column_value(const clv_class_score *k, size_t i) {
   return *(const double *)(const void *)((const char *)k + columns[i].offset);
 }
@@ -99,13 +101,13 @@ static void append_class(const clv_scores *s, size_t c, const char *name, clv_by
   clv_bytes_printf(out, "%6zu  %-24s %9.4f %9.4f %9.4f", c,
                    clv_text_truncate(name, shown, sizeof shown), k->precision, k->recall, k->f1);
   for (size_t i = 0; i < CLV_COUNT(columns); i++) {
-    if (!(s->wanted & columns[i].wanted)) continue;
+    if (!(s->score_bits & columns[i].score_bit)) continue;
     if (isnan(column_value(k, i)))
       clv_bytes_puts(out, "         -");
     else
       clv_bytes_printf(out, " %9.4f", column_value(k, i));
   }
-  clv_bytes_printf(out, " %9llu\n", (unsigned long long)k->labels);
+  clv_bytes_printf(out, " %9llu\n", (unsigned long long)k->n_labels);
 }
 
 static void append_confusion(const clv_scores *s, clv_bytes *out) {
@@ -119,11 +121,11 @@ static void append_confusion(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "\n");
 }
 
-/* Returns true if a score of single classes is wanted. */
+/* Returns true if a score that each class has is requested. */
 static bool has_class_scores(const clv_scores *s) {
-  unsigned wanted = CLV_SCORE_F1;
-  for (size_t i = 0; i < CLV_COUNT(columns); i++) wanted |= columns[i].wanted;
-  return s->n_classes && s->wanted & wanted;
+  unsigned per_class_scores = CLV_SCORE_F1;
+  for (size_t i = 0; i < CLV_COUNT(columns); i++) per_class_scores |= columns[i].score_bit;
+  return s->n_classes && s->score_bits & per_class_scores;
 }
 
 void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out) {
@@ -131,18 +133,18 @@ void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *use
   if (has_class_scores(s)) {
     clv_bytes_printf(out, "%6s  %-24s %9s %9s %9s", "class", "", "precision", "recall", "F1");
     for (size_t i = 0; i < CLV_COUNT(columns); i++)
-      if (s->wanted & columns[i].wanted) clv_bytes_printf(out, " %9s", columns[i].title);
+      if (s->score_bits & columns[i].score_bit) clv_bytes_printf(out, " %9s", columns[i].title);
     clv_bytes_printf(out, " %9s\n", "places");
     for (size_t c = 0; c < s->n_classes; c++)
-      if (s->classes[c].labels + s->classes[c].answers)
+      if (s->classes[c].n_labels + s->classes[c].n_answers)
         append_class(s, c, class_name_or_number(name, user, c, number), out);
   }
-  if (s->confusion && s->n_classes <= MOST_SHOWN) append_confusion(s, out);
+  if (s->confusion && s->n_classes <= MAX_SHOWN_CLASSES) append_confusion(s, out);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_number(clv_bytes *out, const char *key, double v) {
+static void append_json_number(clv_bytes *out, const char *key, double v) {
   clv_bytes_printf(out, "\"%s\":", key);
   if (isfinite(v))
     clv_bytes_printf(out, "%.9g", v);
@@ -150,7 +152,7 @@ static void json_number(clv_bytes *out, const char *key, double v) {
     clv_bytes_puts(out, "null");
 }
 
-static void json_class(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
+static void append_json_class(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
   const clv_class_score *k = &s->classes[c];
   clv_bytes_puts(out, "{\"name\":");
   clv_bytes_add_json(out, name);
@@ -158,18 +160,18 @@ static void json_class(const clv_scores *s, size_t c, const char *name, clv_byte
   static const char *const keys[] = {"precision", "recall", "f1"};
   for (size_t i = 0; i < CLV_COUNT(keys); i++) {
     clv_bytes_puts(out, ",");
-    json_number(out, keys[i], values[i]);
+    append_json_number(out, keys[i], values[i]);
   }
   for (size_t i = 0; i < CLV_COUNT(columns); i++) {
-    if (!(s->wanted & columns[i].wanted)) continue;
+    if (!(s->score_bits & columns[i].score_bit)) continue;
     clv_bytes_puts(out, ",");
-    json_number(out, columns[i].key, column_value(k, i));
+    append_json_number(out, columns[i].key, column_value(k, i));
   }
-  clv_bytes_printf(out, ",\"places\":%llu,\"answers\":%llu}", (unsigned long long)k->labels,
-                   (unsigned long long)k->answers);
+  clv_bytes_printf(out, ",\"places\":%llu,\"answers\":%llu}", (unsigned long long)k->n_labels,
+                   (unsigned long long)k->n_answers);
 }
 
-static void json_confusion(const clv_scores *s, clv_bytes *out) {
+static void append_json_confusion(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, ",\"confusion\":[");
   for (size_t r = 0; r < s->n_classes; r++)
     for (size_t c = 0; c < s->n_classes; c++)
@@ -182,57 +184,57 @@ static void json_confusion(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-static void json_classes(const clv_scores *s, clv_class_name *name, const void *user,
-                         clv_bytes *out) {
+static void append_json_classes(const clv_scores *s, clv_class_name *name, const void *user,
+                                clv_bytes *out) {
   char text[24];
   clv_bytes_puts(out, ",\"classes\":[");
   for (size_t c = 0; c < s->n_classes; c++) {
     if (c) clv_bytes_puts(out, ",");
-    json_class(s, c, class_name_or_number(name, user, c, text), out);
+    append_json_class(s, c, class_name_or_number(name, user, c, text), out);
   }
   clv_bytes_puts(out, "]");
 }
 
 /* Appends "intervals":{"auc":[0.87,0.93],...} of the values that have one. */
-static void json_intervals(const clv_scores *s, clv_bytes *out) {
-  bool first = true;
+static void append_json_intervals(const clv_scores *s, clv_bytes *out) {
+  bool is_first = true;
   clv_bytes_puts(out, ",\"intervals\":{");
   for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++) {
     const clv_interval *i = &s->intervals[v];
     if (isnan(i->low) || isnan(clv_scores_value(s, v))) continue;
-    clv_bytes_printf(out, "%s\"%s\":[%.9g,%.9g]", first ? "" : ",", clv_score_value_row_of(v)->name,
-                     i->low, i->high);
-    first = false;
+    clv_bytes_printf(out, "%s\"%s\":[%.9g,%.9g]", is_first ? "" : ",",
+                     clv_score_value_row_of(v)->name, i->low, i->high);
+    is_first = false;
   }
   clv_bytes_puts(out, "}");
 }
 
 void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out) {
   clv_bytes_puts(out, "{");
-  if (s->n_classes) json_number(out, "accuracy", s->values[CLV_VALUE_ACCURACY]);
-  if (s->wanted & CLV_SCORE_F1) {
+  if (s->n_classes) append_json_number(out, "accuracy", s->values[CLV_VALUE_ACCURACY]);
+  if (s->score_bits & CLV_SCORE_F1) {
     clv_bytes_puts(out, ",\"f1\":{");
-    json_number(out, "micro", s->values[CLV_VALUE_F1_MICRO]);
+    append_json_number(out, "micro", s->values[CLV_VALUE_F1_MICRO]);
     clv_bytes_puts(out, ",");
-    json_number(out, "macro", s->values[CLV_VALUE_F1_MACRO]);
+    append_json_number(out, "macro", s->values[CLV_VALUE_F1_MACRO]);
     clv_bytes_puts(out, "}");
   }
   for (clv_score_value v = CLV_VALUE_AUC; v < CLV_SCORE_VALUES; v++) {
-    if (!is_wanted(s, v)) continue;
+    if (!is_requested(s, v)) continue;
     if (out->len && out->data[out->len - 1] != '{') clv_bytes_puts(out, ",");
-    json_number(out, clv_score_value_row_of(v)->name, s->values[v]);
+    append_json_number(out, clv_score_value_row_of(v)->name, s->values[v]);
   }
-  if (s->has_intervals) json_intervals(s, out);
-  if (has_class_scores(s)) json_classes(s, name, user, out);
-  if (s->confusion) json_confusion(s, out);
+  if (s->has_intervals) append_json_intervals(s, out);
+  if (has_class_scores(s)) append_json_classes(s, name, user, out);
+  if (s->confusion) append_json_confusion(s, out);
   clv_bytes_puts(out, "}");
 }
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-static void json_roc(const clv_scores *s, clv_bytes *out) {
+static void append_json_roc(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "\"roc\":[");
-  for (size_t c = 0; c < CLV_MIN(s->n_classes, (size_t)MOST_SHOWN); c++) {
+  for (size_t c = 0; c < CLV_MIN(s->n_classes, (size_t)MAX_SHOWN_CLASSES); c++) {
     clv_bytes_puts(out, c ? ",[" : "[");
     for (int i = 0; i <= CLV_ROC_STEPS && !isnan(s->classes[c].auc); i++)
       clv_bytes_printf(out, "%s%.4g", i ? "," : "", (double)s->classes[c].roc[i]);
@@ -241,24 +243,24 @@ static void json_roc(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-static void json_calibration(const clv_scores *s, clv_bytes *out) {
+static void append_json_calibration(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "\"calibration\":[");
   for (int b = 0; b < CLV_CALIBRATION_BINS; b++) {
     const clv_calibration_bin *k = &s->bins[b];
-    double n = k->places ? (double)k->places : 1;
-    clv_bytes_printf(out, "%s[%llu,%.6g,%.6g]", b ? "," : "", (unsigned long long)k->places,
-                     k->sum / n, (double)k->right / n);
+    double n = k->n_positions ? (double)k->n_positions : 1;
+    clv_bytes_printf(out, "%s[%llu,%.6g,%.6g]", b ? "," : "", (unsigned long long)k->n_positions,
+                     k->p_sum / n, (double)k->n_right / n);
   }
   clv_bytes_puts(out, "]");
 }
 
 void clv_scores_json_curves(const clv_scores *s, clv_bytes *out) {
-  bool has_roc = s->wanted & CLV_SCORE_AUC, has_bins = s->wanted & CLV_SCORE_ECE;
+  bool has_roc = s->score_bits & CLV_SCORE_AUC, has_bins = s->score_bits & CLV_SCORE_ECE;
   if (!has_roc && !has_bins) return;
   clv_bytes_puts(out, "{");
-  if (has_roc) json_roc(s, out);
+  if (has_roc) append_json_roc(s, out);
   if (has_roc && has_bins) clv_bytes_puts(out, ",");
-  if (has_bins) json_calibration(s, out);
+  if (has_bins) append_json_calibration(s, out);
   clv_bytes_puts(out, "}");
 }
 
@@ -273,7 +275,7 @@ void clv_scores_json_worst(const clv_scores *s, clv_record_name *name, const voi
     else
       clv_bytes_printf(out, "\"%zu\"", s->worst[i].record);
     clv_bytes_puts(out, ",");
-    json_number(out, "loss", s->worst[i].loss);
+    append_json_number(out, "loss", s->worst[i].loss);
     clv_bytes_puts(out, "}");
   }
   clv_bytes_puts(out, "]\n");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Collects the places of an evaluation: counts, and where a score needs them the places themselves.
+ * Collects the positions of an evaluation: counts them, and keeps their probabilities, labels and
+ * answers if a requested score needs more than counts.
  */
 #include "master/score/score_int.h"
 
@@ -12,59 +13,62 @@ static bool has_one_output(const clv_score *s) {
   return s->o.outputs == CLV_SCORE_PROBABILITY || s->o.outputs == CLV_SCORE_LOGIT;
 }
 
-/* Returns true if log-probabilities are needed. */
-static bool needs_p(const clv_score *s) {
+/* Returns true if a requested score is computed from log-probabilities. */
+static bool needs_log_p(const clv_score *s) {
   unsigned kept = CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY |
                   CLV_SCORE_ECE | CLV_SCORE_PERPLEXITY;
-  return s->o.wanted & kept;
+  return s->o.score_bits & kept;
 }
 
-static bool keeps_p(const clv_score *s) {
+/* Returns true if the log-probabilities of all positions are kept. Perplexity alone needs only
+ * their sum, unless intervals are requested. */
+static bool keeps_log_p(const clv_score *s) {
   unsigned from_sums = CLV_SCORE_PERPLEXITY;
   bool is_summed =
-      !(s->o.wanted & ~from_sums &
+      !(s->o.score_bits & ~from_sums &
         (CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY | CLV_SCORE_ECE));
-  return needs_p(s) && (!is_summed || s->o.has_intervals);
+  return needs_log_p(s) && (!is_summed || s->o.has_intervals);
 }
 
-static bool keeps_places(const clv_score *s) {
-  return keeps_p(s) || s->o.has_intervals || has_several_labels(s) || has_numbers(s);
+/* Returns true if any array of kept positions is needed. */
+static bool keeps_positions(const clv_score *s) {
+  return keeps_log_p(s) || s->o.has_intervals || has_several_labels(s) || has_numbers(s);
 }
 
 clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err) {
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
-  size_t n = o->classes;
+  size_t n = o->n_classes;
   if (n < 2 && o->outputs < CLV_SCORE_LABEL_PROBABILITIES)
     return clv_fail(err, CLV_INVALID, "%zu classes; there must be two or more", n);
-  if ((o->wanted & CLV_SCORE_CONFUSION) && n > CLV_SCORE_MAX_CONFUSION)
+  if ((o->score_bits & CLV_SCORE_CONFUSION) && n > CLV_SCORE_MAX_CONFUSION)
     return clv_fail(err, CLV_INVALID, "a confusion matrix of %zu classes; at most %d", n,
                     CLV_SCORE_MAX_CONFUSION);
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->o = *o;
   CLV_TRY(clv_alloc(n, sizeof *s->counts, &s->counts, err));
-  CLV_TRY(clv_alloc(n, sizeof *s->p, &s->p, err));
-  if (o->wanted & CLV_SCORE_CONFUSION)
+  CLV_TRY(clv_alloc(n, sizeof *s->log_p, &s->log_p, err));
+  if (o->score_bits & CLV_SCORE_CONFUSION)
     CLV_TRY(clv_alloc(n * n, sizeof *s->confusion, &s->confusion, err));
   clv_score_reset(s);
   *ret = clv_steal(&s);
   return CLV_OK;
 }
 
-static void drop_places(clv_score *s) {
-  free(clv_steal(&s->kept_p));
+static void drop_positions(clv_score *s) {
+  free(clv_steal(&s->kept_log_p));
   free(clv_steal(&s->labels));
   free(clv_steal(&s->answers));
   free(clv_steal(&s->record_of));
-  free(clv_steal(&s->bits));
+  free(clv_steal(&s->label_bits));
   free(clv_steal(&s->numbers));
   s->n = s->capacity = s->n_records = s->n_worst = 0;
 }
 
 void clv_score_free(clv_score *s) {
   if (!s) return;
-  drop_places(s);
+  drop_positions(s);
   free(s->counts);
-  free(s->p);
+  free(s->log_p);
   free(s->confusion);
   free(s);
 }
@@ -75,17 +79,17 @@ void clv_score_freep(clv_score **s) {
 }
 
 void clv_score_reset(clv_score *s) {
-  size_t n = s->o.classes;
+  size_t n = s->o.n_classes;
   memset(s->counts, 0, n * sizeof *s->counts);
   if (s->confusion) memset(s->confusion, 0, n * n * sizeof *s->confusion);
-  drop_places(s);
+  drop_positions(s);
   s->n_all_right = 0;
   s->log_loss = 0;
 }
 
-/* ---- one place ------------------------------------------------------------------------------- */
+/* ---- one position ---------------------------------------------------------------------------- */
 
-/* Computes the log-probabilities p [n] of all classes. */
+/* Computes the log-probabilities p [n] of all classes from the logits x [n]. */
 static void log_softmax(const float *x, size_t n, double *p) {
   double top = -INFINITY, sum = 0;
   for (size_t c = 0; c < n; c++) top = fmax(top, (double)x[c]);
@@ -96,38 +100,41 @@ static void log_softmax(const float *x, size_t n, double *p) {
 /* Computes log(1 / (1 + exp(-x))) without overflow. */
 static double log_sigmoid(double x) { return x < 0 ? x - log1p(exp(x)) : -log1p(exp(-x)); }
 
-static void log_probabilities(const clv_score *s, const float *x) {
+/* Sets s->log_p from the outputs x of a position. */
+static void compute_log_p(const clv_score *s, const float *x) {
   switch (s->o.outputs) {
     case CLV_SCORE_LOGITS:
-      log_softmax(x, s->o.classes, s->p);
+      log_softmax(x, s->o.n_classes, s->log_p);
       break;
     case CLV_SCORE_PROBABILITY:
-      s->p[0] = log1p(-(double)*x);
-      s->p[1] = log((double)*x);
+      s->log_p[0] = log1p(-(double)*x);
+      s->log_p[1] = log((double)*x);
       break;
     case CLV_SCORE_LOGIT:
-      s->p[0] = log_sigmoid(-(double)*x);
-      s->p[1] = log_sigmoid((double)*x);
+      s->log_p[0] = log_sigmoid(-(double)*x);
+      s->log_p[1] = log_sigmoid((double)*x);
       break;
-    /* outputs are log-probabilities already; for LABEL_* only their order is used, and it equals
-     * that of the probabilities */
+    /* LOG_PROBABILITIES: outputs are log-probabilities. LABEL_*: the outputs themselves do, because
+     * only their order is used and it is that of the probabilities. */
     default:
-      for (size_t c = 0; c < s->o.classes; c++) s->p[c] = (double)x[c];
+      for (size_t c = 0; c < s->o.n_classes; c++) s->log_p[c] = (double)x[c];
       break;
   }
 }
 
+/* Returns the class that the outputs x of a position answer: the first of the largest. */
 static size_t answer_of(const clv_score *s, const float *x) {
   size_t best = 0;
   if (has_one_output(s)) return *x > (s->o.outputs == CLV_SCORE_LOGIT ? 0.0f : 0.5f);
-  for (size_t c = 1; c < s->o.classes; c++)
+  for (size_t c = 1; c < s->o.n_classes; c++)
     if (x[c] > x[best]) best = c;
   return best;
 }
 
-/* ---- kept places ----------------------------------------------------------------------------- */
+/* ---- kept positions -------------------------------------------------------------------------- */
 
-/* Grows an array to `capacity` entries of `bytes` each. Returns false without memory. */
+/* Grows an array to `capacity` entries of `bytes` each. at: address of the pointer to the array.
+ * Returns false if there is not enough memory. */
 static bool grow(void *at, size_t capacity, size_t bytes) {
   void *old, *grown = NULL;
   size_t size;
@@ -137,18 +144,19 @@ static bool grow(void *at, size_t capacity, size_t bytes) {
   return grown != NULL;
 }
 
-/* Grows the arrays that the scores need for one further place. */
-static clv_code reserve_place(clv_score *s, clv_err *err) {
-  size_t classes = s->o.classes, most = CLV_SCORE_MAX_KEPT / classes;
-  size_t capacity = CLV_MIN(s->capacity ? 2 * s->capacity : 1024, most);
+/* Grows the arrays that the scores need for one further position. */
+static clv_code reserve_position(clv_score *s, clv_err *err) {
+  size_t classes = s->o.n_classes, max_capacity = CLV_SCORE_MAX_KEPT / classes;
+  size_t capacity = CLV_MIN(s->capacity ? 2 * s->capacity : 1024, max_capacity);
   bool ok = true;
   if (s->n < s->capacity) return CLV_OK;
-  if (s->n >= most)
+  if (s->n >= max_capacity)
     return clv_fail(err, CLV_EXHAUSTED,
                     "scores keep every output: %zu places of %zu classes are too many", s->n,
                     classes);
-  if (keeps_p(s)) ok = grow(&s->kept_p, capacity, classes * sizeof *s->kept_p);
-  if (ok && has_several_labels(s)) ok = grow(&s->bits, capacity, classes * sizeof *s->bits);
+  if (keeps_log_p(s)) ok = grow(&s->kept_log_p, capacity, classes * sizeof *s->kept_log_p);
+  if (ok && has_several_labels(s))
+    ok = grow(&s->label_bits, capacity, classes * sizeof *s->label_bits);
   if (ok && has_numbers(s)) ok = grow(&s->numbers, capacity, 2 * classes * sizeof *s->numbers);
   if (ok) ok = grow(&s->labels, capacity, sizeof *s->labels);
   if (ok && s->o.has_intervals)
@@ -159,97 +167,101 @@ static clv_code reserve_place(clv_score *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* Inserts a record among the worst, if its loss is one of the largest. */
+/* Inserts a record in s->worst if its loss is one of the largest. NaN counts as infinite. */
 static void note_worst(clv_score *s, size_t record, double loss) {
   size_t at = s->n_worst;
   if (isnan(loss)) loss = (double)INFINITY;
   while (at && s->worst[at - 1].loss < loss) at--;
-  if (at == CLV_SCORE_WORST) return;
-  if (s->n_worst < CLV_SCORE_WORST) s->n_worst++;
+  if (at == CLV_SCORE_N_WORST) return;
+  if (s->n_worst < CLV_SCORE_N_WORST) s->n_worst++;
   memmove(&s->worst[at + 1], &s->worst[at], (s->n_worst - at - 1) * sizeof s->worst[0]);
   s->worst[at] = (clv_worst_record){record, loss};
 }
 
 /* ---- adding ---------------------------------------------------------------------------------- */
 
-static clv_code keep_place(clv_score *s, size_t label, size_t answer, clv_err *err) {
-  size_t classes = s->o.classes;
-  if (!keeps_places(s)) return CLV_OK;
-  CLV_TRY(reserve_place(s, err));
-  if (s->kept_p) memcpy(s->kept_p + s->n * classes, s->p, classes * sizeof *s->p);
+static clv_code keep_position(clv_score *s, size_t label, size_t answer, clv_err *err) {
+  size_t classes = s->o.n_classes;
+  if (!keeps_positions(s)) return CLV_OK;
+  CLV_TRY(reserve_position(s, err));
+  if (s->kept_log_p) memcpy(s->kept_log_p + s->n * classes, s->log_p, classes * sizeof *s->log_p);
   s->labels[s->n] = (uint32_t)label;
   if (s->answers) s->answers[s->n] = (uint32_t)answer;
   if (s->record_of) s->record_of[s->n] = (uint32_t)s->n_records;
   return CLV_OK;
 }
 
-static clv_code add_place(clv_score *s, const float *x, size_t label, clv_err *err) {
-  size_t answer = answer_of(s, x), classes = s->o.classes;
-  s->counts[label].labels++;
-  s->counts[answer].answers++;
-  s->counts[label].right += answer == label;
+static clv_code add_position(clv_score *s, const float *x, size_t label, clv_err *err) {
+  size_t answer = answer_of(s, x), classes = s->o.n_classes;
+  s->counts[label].n_labels++;
+  s->counts[answer].n_answers++;
+  s->counts[label].n_right += answer == label;
   s->n_all_right += answer == label;
   if (s->confusion) s->confusion[label * classes + answer]++;
-  if (needs_p(s)) log_probabilities(s, x);
-  if (needs_p(s)) s->log_loss -= s->p[label];
-  CLV_TRY(keep_place(s, label, answer, err));
+  if (needs_log_p(s)) compute_log_p(s, x);
+  if (needs_log_p(s)) s->log_loss -= s->log_p[label];
+  CLV_TRY(keep_position(s, label, answer, err));
   s->n++;
   return CLV_OK;
 }
 
 clv_code clv_score_add(clv_score *s, size_t record, const float *outputs, const int64_t *labels,
-                       size_t places, clv_err *err) {
-  size_t width = has_one_output(s) ? 1 : s->o.classes, n = s->n;
-  double before = s->log_loss;
-  for (size_t i = 0; i < places; i++) {
+                       size_t n_positions, clv_err *err) {
+  size_t width = has_one_output(s) ? 1 : s->o.n_classes, n_before = s->n;
+  double loss_before = s->log_loss;
+  for (size_t i = 0; i < n_positions; i++) {
     if (s->o.has_ignored && labels[i] == s->o.ignored_label) continue;
-    if (labels[i] < 0 || (uint64_t)labels[i] >= s->o.classes)
+    if (labels[i] < 0 || (uint64_t)labels[i] >= s->o.n_classes)
       return clv_fail(err, CLV_INVALID, "the label of place %zu is outside 0..%zu", i,
-                      s->o.classes - 1);
-    CLV_TRY(add_place(s, outputs + i * width, (size_t)labels[i], err));
+                      s->o.n_classes - 1);
+    CLV_TRY(add_position(s, outputs + i * width, (size_t)labels[i], err));
   }
-  if (s->n > n) s->n_records++;
-  if (s->n > n && needs_p(s)) note_worst(s, record, (s->log_loss - before) / (double)(s->n - n));
+  if (s->n > n_before) s->n_records++;
+  if (s->n > n_before && needs_log_p(s))
+    note_worst(s, record, (s->log_loss - loss_before) / (double)(s->n - n_before));
   return CLV_OK;
 }
 
-/* Adds a record with several labels. Returns its loss: the mean of -log p of the right sides. */
+/* Adds a record with several labels. x: [n_classes] outputs; t: [n_classes] targets. Returns the
+ * record's loss: the mean over its labels of -log of the probability of the true value. */
 static double add_labels(clv_score *s, const float *x, const float *t) {
-  size_t same = 0, classes = s->o.classes;
-  bool logits = s->o.outputs == CLV_SCORE_LABEL_LOGITS;
+  size_t n_right = 0, classes = s->o.n_classes;
+  bool has_logits = s->o.outputs == CLV_SCORE_LABEL_LOGITS;
   double loss = 0;
   for (size_t c = 0; c < classes; c++) {
-    bool label = t[c] > 0.5f, answer = x[c] > (logits ? 0.0f : 0.5f);
-    double side = label ? 1 : -1, p = (double)x[c];
-    s->bits[s->n * classes + c] = (uint8_t)((label ? IS_LABEL : 0) | (answer ? IS_ANSWER : 0));
-    s->counts[c].labels += label;
-    s->counts[c].answers += answer;
-    s->counts[c].right += label && answer;
-    same += label == answer;
-    loss -= logits ? log_sigmoid(side * p) : log(label ? p : 1 - p);
+    bool label = t[c] > 0.5f, answer = x[c] > (has_logits ? 0.0f : 0.5f);
+    double sign = label ? 1 : -1, p = (double)x[c];
+    s->label_bits[s->n * classes + c] =
+        (uint8_t)((label ? IS_LABEL : 0) | (answer ? IS_ANSWER : 0));
+    s->counts[c].n_labels += label;
+    s->counts[c].n_answers += answer;
+    s->counts[c].n_right += label && answer;
+    n_right += label == answer;
+    loss -= has_logits ? log_sigmoid(sign * p) : log(label ? p : 1 - p);
   }
-  s->n_all_right += same == classes;
+  s->n_all_right += n_right == classes;
   return loss / (double)classes;
 }
 
-/* Keeps the numbers of a record. Returns its loss: the largest error. */
+/* Keeps the numbers of a record. x: [n_classes] outputs; t: [n_classes] targets. Returns the
+ * record's loss: the largest absolute error. */
 static double add_numbers(clv_score *s, const float *x, const float *t) {
-  size_t width = s->o.classes;
+  size_t width = s->o.n_classes;
   float *row = s->numbers + s->n * 2 * width;
-  double most = 0;
+  double largest_error = 0;
   for (size_t c = 0; c < width; c++) {
     row[c] = s->o.outputs == CLV_SCORE_LOG_NUMBERS ? (float)exp((double)x[c]) : x[c];
     row[width + c] = t[c];
     double d = fabs((double)row[c] - (double)t[c]);
-    if (!(d <= most)) most = d;
+    if (!(d <= largest_error)) largest_error = d; /* also if d is NaN */
   }
-  return most;
+  return largest_error;
 }
 
 clv_code clv_score_add_targets(clv_score *s, size_t record, const float *outputs,
                                const float *targets, clv_err *err) {
-  if (needs_p(s)) log_probabilities(s, outputs);
-  CLV_TRY(keep_place(s, 0, 0, err));
+  if (needs_log_p(s)) compute_log_p(s, outputs);
+  CLV_TRY(keep_position(s, 0, 0, err));
   double loss = has_numbers(s) ? add_numbers(s, outputs, targets) : add_labels(s, outputs, targets);
   s->n++;
   s->n_records++;
@@ -264,14 +276,14 @@ bool clv_score_has_classes(const clv_score *s) { return !has_several_labels(s) &
 clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *scratch = NULL;
   CLV_AUTO(clv_scores_done)
-  clv_scores r = {.wanted = s->o.wanted,
+  clv_scores r = {.score_bits = s->o.score_bits,
                   .has_intervals = s->o.has_intervals,
-                  .places = s->n,
-                  .n_classes = has_numbers(s) ? 0 : s->o.classes,
+                  .n_positions = s->n,
+                  .n_classes = has_numbers(s) ? 0 : s->o.n_classes,
                   .confusion = s->confusion,
                   .n_worst = s->n_worst};
   memcpy(r.worst, s->worst, sizeof r.worst);
-  CLV_TRY(clv_alloc(s->o.classes, sizeof *r.classes, &r.classes, err));
+  CLV_TRY(clv_alloc(s->o.n_classes, sizeof *r.classes, &r.classes, err));
   CLV_TRY(clv_alloc(needs_ranks(s) ? s->n + 1 : 1, sizeof *scratch, &scratch, err));
   clv_score_compute(s, NULL, NULL, scratch, &r);
   if (s->o.has_intervals) CLV_TRY(clv_score_compute_intervals(s, &r, err));

@@ -1,78 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes the values of an evaluation from counts and kept places (clv_score_compute). Places may
- * count several times, as samples of the bootstrap have them.
+ * Computes the values of an evaluation from counts and kept positions (clv_score_compute). In a
+ * bootstrap sample a position may count several times or not at all: w[i] times.
  */
 #include <math.h>
 #include <string.h>
 
 #include "master/score/score_int.h"
 
-static double ratio(uint64_t part, uint64_t of) { return of ? (double)part / (double)of : 0; }
+/* Returns part / total; 0 if total is 0. */
+static double ratio(uint64_t part, uint64_t total) {
+  return total ? (double)part / (double)total : 0;
+}
 
 /* ---- counts ---------------------------------------------------------------------------------- */
 
+/* Computes precision, recall and F1 of a class from its counts. Sets its other scores to NaN. */
 static void compute_class_scores(const clv_class_score *counts, clv_class_score *ret) {
   *ret = (clv_class_score){
-      .labels = counts->labels, .answers = counts->answers, .right = counts->right};
-  ret->precision = ratio(ret->right, ret->answers);
-  ret->recall = ratio(ret->right, ret->labels);
-  ret->f1 = ratio(2 * ret->right, ret->labels + ret->answers);
+      .n_labels = counts->n_labels, .n_answers = counts->n_answers, .n_right = counts->n_right};
+  ret->precision = ratio(ret->n_right, ret->n_answers);
+  ret->recall = ratio(ret->n_right, ret->n_labels);
+  ret->f1 = ratio(2 * ret->n_right, ret->n_labels + ret->n_answers);
   ret->auc = ret->average_precision = ret->sensitivity = (double)NAN;
 }
 
-/* Recomputes the counts of labels, answers and right answers of a bootstrap sample, in which place
- * i occurs w[i] times. Returns how many places (with several labels: records) are answered entirely
- * right. */
-static uint64_t count_again(const clv_score *s, const uint32_t *w, clv_class_score *counts) {
-  size_t classes = s->o.classes;
-  uint64_t right = 0;
+/* Counts labels, answers and right answers of each class in a bootstrap sample. counts:
+ * [n_classes]. Returns the number of positions whose answer is right; with several labels, of
+ * records whose labels are all answered right. */
+static uint64_t count_sample(const clv_score *s, const uint32_t *w, clv_class_score *counts) {
+  size_t classes = s->o.n_classes;
+  uint64_t n_all_right = 0;
   memset(counts, 0, classes * sizeof *counts);
   for (size_t i = 0; i < s->n; i++) {
-    size_t same = 0;
-    for (size_t c = 0; s->bits && c < classes; c++) {
-      uint8_t bits = s->bits[i * classes + c];
-      if (bits & IS_LABEL) counts[c].labels += w[i];
-      if (bits & IS_ANSWER) counts[c].answers += w[i];
-      if (bits == (IS_LABEL | IS_ANSWER)) counts[c].right += w[i];
-      same += bits != IS_LABEL && bits != IS_ANSWER;
+    size_t n_right = 0;
+    for (size_t c = 0; s->label_bits && c < classes; c++) {
+      uint8_t bits = s->label_bits[i * classes + c];
+      if (bits & IS_LABEL) counts[c].n_labels += w[i];
+      if (bits & IS_ANSWER) counts[c].n_answers += w[i];
+      if (bits == (IS_LABEL | IS_ANSWER)) counts[c].n_right += w[i];
+      n_right += bits != IS_LABEL && bits != IS_ANSWER;
     }
-    if (!s->bits) {
-      counts[s->labels[i]].labels += w[i];
-      counts[s->answers[i]].answers += w[i];
-      if (s->labels[i] == s->answers[i]) counts[s->labels[i]].right += w[i];
+    if (!s->label_bits) {
+      counts[s->labels[i]].n_labels += w[i];
+      counts[s->answers[i]].n_answers += w[i];
+      if (s->labels[i] == s->answers[i]) counts[s->labels[i]].n_right += w[i];
     }
-    if (s->bits ? same == classes : s->labels[i] == s->answers[i]) right += w[i];
+    if (s->label_bits ? n_right == classes : s->labels[i] == s->answers[i]) n_all_right += w[i];
   }
-  return right;
+  return n_all_right;
 }
 
-/* Computes the values of counts. n_right: places of which all is right; n: places. */
-static void compute_count_values(uint64_t n_right, uint64_t n, clv_scores *r) {
-  uint64_t right = 0, of = 0, seen = 0;
-  double f1 = 0;
+/* Computes the accuracy and both F1 from r->classes. n_all_right: as clv_score.n_all_right, of n
+ * positions or records. */
+static void compute_count_values(uint64_t n_all_right, uint64_t n, clv_scores *r) {
+  uint64_t n_right = 0, n_labels_and_answers = 0, n_seen_classes = 0;
+  double f1_sum = 0;
   for (size_t c = 0; c < r->n_classes; c++) {
     const clv_class_score *k = &r->classes[c];
-    right += k->right;
-    of += k->labels + k->answers;
-    f1 += k->f1;
-    seen += k->labels + k->answers > 0;
+    n_right += k->n_right;
+    n_labels_and_answers += k->n_labels + k->n_answers;
+    f1_sum += k->f1;
+    n_seen_classes += k->n_labels + k->n_answers > 0;
   }
-  r->values[CLV_VALUE_ACCURACY] = n ? ratio(n_right, n) : (double)NAN;
-  r->values[CLV_VALUE_F1_MICRO] = n ? ratio(2 * right, of) : (double)NAN;
-  r->values[CLV_VALUE_F1_MACRO] = seen ? f1 / (double)seen : (double)NAN;
+  r->values[CLV_VALUE_ACCURACY] = n ? ratio(n_all_right, n) : (double)NAN;
+  r->values[CLV_VALUE_F1_MICRO] = n ? ratio(2 * n_right, n_labels_and_answers) : (double)NAN;
+  r->values[CLV_VALUE_F1_MACRO] = n_seen_classes ? f1_sum / (double)n_seen_classes : (double)NAN;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Returns the mean over the classes that define a score; of two classes that of class 1. offset: of
- * the score in clv_class_score. */
+/* Returns the mean of a score over the classes for which it is not NaN; if there are two classes
+ * (not labels), the score of class 1. offset: byte offset of the score in clv_class_score. */
 static double mean_of_classes(const clv_score *s, const clv_scores *r, size_t offset) {
   double sum = 0;
   uint64_t n = 0;
   for (size_t c = 0; c < r->n_classes; c++) {
     double v = *(const double *)(const void *)((const char *)&r->classes[c] + offset);
-    if (r->n_classes == 2 && !s->bits && c == 1) return v;
+    if (r->n_classes == 2 && !s->label_bits && c == 1) return v;
     if (isnan(v)) continue;
     sum += v;
     n++;
@@ -95,8 +100,8 @@ static void compute_rank_values(const clv_score *s, const uint32_t *w, const uin
 
 /* ---- probabilities --------------------------------------------------------------------------- */
 
-/* Returns the bin of a probability: the number of inner edges below it, so that an edge belongs to
- * the bin below. */
+/* Returns the index of the calibration bin of a probability. A probability on the edge of two bins
+ * belongs to the lower one. */
 static size_t bin_of(double p) {
   size_t b = 0;
   while (b + 1 < CLV_CALIBRATION_BINS && p > (double)(b + 1) * (1.0 / CLV_CALIBRATION_BINS)) b++;
@@ -108,18 +113,18 @@ static void compute_ece(const clv_score *s, const uint32_t *w, clv_scores *r) {
   uint64_t n = 0;
   memset(r->bins, 0, sizeof r->bins);
   for (size_t i = 0; i < s->n; i++) {
-    const double *p = s->kept_p + i * s->o.classes;
+    const double *p = s->kept_log_p + i * s->o.n_classes;
     size_t c = 1;
-    for (size_t k = 0; s->o.classes > 2 && k < s->o.classes; k++)
+    for (size_t k = 0; s->o.n_classes > 2 && k < s->o.n_classes; k++)
       if (k == 0 || p[k] > p[c]) c = k;
     clv_calibration_bin *b = &r->bins[bin_of(exp(p[c]))];
-    b->places += count_of(w, i);
-    b->sum += (double)count_of(w, i) * exp(p[c]);
-    if (s->labels[i] == c) b->right += count_of(w, i);
+    b->n_positions += count_of(w, i);
+    b->p_sum += (double)count_of(w, i) * exp(p[c]);
+    if (s->labels[i] == c) b->n_right += count_of(w, i);
     n += count_of(w, i);
   }
   for (int b = 0; b < CLV_CALIBRATION_BINS; b++)
-    sum += fabs((double)r->bins[b].right - r->bins[b].sum);
+    sum += fabs((double)r->bins[b].n_right - r->bins[b].p_sum);
   r->values[CLV_VALUE_ECE] = n ? sum / (double)n : (double)NAN;
 }
 
@@ -128,7 +133,7 @@ static void compute_perplexity(const clv_score *s, const uint32_t *w, clv_scores
   uint64_t n = s->n;
   if (w) sum = 0, n = 0;
   for (size_t i = 0; w && i < s->n; i++) {
-    sum -= w[i] * s->kept_p[i * s->o.classes + s->labels[i]];
+    sum -= w[i] * s->kept_log_p[i * s->o.n_classes + s->labels[i]];
     n += w[i];
   }
   if (n) r->values[CLV_VALUE_PERPLEXITY] = exp(sum / (double)n);
@@ -136,23 +141,25 @@ static void compute_perplexity(const clv_score *s, const uint32_t *w, clv_scores
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
+/* Sums over the positions of one column, x - t being the error of number x for target t. spread:
+ * sum of (t - mean t)^2. */
 typedef struct column_sums {
-  double n, target, absolute, square, spread;
+  double n, target_sum, absolute_error_sum, square_error_sum, spread;
 } column_sums;
 
 static column_sums sum_column(const clv_score *s, const uint32_t *w, size_t c) {
-  size_t width = s->o.classes;
+  size_t width = s->o.n_classes;
   column_sums m = {0};
   for (size_t i = 0; i < s->n; i++) {
     const float *row = s->numbers + i * 2 * width;
     double d = (double)row[c] - (double)row[width + c], k = (double)count_of(w, i);
     m.n += k;
-    m.target += k * (double)row[width + c];
-    m.absolute += k * fabs(d);
-    m.square += k * d * d;
+    m.target_sum += k * (double)row[width + c];
+    m.absolute_error_sum += k * fabs(d);
+    m.square_error_sum += k * d * d;
   }
   for (size_t i = 0; i < s->n; i++) {
-    double d = (double)s->numbers[(i * 2 + 1) * width + c] - m.target / m.n;
+    double d = (double)s->numbers[(i * 2 + 1) * width + c] - m.target_sum / m.n;
     m.spread += (double)count_of(w, i) * d * d;
   }
   return m;
@@ -160,44 +167,44 @@ static column_sums sum_column(const clv_score *s, const uint32_t *w, size_t c) {
 
 static double r2_of(const column_sums *m) {
   if (m->n < 2) return (double)NAN;
-  if (m->spread > 0 || isnan(m->spread)) return 1 - m->square / m->spread;
-  return m->square > 0 ? 0 : 1;
+  if (m->spread > 0 || isnan(m->spread)) return 1 - m->square_error_sum / m->spread;
+  return m->square_error_sum > 0 ? 0 : 1;
 }
 
 static void compute_number_values(const clv_score *s, const uint32_t *w, clv_scores *r) {
-  double absolute = 0, root = 0, r2 = 0, width = (double)s->o.classes;
+  double mae_sum = 0, rmse_sum = 0, r2_sum = 0, width = (double)s->o.n_classes;
   if (!s->n) return;
-  for (size_t c = 0; c < s->o.classes; c++) {
+  for (size_t c = 0; c < s->o.n_classes; c++) {
     const column_sums m = sum_column(s, w, c);
-    absolute += m.absolute / m.n;
-    root += sqrt(m.square / m.n);
-    r2 += r2_of(&m);
+    mae_sum += m.absolute_error_sum / m.n;
+    rmse_sum += sqrt(m.square_error_sum / m.n);
+    r2_sum += r2_of(&m);
   }
-  r->values[CLV_VALUE_MAE] = absolute / width;
-  r->values[CLV_VALUE_RMSE] = root / width;
-  r->values[CLV_VALUE_R2] = r2 / width;
+  r->values[CLV_VALUE_MAE] = mae_sum / width;
+  r->values[CLV_VALUE_RMSE] = rmse_sum / width;
+  r->values[CLV_VALUE_R2] = r2_sum / width;
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
 void clv_score_compute(const clv_score *s, const uint32_t *w, const uint32_t *orders,
                        uint32_t *scratch, clv_scores *r) {
-  uint64_t right = s->n_all_right, n = s->n;
+  uint64_t n_all_right = s->n_all_right, n = s->n;
   for (int i = 0; i < CLV_SCORE_VALUES; i++) r->values[i] = (double)NAN;
   if (has_numbers(s)) {
     compute_number_values(s, w, r);
     return;
   }
   if (w) {
-    right = count_again(s, w, r->classes);
+    n_all_right = count_sample(s, w, r->classes);
     for (size_t i = n = 0; i < s->n; i++) n += w[i];
   }
   for (size_t c = 0; c < r->n_classes; c++) {
     const clv_class_score counts = w ? r->classes[c] : s->counts[c];
     compute_class_scores(&counts, &r->classes[c]);
   }
-  compute_count_values(right, n, r);
+  compute_count_values(n_all_right, n, r);
   if (needs_ranks(s)) compute_rank_values(s, w, orders, scratch, r);
-  if (s->o.wanted & CLV_SCORE_PERPLEXITY) compute_perplexity(s, w, r);
-  if (s->o.wanted & CLV_SCORE_ECE) compute_ece(s, w, r);
+  if (s->o.score_bits & CLV_SCORE_PERPLEXITY) compute_perplexity(s, w, r);
+  if (s->o.score_bits & CLV_SCORE_ECE) compute_ece(s, w, r);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the added tokens of a tokenizer.json. Those with the key `normalized` are normalised,
- * because they are looked for in normalised text.
+ * Reads the added tokens of a tokenizer.json. A token whose key `normalized` is true is normalised
+ * when it is read, because it is found in normalised text.
  */
 #include "master/tokens/tokenizer_file_int.h"
 
+/* An object of the list added_tokens, by its keys. */
 typedef struct added_token {
   clv_bytes content;
   int64_t id;
@@ -17,13 +18,17 @@ static void added_token_done(added_token *a) { clv_bytes_done(&a->content); }
 
 static clv_code read_added_token(clv_token_file *f, clv_err *err) {
   static const clv_file_key keys[] = {
-      {.name = "id", .kind = CLV_KEY_INTEGER, .offset = AT(id), .most = CLV_TOKENS_MAX_ID - 1},
+      {.name = "id",
+       .kind = CLV_KEY_INTEGER,
+       .offset = AT(id),
+       .max_integer = CLV_TOKENS_MAX_ID - 1},
       {.name = "content", .kind = CLV_KEY_BYTES, .offset = AT(content)},
       {.name = "single_word", .kind = CLV_KEY_FLAG, .offset = AT(single_word), .is_optional = true},
       {.name = "lstrip", .kind = CLV_KEY_FLAG, .offset = AT(lstrip), .is_optional = true},
       {.name = "rstrip", .kind = CLV_KEY_FLAG, .offset = AT(rstrip), .is_optional = true},
       {.name = "normalized", .kind = CLV_KEY_FLAG, .offset = AT(normalized), .is_optional = true},
-      {.name = "special", .is_optional = true}}; /* matters only for decoding */
+      /* skipped, because it only matters for converting tokens to text */
+      {.name = "special", .is_optional = true}};
   CLV_AUTO(added_token_done) added_token a = {0};
   size_t at = clv_token_file_position(f);
   CLV_TRY(clv_token_file_read_keys(f, "an added token", keys, CLV_COUNT(keys), &a, err));
@@ -37,46 +42,53 @@ static clv_code read_added_token(clv_token_file *f, clv_err *err) {
                        flags, err);
 }
 
+/* Sorts a list of added tokens. Refuses a token that appears twice; `what` names its kind. */
 static clv_code sort_added(const clv_token_file *f, clv_vocab *v, const char *what, clv_err *err) {
-  clv_vocab_entry twice[2];
-  if (clv_vocab_sort(v, twice)) return CLV_OK;
-  return clv_json_fail(&f->j, twice[1].place, err, "the %s '%.*s' appears twice", what,
-                       (int)CLV_MIN(twice[1].len, 80u), v->text.data + twice[1].offset);
+  clv_vocab_entry duplicates[2];
+  if (clv_vocab_sort(v, duplicates)) return CLV_OK;
+  return clv_json_fail(&f->j, duplicates[1].file_position, err, "the %s '%.*s' appears twice", what,
+                       (int)CLV_MIN(duplicates[1].len, 80u), v->text.data + duplicates[1].offset);
 }
 
-/* The library ignores the ids that the file gives added tokens. A token of the vocabulary has its
- * id there, and any other one gets the next free id, in the order of the file. True: *ret_wrong has
- * another id than *ret_want, which the library gives it. */
-static bool find_wrong_id(const clv_tokenizer *t, clv_vocab_entry *ret_wrong, int32_t *ret_want) {
-  int32_t most = -1;
+/* Finds an added token whose id in the file is not the one that the library gives it. The library
+ * ignores ids in the file: a token of the vocabulary keeps its id in the vocabulary, and each other
+ * token gets the next free id, in the order of the file. True: the token *ret_wrong has another id
+ * than *ret_id_of_library. */
+static bool find_wrong_id(const clv_tokenizer *t, clv_vocab_entry *ret_wrong,
+                          int32_t *ret_id_of_library) {
+  int32_t max_id = -1;
   for (size_t i = 0; i < t->added.n; i++) {
     const clv_vocab_entry *a = &t->added.entries[i];
     const clv_vocab_entry *e = clv_vocab_find(&t->vocab, t->added.text.data + a->offset, a->len);
     *ret_wrong = *a;
-    *ret_want = e ? e->id : CLV_MAX(most + 1, (int32_t)t->vocab.n);
-    if (*ret_want != a->id) return true;
-    most = CLV_MAX(most, a->id);
+    *ret_id_of_library = e ? e->id : CLV_MAX(max_id + 1, (int32_t)t->vocab.n);
+    if (*ret_id_of_library != a->id) return true;
+    max_id = CLV_MAX(max_id, a->id);
   }
   return false;
 }
 
+/* Adds the normalised text of an added token to t->normalised_added. */
 static clv_code add_normalised(clv_token_file *f, const clv_vocab_entry *a, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   const char *text = f->t->added.text.data + a->offset;
   CLV_TRY(clv_codepoints_from_utf8(&p, text, a->len, err));
-  p.most = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
+  p.max_n = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
   if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)
     return clv_err_prefix(err, "%s", f->j.label);
   CLV_TRY(clv_codepoints_to_utf8(&p, &b, err));
-  if (!b.len || b.len > CLV_TOKENS_MAX_TOKEN)
-    return clv_json_fail(&f->j, a->place, err,
+  if (!b.len || b.len > CLV_TOKENS_MAX_TOKEN_BYTES)
+    return clv_json_fail(&f->j, a->file_position, err,
                          "the normalizer makes %zu bytes of the added token '%.*s', expected 1 to "
                          "%d",
-                         b.len, (int)CLV_MIN(a->len, 80u), text, CLV_TOKENS_MAX_TOKEN);
-  return clv_vocab_add(&f->t->normalised_added, b.data, b.len, a->id, a->place, a->flags, err);
+                         b.len, (int)CLV_MIN(a->len, 80u), text, CLV_TOKENS_MAX_TOKEN_BYTES);
+  return clv_vocab_add(&f->t->normalised_added, b.data, b.len, a->id, a->file_position, a->flags,
+                       err);
 }
 
+/* Checks all added tokens, and sorts them into the list of those found in the original text and the
+ * list of those found in normalised text. */
 static clv_code finish_added_tokens(clv_token_file *f, clv_err *err) {
   clv_tokenizer *t = f->t;
   clv_vocab_entry wrong;
@@ -84,7 +96,7 @@ static clv_code finish_added_tokens(clv_token_file *f, clv_err *err) {
   bool is_wrong = find_wrong_id(t, &wrong, &want);
   CLV_TRY(sort_added(f, &t->added, "added token", err));
   if (is_wrong)
-    return clv_json_fail(&f->j, wrong.place, err,
+    return clv_json_fail(&f->j, wrong.file_position, err,
                          "the added token '%.*s' has the id %d, and the library gives it %d: save "
                          "the file with the library",
                          (int)CLV_MIN(wrong.len, 80u), t->added.text.data + wrong.offset, wrong.id,
@@ -94,7 +106,7 @@ static clv_code finish_added_tokens(clv_token_file *f, clv_err *err) {
     CLV_TRY(a->flags & CLV_ADDED_NORMALIZED
                 ? add_normalised(f, a, err)
                 : clv_vocab_add(&t->raw_added, t->added.text.data + a->offset, a->len, a->id,
-                                a->place, a->flags, err));
+                                a->file_position, a->flags, err));
   }
   CLV_TRY(sort_added(f, &t->raw_added, "added token", err));
   return sort_added(f, &t->normalised_added, "normalised added token", err);

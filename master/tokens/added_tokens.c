@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds added tokens, such as [SEP] or <s>, in raw text.
+ * Finds added tokens, such as [SEP] or <s>, in a text.
  */
 #include "master/tokens/tokens_int.h"
 
-static const clv_vocab_entry *longest_at(const clv_vocab *added, const char *text, size_t len) {
+static const clv_vocab_entry *find_longest_at(const clv_vocab *added, const char *text,
+                                              size_t len) {
   const clv_vocab_entry *best = NULL;
   clv_vocab_walk w = clv_vocab_walk_begin(added);
   for (size_t i = 0; i < len && clv_vocab_walk_step(added, &w, text[i]); i++) {
@@ -14,7 +15,8 @@ static const clv_vocab_entry *longest_at(const clv_vocab *added, const char *tex
   return best;
 }
 
-static size_t skip_spaces_before(const char *text, size_t from, size_t at) {
+/* Returns the begin of the white space that ends at byte `at`; not less than `from`. */
+static size_t find_space_begin(const char *text, size_t from, size_t at) {
   for (size_t i = at; i > from;) {
     uint32_t c;
     for (i--; i > from && (text[i] & 0xc0) == 0x80;) i--;
@@ -24,7 +26,7 @@ static size_t skip_spaces_before(const char *text, size_t from, size_t at) {
   return at;
 }
 
-static size_t skip_spaces_after(const char *text, size_t len, size_t at) {
+static size_t skip_spaces(const char *text, size_t len, size_t at) {
   uint32_t c;
   for (size_t n;
        at < len && (n = clv_utf8_decode(text + at, len - at, &c)) && clv_char_is_space(c);)
@@ -32,39 +34,39 @@ static size_t skip_spaces_after(const char *text, size_t len, size_t at) {
   return at;
 }
 
-static bool is_word_at(const char *text, size_t len) {
+static bool is_word_char_at(const char *text, size_t len) {
   uint32_t c;
   return len && clv_utf8_decode(text, len, &c) && clv_char_is_word(c);
 }
 
-static bool is_word_before(const char *text, size_t at) {
+static bool is_word_char_before(const char *text, size_t at) {
   size_t i = at;
   while (i && (text[--i] & 0xc0) == 0x80) {
   }
-  return is_word_at(text + i, at - i);
+  return is_word_char_at(text + i, at - i);
 }
 
-/* Returns the end of the white space that begins at `end`. Tokens may be white space, and follow
- * each other in it, so the last such range is kept in *m. */
+/* Returns the end of the white space that begins at `end`. Keeps its range in *m: many added tokens
+ * may lie in one long range, and each would search it to its end. */
 static size_t find_space_end(const char *text, size_t len, size_t end, clv_added_token_match *m) {
   if (end >= m->space_begin && end < m->space_end) return m->space_end;
   m->space_begin = end;
-  return m->space_end = skip_spaces_after(text, len, end);
+  return m->space_end = skip_spaces(text, len, end);
 }
 
 bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
-                          size_t taken, clv_added_token_match *m) {
+                          size_t prev_end, clv_added_token_match *m) {
   for (size_t i = from; added->n && i < len; i++) {
-    const clv_vocab_entry *e = longest_at(added, text + i, len - i);
+    const clv_vocab_entry *e = find_longest_at(added, text + i, len - i);
     if (!e) continue;
     size_t start = i, end = i + e->len, next = end;
     if (e->flags & CLV_ADDED_SINGLE_WORD &&
-        (is_word_before(text, start) || is_word_at(text + end, len - end))) {
-      i = end - 1; /* what is within it is not looked for */
+        (is_word_char_before(text, start) || is_word_char_at(text + end, len - end))) {
+      i = end - 1; /* skips it: no token is searched for that begins within it */
       continue;
     }
     if (e->flags & CLV_ADDED_LSTRIP)
-      start = taken < start ? skip_spaces_before(text, taken, start) : taken;
+      start = prev_end < start ? find_space_begin(text, prev_end, start) : prev_end;
     if (e->flags & CLV_ADDED_RSTRIP) end = find_space_end(text, len, end, m);
     m->start = start;
     m->end = end;

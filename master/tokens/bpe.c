@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * BPE. Each byte, or each character, of a piece starts as a token. Then the pair of neighbours that
- * comes first in the list of merges is joined, the leftmost among equals, until no pair of
- * neighbours is in the list. A heap holds the pairs, so a piece of n symbols takes O(n log n) steps
- * for any contents.
+ * Encodes pieces by BPE (byte-pair encoding). Each byte, or each character, of a piece starts as a
+ * symbol. Then the pair of neighbouring symbols that is first in the list of merges is joined to
+ * one symbol; of equal pairs, the leftmost. This repeats until no pair is in the list. A heap holds
+ * the pairs, so a piece of n symbols takes O(n log n) steps for any contents.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/tokens/tokens_int.h"
 
+/* A printable byte of Latin-1 is represented by its own character, the others by U+0100, U+0101 and
+ * so on in order. */
 uint32_t clv_byte_char(unsigned char byte) {
-  uint32_t hidden = 0;
+  uint32_t n_unprintable = 0;
   for (unsigned b = 0; b <= byte; b++) {
-    bool shown = (b > ' ' && b < 0x7f) || (b > 0xa0 && b != 0xad);
-    if (b == byte) return shown ? b : 256 + hidden;
-    hidden += !shown;
+    bool is_printable = (b > ' ' && b < 0x7f) || (b > 0xa0 && b != 0xad);
+    if (b == byte) return is_printable ? b : 256 + n_unprintable;
+    n_unprintable += !is_printable;
   }
   return 0;
 }
@@ -35,29 +37,30 @@ const clv_merge *clv_merge_find(const clv_tokenizer *t, int32_t left, int32_t ri
 
 /* ---- the heap of pairs ----------------------------------------------------------------------- */
 
-static bool comes_before(const clv_pair *a, const clv_pair *b) {
+static bool is_before(const clv_pair *a, const clv_pair *b) {
   return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
 static void push_pair(clv_encoding *w, clv_pair p) {
-  size_t i = w->waiting++;
-  for (; i && comes_before(&p, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
+  size_t i = w->n_pairs++;
+  for (; i && is_before(&p, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
     w->heap[i] = w->heap[(i - 1) / 2];
   w->heap[i] = p;
 }
 
 static clv_pair pop_pair(clv_encoding *w) {
-  clv_pair top = w->heap[0], last = w->heap[--w->waiting];
+  clv_pair top = w->heap[0], last = w->heap[--w->n_pairs];
   size_t i = 0;
-  for (size_t k; (k = 2 * i + 1) < w->waiting; i = k) {
-    if (k + 1 < w->waiting && comes_before(&w->heap[k + 1], &w->heap[k])) k++;
-    if (!comes_before(&w->heap[k], &last)) break;
+  for (size_t k; (k = 2 * i + 1) < w->n_pairs; i = k) {
+    if (k + 1 < w->n_pairs && is_before(&w->heap[k + 1], &w->heap[k])) k++;
+    if (!is_before(&w->heap[k], &last)) break;
     w->heap[i] = w->heap[k];
   }
   w->heap[i] = last;
   return top;
 }
 
+/* Pushes the pair that begins at symbol `left` if a merge joins it. */
 static void push_if_mergeable(clv_encoding *w, int64_t left) {
   if (left == CLV_SYMBOL_NONE || w->symbols[left].after == CLV_SYMBOL_NONE) return;
   const clv_symbol *a = &w->symbols[left], *b = &w->symbols[a->after];
@@ -65,7 +68,8 @@ static void push_if_mergeable(clv_encoding *w, int64_t left) {
   if (m) push_pair(w, (clv_pair){m->rank, m->id, left});
 }
 
-/* True if a pair from the heap still exists: neither of its symbols has been joined since. */
+/* True if a pair from the heap can still be joined: its left symbol exists, and a merge joins it
+ * with its present right neighbour to the same token. */
 static bool is_current(const clv_encoding *w, const clv_pair *p) {
   const clv_symbol *a = &w->symbols[p->at];
   if (a->id == CLV_SYMBOL_NONE || a->after == CLV_SYMBOL_NONE) return false;
@@ -86,11 +90,11 @@ static void join_pair(clv_encoding *w, const clv_pair *p) {
 /* ---- symbols --------------------------------------------------------------------------------- */
 
 static void add_symbol(clv_encoding *w, int32_t id) {
-  int64_t at = (int64_t)w->n++;
+  int64_t at = (int64_t)w->n_symbols++;
   w->symbols[at] = (clv_symbol){id, at - 1, at + 1};
 }
 
-/* Adds the bytes of a character as tokens. False: not every one of them has a token. */
+/* Adds a symbol for each of the n bytes at `at`. False: a byte has no token, and none is added. */
 static bool add_bytes(clv_encoding *w, const char *at, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (w->t->byte_tokens[(unsigned char)at[i]] < 0) return false;
@@ -98,35 +102,37 @@ static bool add_bytes(clv_encoding *w, const char *at, size_t n) {
   return true;
 }
 
-/* Adds the characters of a piece. An unknown token waits for the next known character, because
- * neighbours that are unknown may be one token. Bytes do not end the wait: the library adds them
- * before a token that waits. Characters are left out if the model has no unknown token. */
+/* Adds a symbol for each character of a piece. The symbol of an unknown character is pending until
+ * the next known character, because neighbouring unknown characters may become one token. Symbols
+ * of bytes are added before a pending one, as the library does. Unknown characters are dropped if
+ * the model has no unknown token. */
 static void add_characters(clv_encoding *w, const char *piece, size_t len) {
   const clv_tokenizer *t = w->t;
-  bool waits = false;
+  bool is_unknown_pending = false;
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
     n = CLV_MAX(clv_utf8_decode(piece + i, len - i, &c), (size_t)1);
     const clv_vocab_entry *e = clv_vocab_find(&t->vocab, piece + i, n);
     if (!e && t->falls_back_to_bytes && add_bytes(w, piece + i, n)) continue;
-    if (waits && (e || !t->fuses_unknown)) add_symbol(w, t->unknown);
+    if (is_unknown_pending && (e || !t->fuses_unknown)) add_symbol(w, t->unknown);
     if (e) add_symbol(w, e->id);
-    waits = !e && t->unknown >= 0;
+    is_unknown_pending = !e && t->unknown >= 0;
   }
-  if (waits) add_symbol(w, t->unknown);
+  if (is_unknown_pending) add_symbol(w, t->unknown);
 }
 
+/* Encodes a piece by merging its symbols. */
 static clv_code add_merged(clv_encoding *w, const char *piece, size_t len, clv_err *err) {
-  CLV_TRY(clv_encoding_make_room(w, len, err));
-  w->n = w->waiting = 0;
+  CLV_TRY(clv_encoding_reserve(w, len, err));
+  w->n_symbols = w->n_pairs = 0;
   if (w->t->is_byte_level)
     add_bytes(w, piece, len);
   else
     add_characters(w, piece, len);
-  if (!w->n) return CLV_OK;
-  w->symbols[w->n - 1].after = CLV_SYMBOL_NONE;
-  for (size_t i = 0; i < w->n; i++) push_if_mergeable(w, (int64_t)i);
-  while (w->waiting) {
+  if (!w->n_symbols) return CLV_OK;
+  w->symbols[w->n_symbols - 1].after = CLV_SYMBOL_NONE;
+  for (size_t i = 0; i < w->n_symbols; i++) push_if_mergeable(w, (int64_t)i);
+  while (w->n_pairs) {
     clv_pair p = pop_pair(w);
     if (is_current(w, &p)) join_pair(w, &p);
   }
@@ -137,15 +143,16 @@ static clv_code add_merged(clv_encoding *w, const char *piece, size_t len, clv_e
 
 /* Returns the token that equals the complete piece; NULL: there is none, or prefers_whole_piece is
  * false. */
-static const clv_vocab_entry *find_whole(const clv_tokenizer *t, const char *piece, size_t n) {
+static const clv_vocab_entry *find_whole_piece(const clv_tokenizer *t, const char *piece,
+                                               size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  if (!t->prefers_whole_piece || n > CLV_TOKENS_MAX_TOKEN) return NULL;
+  if (!t->prefers_whole_piece || n > CLV_TOKENS_MAX_TOKEN_BYTES) return NULL;
   if (!t->is_byte_level) return clv_vocab_find(&t->vocab, piece, n);
   for (size_t i = 0; i < n; i++) clv_codepoint_to_utf8(clv_byte_char((unsigned char)piece[i]), &b);
   return b.failed ? NULL : clv_vocab_find(&t->vocab, b.data, b.len);
 }
 
 clv_code clv_bpe_encode(clv_encoding *e, const char *text, size_t len, clv_err *err) {
-  const clv_vocab_entry *whole = find_whole(e->t, text, len);
+  const clv_vocab_entry *whole = find_whole_piece(e->t, text, len);
   return whole ? clv_ids_add(e->out, whole->id, err) : add_merged(e, text, len, err);
 }

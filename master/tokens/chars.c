@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classes of characters and normal forms, from the tables of utf8proc. The functions of utf8proc
- * for complete texts sort combining marks in quadratic time, so a text of many marks would take
- * hours. This file sorts marks itself.
+ * Classes of characters and Unicode normal forms, from the tables of utf8proc. The functions with
+ * which utf8proc decomposes a text sort combining marks in quadratic time, so a text of many marks
+ * would take hours. This file calls utf8proc for each character and sorts the marks itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,8 @@ bool clv_char_is_control(uint32_t c) {
   return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
-/* BERT's tables are those of Unicode 8, which had these three characters in other categories. */
+/* BERT's tables are those of Unicode 8, which had the three characters below in other
+ * categories. */
 bool clv_char_is_mark(uint32_t c) {
   if (c == 0x1885 || c == 0x1886) return false;
   return c == 0x1734 || get_category(c) == UTF8PROC_CATEGORY_MN;
@@ -56,9 +57,9 @@ bool clv_char_is_any_mark(uint32_t c) {
   return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
 }
 
-/* \w of regular expressions is Alphabetic, marks, decimal digits, connectors and joiners.
- * Alphabetic has letters, numbers that are letters, and these symbols: letters within circles and
- * squares. */
+/* The class \w of regular expressions has letters, marks, decimal digits and letter-like numbers,
+ * connectors such as _, the two joiners U+200C and U+200D, and letters within circles and squares
+ * (`symbols`). */
 bool clv_char_is_word(uint32_t c) {
   static const uint32_t symbols[][2] = {
       {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
@@ -107,11 +108,11 @@ void clv_codepoints_take(clv_codepoints *p, clv_codepoints *by) {
 }
 
 clv_code clv_codepoints_add(clv_codepoints *p, uint32_t c, clv_err *err) {
-  if (p->most && p->n == p->most)
+  if (p->max_n && p->n == p->max_n)
     return clv_fail(err, CLV_EXHAUSTED,
                     "the normalizer of the tokenizer makes more than %zu characters of a text: "
                     "shorten the text",
-                    p->most);
+                    p->max_n);
   if (p->n == p->cap) {
     size_t cap = p->cap ? 2 * p->cap : 256, bytes;
     int32_t *more = clv_mul_size(cap, sizeof *more, &bytes) ? realloc(p->at, bytes) : NULL;
@@ -149,19 +150,21 @@ clv_code clv_codepoints_to_utf8(const clv_codepoints *p, clv_bytes *out, clv_err
 
 static int get_combining_class(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-/* A combining mark with its class and position, for a stable sort. */
+/* A combining mark with its combining class and its index in the run of marks, for a stable
+ * sort. */
 typedef struct clv_combining_mark {
   int32_t class, point;
-  size_t place;
+  size_t index;
 } clv_combining_mark;
 
 static int compare_marks(const void *a, const void *b) {
   const clv_combining_mark *x = a, *y = b;
   if (x->class != y->class) return x->class < y->class ? -1 : 1;
-  return x->place < y->place ? -1 : 1;
+  return x->index < y->index ? -1 : 1;
 }
 
-static clv_code sort_run(int32_t *at, size_t n, clv_err *err) {
+/* Sorts the n adjacent combining marks at `at` by combining class. */
+static clv_code sort_mark_run(int32_t *at, size_t n, clv_err *err) {
   CLV_AUTO(clv_freep) clv_combining_mark *marks = NULL;
   CLV_TRY(clv_alloc(n, sizeof *marks, &marks, err));
   for (size_t i = 0; i < n; i++)
@@ -171,16 +174,17 @@ static clv_code sort_run(int32_t *at, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
+/* Sorts each run of combining marks of a text. */
 static clv_code sort_marks(clv_codepoints *p, clv_err *err) {
   for (size_t i = 0, n; i < p->n; i += CLV_MAX(n, (size_t)1)) {
     for (n = 0; i + n < p->n && get_combining_class(p->at[i + n]) > 0;) n++;
-    if (n > 1) CLV_TRY(sort_run(p->at + i, n, err));
+    if (n > 1) CLV_TRY(sort_mark_run(p->at + i, n, err));
   }
   return CLV_OK;
 }
 
 clv_code clv_codepoints_decompose(clv_codepoints *p, bool is_compat, clv_err *err) {
-  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   utf8proc_option_t options = is_compat ? UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT : UTF8PROC_DECOMPOSE;
   utf8proc_int32_t parts[64];
   for (size_t i = 0; i < p->n; i++) {

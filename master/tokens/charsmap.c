@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of a Precompiled normalizer, as sentencepiece writes it: the number of bytes of a
- * double-array trie, the trie, and the texts that its values point to.
+ * Reads and searches the table of a Precompiled normalizer, as sentencepiece writes it: the number
+ * of bytes of a double-array trie, the trie, and the texts that its values point to.
  *
- * A unit of the trie has 32 bits. Bits 0 to 7 and bit 31: its label. Bit 8: the node has a value.
- * Bits 10 to 30: offset to its children, shifted by 8 more if bit 9 is set. The child of node n for
- * the byte c is n ^ offset ^ c. A node's value is the unit at n ^ offset, without its bit 31.
+ * A unit of the trie, a node, has 32 bits. Bits 0 to 7 and bit 31: its label. Bit 8: the node has a
+ * value. Bits 10 to 30: offset of its children, which is shifted left by 8 if bit 9 is set. The
+ * child of node n for the byte c is unit n ^ offset ^ c. The value of node n is unit n ^ offset,
+ * without its bit 31.
  * Source: the format of Darts-clone, by S. Yata.
  *
- * The file is untrusted. clv_charsmap_parse walks all keys that a search can reach, so a value that
- * points out of the texts is refused when the file is read.
+ * The file is untrusted. clv_charsmap_parse checks all keys that a search can reach, and refuses a
+ * table with a value that points outside the texts.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -51,10 +52,11 @@ const char *clv_charsmap_find(const clv_charsmap *m, const char *text, size_t le
   return NULL;
 }
 
+/* True if a text of at most CLV_CHARSMAP_TEXT_BYTES in UTF-8 begins at byte `at` of m->texts. */
 static bool is_good_text(const clv_charsmap *m, uint32_t at) {
   if (at >= m->texts.len) return false;
   size_t n = strlen(m->texts.data + at);
-  if (n > CLV_CHARSMAP_TEXT) return false;
+  if (n > CLV_CHARSMAP_TEXT_BYTES) return false;
   for (size_t i = 0, k; i < n; i += k) {
     uint32_t c;
     if (!(k = clv_utf8_decode(m->texts.data + at + i, n - i, &c))) return false;
@@ -62,20 +64,21 @@ static bool is_good_text(const clv_charsmap *m, uint32_t at) {
   return true;
 }
 
-/* Checks the values of all keys below a node that have at most CLV_CHARSMAP_KEY bytes. Counts the
- * nodes in *visited: a trie has no more of them than units. */
+/* Checks the values of all keys below a node that have at most CLV_CHARSMAP_KEY_BYTES. base: first
+ * unit of the node's children; depth: bytes of its key. Counts nodes in *n_visited: more nodes than
+ * units mean that the links form a cycle. Returns a static text with the error; NULL: none. */
 static const char *check_below(const clv_charsmap *m, uint32_t base, size_t depth,
-                               size_t *visited) {
-  for (unsigned byte = 1; byte < 256 && depth < CLV_CHARSMAP_KEY; byte++) {
+                               size_t *n_visited) {
+  for (unsigned byte = 1; byte < 256 && depth < CLV_CHARSMAP_KEY_BYTES; byte++) {
     uint32_t below = base, unit;
     if (!step_down(m, &below, (unsigned char)byte, &unit)) continue;
-    if (++*visited > m->n_units) return "is no trie: its nodes are in a circle";
+    if (++*n_visited > m->n_units) return "is no trie: its nodes are in a circle";
     if (has_value(unit)) {
       if (below >= m->n_units) return "has a value outside its trie";
       if (!is_good_text(m, m->units[below] & 0x7fffffff))
         return "has a value that is no text of UTF-8 of at most 256 bytes";
     }
-    const char *wrong = check_below(m, below, depth + 1, visited);
+    const char *wrong = check_below(m, below, depth + 1, n_visited);
     if (wrong) return wrong;
   }
   return NULL;
@@ -86,6 +89,7 @@ static uint32_t read_unit(const char *at) {
   return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
+/* Returns the error of a table whose size is wrong, static; NULL: none. */
 static const char *find_size_error(const clv_bytes *b) {
   if (b->len > MAX_BYTES) return "has more than 4 MiB";
   if (b->len < 2 * UNIT_BYTES) return "is too short for a trie";
@@ -98,7 +102,7 @@ static const char *find_size_error(const clv_bytes *b) {
 clv_code clv_charsmap_parse(const clv_bytes *b, clv_charsmap *ret, const char **ret_wrong,
                             clv_err *err) {
   CLV_AUTO(clv_charsmap_done) clv_charsmap m = {0};
-  size_t visited = 0;
+  size_t n_visited = 0;
   *ret_wrong = find_size_error(b);
   if (*ret_wrong) return CLV_OK;
   m.n_units = read_unit(b->data) / UNIT_BYTES;
@@ -107,7 +111,7 @@ clv_code clv_charsmap_parse(const clv_bytes *b, clv_charsmap *ret, const char **
   size_t begin = (m.n_units + 1) * UNIT_BYTES;
   clv_bytes_add(&m.texts, b->data + begin, b->len - begin);
   if (m.texts.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", b->len);
-  *ret_wrong = check_below(&m, get_offset(m.units[0]), 0, &visited);
+  *ret_wrong = check_below(&m, get_offset(m.units[0]), 0, &n_visited);
   if (*ret_wrong) return CLV_OK;
   clv_charsmap_done(ret);
   *ret = m;

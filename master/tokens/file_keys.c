@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads objects of a tokenizer.json by tables of their keys. A key that no table has may need a
- * feature that is not supported, so it is refused. So is an object that lacks a key.
+ * Reads objects of a tokenizer.json by tables of their keys. A key that is not in the table may
+ * need an unsupported feature, so it is refused. An object without a required key is refused, too.
  */
 #include <string.h>
 
@@ -13,8 +13,7 @@ bool clv_token_file_text_equals(const clv_token_file *f, const char *text) {
   return f->text.len == strlen(text) && memcmp(f->text.data, text, f->text.len) == 0;
 }
 
-/* Returns the position of the next value. Ignores an error if the value is malformed: the function
- * that reads the value reports it. */
+/* Ignores the error of a malformed value, because the function that reads the value reports it. */
 size_t clv_token_file_position(clv_token_file *f) {
   clv_json_kind kind;
   clv_err ignored;
@@ -24,7 +23,8 @@ size_t clv_token_file_position(clv_token_file *f) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static clv_code keep_place(clv_token_file *f, clv_json *ret, clv_err *err) {
+/* Keeps the position of a value in *ret, and skips the value. */
+static clv_code keep_position(clv_token_file *f, clv_json *ret, clv_err *err) {
   *ret = f->j;
   return clv_json_skip(&f->j, err);
 }
@@ -32,9 +32,9 @@ static clv_code keep_place(clv_token_file *f, clv_json *ret, clv_err *err) {
 static clv_code read_points(clv_token_file *f, clv_codepoints *ret, clv_err *err) {
   size_t at = clv_token_file_position(f);
   CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
-  if (f->text.len > CLV_TOKEN_STEP_BYTES)
+  if (f->text.len > CLV_TOKEN_MAX_STEP_BYTES)
     return clv_json_fail(&f->j, at, err, "a text of a step has %zu bytes, and %d are read",
-                         f->text.len, CLV_TOKEN_STEP_BYTES);
+                         f->text.len, CLV_TOKEN_MAX_STEP_BYTES);
   ret->n = 0;
   return clv_codepoints_from_utf8(ret, f->text.data, f->text.len, err);
 }
@@ -60,7 +60,7 @@ static clv_code read_choice(clv_token_file *f, const clv_file_key *k, size_t *re
 static clv_code read_value(clv_token_file *f, const clv_file_key *k, void *to, clv_err *err) {
   switch (k->kind) {
     case CLV_KEY_AT:
-      return keep_place(f, to, err);
+      return keep_position(f, to, err);
     case CLV_KEY_FLAG:
       return clv_json_read_bool(&f->j, to, err);
     case CLV_KEY_BYTES:
@@ -68,7 +68,7 @@ static clv_code read_value(clv_token_file *f, const clv_file_key *k, void *to, c
     case CLV_KEY_POINTS:
       return read_points(f, to, err);
     case CLV_KEY_INTEGER:
-      return clv_json_read_integer(&f->j, 0, k->most, to, err);
+      return clv_json_read_integer(&f->j, 0, k->max_integer, to, err);
     case CLV_KEY_REAL:
       return read_real(f, to, err);
     case CLV_KEY_CHOICE:
@@ -81,7 +81,7 @@ static clv_code read_value(clv_token_file *f, const clv_file_key *k, void *to, c
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
-/* Refuses an unknown key. Accepts it if its value is null. */
+/* Refuses the unknown key at byte `at`, unless its value is null. what: name of the object. */
 static clv_code refuse_key(clv_token_file *f, const char *what, size_t at, clv_err *err) {
   if (clv_json_skip_null(&f->j)) return CLV_OK;
   clv_json from = f->j;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the model of a tokenizer.json: its options, then its vocabulary, then its merges. BPE is
- * byte-level if the pre_tokenizer, which was read before it, is.
+ * Reads the section `model` of a tokenizer.json: its options, then its vocabulary, then its merges.
+ * BPE is byte-level if the pre_tokenizer is, which was read before.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,16 +10,16 @@
 
 #include "master/tokens/tokenizer_file_int.h"
 
-enum { MAX_WORD = 1000 }; /* most characters of a word that WordPiece cuts */
+enum { MAX_WORD_CHARS = 1000 }; /* limit of max_input_chars_per_word */
 
-/* A model that is being read. */
+/* Values of the section while it is read; each model has some of the keys. */
 typedef struct reading {
-  clv_json vocab_at, merges_at; /* places of the values of vocab and merges */
-  clv_json unk_id_at;           /* of Unigram */
+  clv_json vocab_at, merges_at; /* positions of the values of vocab and merges */
+  clv_json unk_id_at;           /* position of the value of unk_id, a key of Unigram */
   clv_bytes unknown;            /* unk_token; empty: none */
   clv_bytes prefix, suffix;     /* continuing_subword_prefix, end_of_word_suffix */
   double dropout;
-  int64_t max_word; /* max_input_chars_per_word */
+  int64_t max_word_chars; /* max_input_chars_per_word */
   bool fuses_unknown, falls_back_to_bytes, prefers_whole_piece;
 } reading;
 
@@ -32,17 +32,17 @@ static void reading_done(reading *r) {
 /* ---- vocabularies ---------------------------------------------------------------------------- */
 
 static clv_code check_token_size(clv_token_file *f, size_t at, clv_err *err) {
-  if (f->text.len && f->text.len <= CLV_TOKENS_MAX_TOKEN) return CLV_OK;
+  if (f->text.len && f->text.len <= CLV_TOKENS_MAX_TOKEN_BYTES) return CLV_OK;
   return clv_json_fail(&f->j, at, err, "a token has %zu bytes, expected 1 to %d", f->text.len,
-                       CLV_TOKENS_MAX_TOKEN);
+                       CLV_TOKENS_MAX_TOKEN_BYTES);
 }
 
 static clv_code check_no_duplicates(clv_token_file *f, clv_err *err) {
   clv_vocab *v = &f->t->vocab;
-  clv_vocab_entry twice[2];
-  if (clv_vocab_sort(v, twice)) return CLV_OK;
-  return clv_json_fail(&f->j, twice[1].place, err, "the token '%.*s' appears twice",
-                       (int)CLV_MIN(twice[1].len, 80u), v->text.data + twice[1].offset);
+  clv_vocab_entry duplicates[2];
+  if (clv_vocab_sort(v, duplicates)) return CLV_OK;
+  return clv_json_fail(&f->j, duplicates[1].file_position, err, "the token '%.*s' appears twice",
+                       (int)CLV_MIN(duplicates[1].len, 80u), v->text.data + duplicates[1].offset);
 }
 
 static clv_code read_token(clv_token_file *f, clv_err *err) {
@@ -54,7 +54,7 @@ static clv_code read_token(clv_token_file *f, clv_err *err) {
   return clv_vocab_add(&f->t->vocab, f->text.data, f->text.len, (int32_t)id, (uint32_t)at, 0, err);
 }
 
-/* Reads a vocabulary of BPE or of WordPiece: {"token": id}. */
+/* Reads a vocabulary of BPE or of WordPiece, {"token": id, ...}. */
 static clv_code read_ids(clv_token_file *f, clv_err *err) {
   bool more = true;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_OBJECT, err));
@@ -65,8 +65,10 @@ static clv_code read_ids(clv_token_file *f, clv_err *err) {
   }
 }
 
-/* Reads the digits of a number as far as a uint64_t holds them. *exponent changes by 1 for each
- * digit that does not count (after_point false) or that is behind the point. */
+/* Appends the digits at `at` to *digits, as long as a uint64_t can hold them; *is_full: it cannot
+ * hold more. Adds to *exponent the power of ten by which *digits must be multiplied: 1 for each
+ * dropped digit before the point, -1 for each digit after the point that is not dropped. Returns
+ * the end of the digits. */
 static const char *read_digits(const char *at, uint64_t *digits, bool *is_full, int *exponent,
                                bool after_point) {
   for (; *at >= '0' && *at <= '9'; at++) {
@@ -84,8 +86,9 @@ static double power_of_ten(int n) {
   return strtod(text, NULL);
 }
 
-/* Returns a number of JSON as the library reads it: all digits as one number, times or by a power
- * of ten. That rounds twice, and the last bit of a sum of scores decides between equal paths. */
+/* Returns the value of a JSON number, rounded as in the library: its digits as one integer,
+ * multiplied or divided by a power of ten. This rounds twice, unlike strtod. The same rounding is
+ * needed because the last bit of a sum of scores may decide between two paths of Unigram. */
 static double parse_score(const char *at) {
   bool is_negative = *at == '-', is_full = false;
   uint64_t digits = 0;
@@ -131,7 +134,7 @@ static clv_code read_scored(clv_token_file *f, clv_bytes *scores, clv_err *err) 
   return clv_vocab_add(&f->t->vocab, f->text.data, f->text.len, (int32_t)id, (uint32_t)at, 0, err);
 }
 
-/* Reads a vocabulary of Unigram: a list of tokens, whose ids are their places in it. */
+/* Reads a vocabulary of Unigram: a list of tokens and scores. The id of a token is its index. */
 static clv_code read_scores(clv_token_file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes scores = {0};
   double least = INFINITY;
@@ -154,6 +157,7 @@ static clv_code read_scores(clv_token_file *f, clv_err *err) {
 
 /* ---- merges ---------------------------------------------------------------------------------- */
 
+/* Reads a merge that is one text, "left right", into f->text and *ret_right. */
 static clv_code read_text_pair(clv_token_file *f, clv_bytes *ret_right, clv_err *err) {
   size_t at = f->j.at;
   CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
@@ -167,6 +171,7 @@ static clv_code read_text_pair(clv_token_file *f, clv_bytes *ret_right, clv_err 
   return CLV_OK;
 }
 
+/* Reads a merge that is a list, ["left", "right"], into f->text and *ret_right. */
 static clv_code read_list_pair(clv_token_file *f, clv_bytes *ret_right, clv_err *err) {
   bool more = true;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
@@ -211,9 +216,9 @@ static clv_code add_merge(clv_tokenizer *t, size_t *cap, const clv_merge *m, clv
   return CLV_OK;
 }
 
-/* Makes the list of the first merge of each left token. */
+/* Makes t->merges_of from the sorted merges. */
 static clv_code index_merges(clv_tokenizer *t, clv_err *err) {
-  size_t n = (size_t)t->vocab.most + 2;
+  size_t n = (size_t)t->vocab.max_id + 2;
   CLV_TRY(clv_alloc(n, sizeof *t->merges_of, &t->merges_of, err));
   for (size_t i = 0; i < t->n_merges; i++) t->merges_of[t->merges[i].left + 1]++;
   for (size_t i = 1; i < n; i++) t->merges_of[i] += t->merges_of[i - 1];
@@ -255,6 +260,7 @@ static clv_code find_unknown(clv_token_file *f, const reading *r, size_t at, clv
   return CLV_OK;
 }
 
+/* Sets byte_tokens for byte-level BPE. Refuses a vocabulary that lacks the token of a byte. */
 static clv_code find_byte_chars(clv_token_file *f, size_t at, clv_err *err) {
   for (unsigned b = 0; b < 256; b++) {
     CLV_AUTO(clv_bytes_done) clv_bytes c = {0};
@@ -270,7 +276,8 @@ static clv_code find_byte_chars(clv_token_file *f, size_t at, clv_err *err) {
   return CLV_OK;
 }
 
-/* Finds the tokens <0x00> to <0xFF>. A character falls back to them if all its bytes have one. */
+/* Sets byte_tokens to the tokens <0x00> to <0xFF>, of which byte_fallback makes unknown characters;
+ * -1 for a byte without such a token. */
 static void find_fallback_bytes(clv_tokenizer *t) {
   for (unsigned b = 0; b < 256; b++) {
     char name[8];
@@ -280,6 +287,7 @@ static void find_fallback_bytes(clv_tokenizer *t) {
   }
 }
 
+/* Refuses options of BPE that are not supported. */
 static clv_code refuse_option(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
   if (r->dropout != 0) return clv_json_fail(&f->j, at, err, "dropout of merges is not supported");
   if (r->prefix.len)
@@ -311,13 +319,13 @@ static clv_code finish_bpe(clv_token_file *f, const reading *r, size_t at, clv_e
 }
 
 static clv_code finish_wordpiece(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
-  if (!r->max_word)
+  if (!r->max_word_chars)
     return clv_json_fail(&f->j, at, err, "max_input_chars_per_word is 0, expected 1 to %d",
-                         MAX_WORD);
+                         MAX_WORD_CHARS);
   f->j = r->vocab_at;
   CLV_TRY(read_ids(f, err));
   CLV_TRY(clv_vocab_make_tree(&f->t->vocab, err));
-  f->t->max_word = (size_t)r->max_word;
+  f->t->max_word_chars = (size_t)r->max_word_chars;
   clv_wordpiece_prepare(f->t, r->prefix.len ? r->prefix.data : "", r->prefix.len);
   return find_unknown(f, r, at, err);
 }
@@ -336,12 +344,12 @@ static clv_code finish_unigram(clv_token_file *f, const reading *r, size_t at, c
   t->unknown = (int32_t)id;
   t->falls_back_to_bytes = r->falls_back_to_bytes;
   find_fallback_bytes(t);
-  if (t->unknown <= t->vocab.most) return CLV_OK;
+  if (t->unknown <= t->vocab.max_id) return CLV_OK;
   return clv_json_fail(&f->j, at, err, "unk_id is %d, and vocab has %zu tokens", t->unknown,
                        t->vocab.n);
 }
 
-/* ---- the section ----------------------------------------------------------------------------- */
+/* ---- reading the section `model` ------------------------------------------------------------- */
 
 #define AT(member) offsetof(reading, member)
 
@@ -374,8 +382,8 @@ static const clv_file_key wordpiece_keys[] = {
     {.name = "continuing_subword_prefix", .kind = CLV_KEY_BYTES, .offset = AT(prefix)},
     {.name = "max_input_chars_per_word",
      .kind = CLV_KEY_INTEGER,
-     .offset = AT(max_word),
-     .most = MAX_WORD},
+     .offset = AT(max_word_chars),
+     .max_integer = MAX_WORD_CHARS},
     {.name = "vocab", .kind = CLV_KEY_AT, .offset = AT(vocab_at)}};
 static const clv_file_key unigram_keys[] = {
     {.name = "type"},
@@ -389,8 +397,9 @@ static const clv_file_key unigram_keys[] = {
 #define KEYS(list) list, CLV_COUNT(list)
 static const struct {
   const char *name;
-  const clv_file_key *keys; /* [n_keys] of a reading */
+  const clv_file_key *keys; /* [n_keys] read into a `reading` */
   size_t n_keys;
+  /* called after the keys are read, to read vocabulary and merges; at: byte of the section */
   clv_code (*finish)(clv_token_file *f, const reading *r, size_t at, clv_err *err);
 } models[] = {[CLV_TOKEN_MODEL_BPE] = {"BPE", KEYS(bpe_keys), finish_bpe},
               [CLV_TOKEN_MODEL_WORDPIECE] = {"WordPiece", KEYS(wordpiece_keys), finish_wordpiece},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The models of tokenizers: which function encodes a piece.
+ * Calls the encoder of a tokenizer's model.
  */
 #include "master/tokens/tokens_int.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The normalizer of a tokenizer: the steps that it has, what each does to a text, and the reader of
- * its section in a tokenizer.json. A text is a list of code points, and each step is linear in it.
+ * The normalizer of a tokenizer: its kinds of steps, and the reader of its section in a
+ * tokenizer.json. A step changes a text, a list of code points, in time that is linear in its
+ * length, except for sorting combining marks.
  */
 #include <string.h>
 
@@ -13,33 +14,36 @@ static bool is_removed_by_cleaning(uint32_t c) {
   return c == 0 || c == 0xfffd || clv_char_is_control(c);
 }
 
-static void keep_if(clv_codepoints *p, bool (*is_removed)(uint32_t)) {
+/* Removes the characters for which is_removed() is true. */
+static void remove_if(clv_codepoints *p, bool (*is_removed)(uint32_t)) {
   size_t n = 0;
   for (size_t i = 0; i < p->n; i++)
     if (!is_removed((uint32_t)p->at[i])) p->at[n++] = p->at[i];
   p->n = n;
 }
 
+/* Applies clean_text of BertNormalizer: removes controls, and replaces white space by spaces. */
 static void clean(clv_codepoints *p) {
-  keep_if(p, is_removed_by_cleaning);
+  remove_if(p, is_removed_by_cleaning);
   for (size_t i = 0; i < p->n; i++)
     if (clv_char_is_space((uint32_t)p->at[i])) p->at[i] = ' ';
 }
 
+/* Applies handle_chinese_chars of BertNormalizer: puts spaces around each CJK character. */
 static clv_code space_cjk(clv_codepoints *p, clv_err *err) {
-  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   for (size_t i = 0; i < p->n; i++) {
-    bool alone = clv_char_is_cjk((uint32_t)p->at[i]);
-    if (alone) CLV_TRY(clv_codepoints_add(&out, ' ', err));
+    bool is_cjk = clv_char_is_cjk((uint32_t)p->at[i]);
+    if (is_cjk) CLV_TRY(clv_codepoints_add(&out, ' ', err));
     CLV_TRY(clv_codepoints_add(&out, (uint32_t)p->at[i], err));
-    if (alone) CLV_TRY(clv_codepoints_add(&out, ' ', err));
+    if (is_cjk) CLV_TRY(clv_codepoints_add(&out, ' ', err));
   }
   clv_codepoints_take(p, &out);
   return CLV_OK;
 }
 
 static clv_code to_lower(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
-  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   (void)s;
   for (size_t i = 0; i < p->n; i++) {
     uint32_t c[2];
@@ -53,16 +57,17 @@ static clv_code to_lower(const clv_token_step *s, clv_codepoints *p, clv_err *er
 static clv_code strip_accents(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   (void)s;
   (void)err;
-  keep_if(p, clv_char_is_any_mark);
+  remove_if(p, clv_char_is_any_mark);
   return CLV_OK;
 }
 
-/* Controls that the step Nmt removes. */
+/* True for a control character that the step Nmt removes. */
 static bool is_removed_by_nmt(uint32_t c) {
   return (c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f ||
          c == 0x9f;
 }
 
+/* True for a character that the step Nmt replaces by a space. */
 static bool is_space_of_nmt(uint32_t c) {
   static const uint32_t others[] = {'\t',   '\n',   '\f',   '\r',   0x1680,
                                     0x2028, 0x2029, 0x2581, 0xfeff, 0xfffd};
@@ -74,7 +79,7 @@ static bool is_space_of_nmt(uint32_t c) {
 static clv_code apply_nmt(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   (void)s;
   (void)err;
-  keep_if(p, is_removed_by_nmt);
+  remove_if(p, is_removed_by_nmt);
   for (size_t i = 0; i < p->n; i++)
     if (is_space_of_nmt((uint32_t)p->at[i])) p->at[i] = ' ';
   return CLV_OK;
@@ -82,6 +87,7 @@ static clv_code apply_nmt(const clv_token_step *s, clv_codepoints *p, clv_err *e
 
 /* ---- BertNormalizer -------------------------------------------------------------------------- */
 
+/* Indices in clv_token_step.flags: clean_text, handle_chinese_chars, lowercase. */
 enum { BERT_CLEANS, BERT_SPACES_CJK, BERT_LOWERS };
 
 static clv_code apply_bert(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
@@ -90,7 +96,7 @@ static clv_code apply_bert(const clv_token_step *s, clv_codepoints *p, clv_err *
   if (s->flags[BERT_SPACES_CJK]) CLV_TRY(space_cjk(p, err));
   if (s->choice == CLV_ACCENTS_STRIP || (s->choice == CLV_ACCENTS_AUTO && lowers)) {
     CLV_TRY(clv_codepoints_decompose(p, false, err));
-    keep_if(p, clv_char_is_mark);
+    remove_if(p, clv_char_is_mark);
   }
   return lowers ? to_lower(s, p, err) : CLV_OK;
 }
@@ -126,6 +132,7 @@ static clv_code apply_nfkd(const clv_token_step *s, clv_codepoints *p, clv_err *
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
+/* Indices in clv_token_step.flags of Strip. */
 enum { STRIPS_LEFT, STRIPS_RIGHT };
 
 static clv_code strip(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
@@ -146,7 +153,7 @@ static clv_code append(clv_codepoints *to, const clv_codepoints *more, clv_err *
 }
 
 static clv_code prepend(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
-  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   if (!p->n) return CLV_OK;
   CLV_TRY(append(&out, &s->to, err));
   CLV_TRY(append(&out, p, err));
@@ -154,7 +161,8 @@ static clv_code prepend(const clv_token_step *s, clv_codepoints *p, clv_err *err
   return CLV_OK;
 }
 
-/* Matchers of Replace: return the number of code points that match at the beginning; 0: none do. */
+/* Matcher of Replace. Returns the number of code points that match at the beginning of `at` [n]; 0:
+ * none. */
 typedef size_t (*match)(const clv_token_step *s, const int32_t *at, size_t n);
 
 static size_t match_text(const clv_token_step *s, const int32_t *at, size_t n) {
@@ -170,48 +178,49 @@ static size_t count_spaces(const int32_t *at, size_t n) {
   return i;
 }
 
-static size_t match_two_spaces(const clv_token_step *s, const int32_t *at, size_t n) {
+static size_t match_multiple_spaces(const clv_token_step *s, const int32_t *at, size_t n) {
   size_t found = count_spaces(at, n);
   (void)s;
   return found >= 2 ? found : 0;
 }
 
-static size_t match_spaces(const clv_token_step *s, const int32_t *at, size_t n) {
+static size_t match_any_spaces(const clv_token_step *s, const int32_t *at, size_t n) {
   (void)s;
   return count_spaces(at, n);
 }
 
-static size_t match_white(const clv_token_step *s, const int32_t *at, size_t n) {
+static size_t match_white_space(const clv_token_step *s, const int32_t *at, size_t n) {
   size_t i = 0;
   (void)s;
   while (i < n && clv_char_is_space((uint32_t)at[i])) i++;
   return i;
 }
 
-static size_t match_line_end(const clv_token_step *s, const int32_t *at, size_t n) {
+static size_t match_line_end_or_tab(const clv_token_step *s, const int32_t *at, size_t n) {
   (void)s;
   return n && (at[0] == '\n' || at[0] == '\r' || at[0] == '\t');
 }
 
 /* Matches \s{2,}|[\n\r\t]. */
-static size_t match_white_or_line_end(const clv_token_step *s, const int32_t *at, size_t n) {
-  size_t found = match_white(s, at, n);
-  return found >= 2 ? found : match_line_end(s, at, n);
+static size_t match_spaces_or_line_end(const clv_token_step *s, const int32_t *at, size_t n) {
+  size_t found = match_white_space(s, at, n);
+  return found >= 2 ? found : match_line_end_or_tab(s, at, n);
 }
 
-/* Regular expressions that Replace knows; the first row is a String. */
+/* Regular expressions that Replace knows, by clv_token_step.pattern. Row 0 is for a pattern that is
+ * a String. */
 static const struct {
   const char *pattern;
   match match;
 } matchers[] = {{"", match_text},
-                {" {2,}", match_two_spaces},
-                {" +", match_spaces},
-                {"\\s+", match_white},
-                {"[\\n\\r\\t]", match_line_end},
-                {"\\s{2,}|[\\n\\r\\t]", match_white_or_line_end}};
+                {" {2,}", match_multiple_spaces},
+                {" +", match_any_spaces},
+                {"\\s+", match_white_space},
+                {"[\\n\\r\\t]", match_line_end_or_tab},
+                {"\\s{2,}|[\\n\\r\\t]", match_spaces_or_line_end}};
 
 static clv_code replace(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
-  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   for (size_t i = 0, n; i < p->n; i += CLV_MAX(n, (size_t)1)) {
     n = matchers[s->pattern].match(s, p->at + i, p->n - i);
     CLV_TRY(n ? append(&out, &s->to, err) : clv_codepoints_add(&out, (uint32_t)p->at[i], err));
@@ -222,22 +231,23 @@ static clv_code replace(const clv_token_step *s, clv_codepoints *p, clv_err *err
 
 /* ---- Precompiled ----------------------------------------------------------------------------- */
 
-/* Appends the text that the table has for the first of n code points. *ret_done: the table has one.
- * `key`: scratch memory. */
+/* Appends the text that replaces the n code points at `at`, if the table has a key with which they
+ * begin. *ret_done: it has one. `key`: scratch memory. */
 static clv_code map_cluster(const clv_charsmap *m, const int32_t *at, size_t n, clv_bytes *key,
                             clv_codepoints *out, bool *ret_done, clv_err *err) {
   *ret_done = false;
   key->len = 0;
-  for (size_t i = 0; i < n && key->len <= CLV_CHARSMAP_KEY; i++)
+  for (size_t i = 0; i < n && key->len <= CLV_CHARSMAP_KEY_BYTES; i++)
     clv_codepoint_to_utf8((uint32_t)at[i], key);
   if (key->failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a character");
-  if (key->len > CLV_CHARSMAP_KEY) return CLV_OK;
+  if (key->len > CLV_CHARSMAP_KEY_BYTES) return CLV_OK;
   const char *text = clv_charsmap_find(m, key->data, key->len);
   if (!text) return CLV_OK;
   *ret_done = true;
   return clv_codepoints_from_utf8(out, text, strlen(text), err);
 }
 
+/* Returns the end of the grapheme cluster that begins at `from`. */
 static size_t find_cluster_end(const clv_codepoints *p, size_t from, int32_t *state) {
   size_t at = from + 1;
   while (at < p->n &&
@@ -246,19 +256,20 @@ static size_t find_cluster_end(const clv_codepoints *p, size_t from, int32_t *st
   return at;
 }
 
-/* The library maps a grapheme cluster of at most 5 bytes by the shortest key that it begins with,
- * and drops the rest of the cluster. It maps the characters of any other cluster one by one. */
+/* Applies Precompiled as the library does. A grapheme cluster of at most 5 bytes that begins with a
+ * key of the table is replaced completely by the text of its shortest key. In any other cluster
+ * each character is replaced by its own text, if there is one. */
 static clv_code apply_charsmap(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
-  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   int32_t state = 0;
   for (size_t i = 0, end; i < p->n; i = end) {
-    bool done, one;
+    bool is_cluster_mapped, is_char_mapped;
     end = find_cluster_end(p, i, &state);
-    CLV_TRY(map_cluster(&s->map, p->at + i, end - i, &key, &out, &done, err));
-    for (size_t k = i; !done && k < end; k++) {
-      CLV_TRY(map_cluster(&s->map, p->at + k, 1, &key, &out, &one, err));
-      if (!one) CLV_TRY(clv_codepoints_add(&out, (uint32_t)p->at[k], err));
+    CLV_TRY(map_cluster(&s->map, p->at + i, end - i, &key, &out, &is_cluster_mapped, err));
+    for (size_t k = i; !is_cluster_mapped && k < end; k++) {
+      CLV_TRY(map_cluster(&s->map, p->at + k, 1, &key, &out, &is_char_mapped, err));
+      if (!is_char_mapped) CLV_TRY(clv_codepoints_add(&out, (uint32_t)p->at[k], err));
     }
   }
   clv_codepoints_take(p, &out);
@@ -271,15 +282,16 @@ clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p, clv_
   return CLV_OK;
 }
 
-/* ---- the section of the file ----------------------------------------------------------------- */
+/* ---- reading the section `normalizer` -------------------------------------------------------- */
 
-/* A step that is being read, with the places of values that are more than a row of a table. */
+/* A step while it is read, and the position of a value that a row of the key table cannot describe:
+ * that of strip_accents, pattern or precompiled_charsmap. */
 typedef struct reading {
   clv_token_step step;
-  /* position of the value of strip_accents, pattern, precompiled_charsmap or normalizers */
   clv_json at;
 } reading;
 
+/* Returns the value of a base64 digit, 0 to 63; -1: it is none. */
 static int get_digit(char c) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const char *at = c ? strchr(digits, c) : NULL;
@@ -379,9 +391,10 @@ static const clv_file_key charsmap_keys[] = {
 static const struct {
   const char *name;
   clv_normalize normalize;
-  const clv_file_key *keys; /* [n_keys] of a reading */
+  const clv_file_key *keys; /* [n_keys] read into a `reading` */
   size_t n_keys;
-  clv_code (*finish)(clv_token_file *f, reading *r, clv_err *err); /* after its keys; or NULL */
+  /* called after the keys are read; NULL: nothing more to read */
+  clv_code (*finish)(clv_token_file *f, reading *r, clv_err *err);
 } types[] = {{"BertNormalizer", apply_bert, KEYS(bert_keys), finish_bert},
              {"NFC", apply_nfc, KEYS(no_keys), NULL},
              {"NFD", apply_nfd, KEYS(no_keys), NULL},
@@ -407,8 +420,9 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   size_t i = 0;
   while (i < CLV_COUNT(types) && !clv_token_file_text_equals(f, types[i].name)) i++;
   if (i == CLV_COUNT(types)) return refuse_type(f, at, err);
-  if (f->t->n_normalizer == CLV_TOKEN_STEPS)
-    return clv_json_fail(&f->j, at, err, "a normalizer has more than %d steps", CLV_TOKEN_STEPS);
+  if (f->t->n_normalizer == CLV_TOKEN_MAX_STEPS)
+    return clv_json_fail(&f->j, at, err, "a normalizer has more than %d steps",
+                         CLV_TOKEN_MAX_STEPS);
   reading r = {.step = {.normalize = types[i].normalize}};
   clv_code code =
       clv_token_file_read_keys(f, types[i].name, types[i].keys, types[i].n_keys, &r, err);
@@ -419,7 +433,8 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   return code;
 }
 
-/* A Sequence within a Sequence is the same steps in a row. */
+/* Appends the steps of the section. Calls itself for each step of a Sequence, so a Sequence within
+ * a Sequence adds its steps in order. */
 clv_code clv_read_normalizer(clv_token_file *f, clv_err *err) {
   static const clv_file_key keys[] = {{.name = "type"},
                                       {.name = "normalizers", .kind = CLV_KEY_AT, .offset = 0}};

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the parts of a tokenizer.json for the ends of a text: the tokens that post_processor adds
- * before and after, the limit of truncation, and the token of padding. Each text is one sequence,
- * so `pair` is skipped. Offsets, types and strides are skipped, because records have none.
+ * Reads the sections of a tokenizer.json for the ends of a text: the tokens that post_processor
+ * puts before and after it, the length limit of truncation, and the token of padding. Keys for
+ * pairs of texts, offsets and strides are skipped, because a record is one text without offsets.
  */
 #include <string.h>
 
 #include "master/tokens/tokenizer_file_int.h"
 
-enum { MOST_LENGTH = 1 << 30 };
+enum { MAX_TRUNCATION_TOKENS = 1 << 30 };
 
-/* A post-processor that is being read. */
+/* A post-processor while it is read. */
 typedef struct processor {
-  clv_bytes before, after; /* special tokens of a template, by name */
-  clv_bytes id;            /* of the part of a template that is being read */
-  int64_t type;            /* type_id of the part of a template that is being read */
-  /* of a template: number of texts; number of special tokens on the current side of the text */
+  clv_bytes before, after; /* names of the special tokens of a template; empty: none */
+  clv_bytes id;            /* id of the template's element that is read: a token, or the text A */
+  int64_t type;            /* type_id of this element */
+  /* of a template: texts read so far; special tokens read before the text, then after it */
   int n_texts, n_tokens;
-  /* places of the values of special_tokens, single, sep, cls, processors */
+  /* positions of the values of special_tokens, single, sep, cls, processors */
   clv_json specials_at, single_at, sep_at, cls_at, processors_at;
 } processor;
 
-/* An element of `single`: the place of one of its values. */
+/* An element of a template's list `single`: the position of its special token or of its text. */
 typedef struct part {
   clv_json special_at, text_at;
 } part;
@@ -38,9 +38,10 @@ static void processor_done(processor *p) {
 
 static const clv_file_key part_keys[] = {
     {.name = "id", .kind = CLV_KEY_BYTES, .offset = AT(id)},
-    {.name = "type_id", .kind = CLV_KEY_INTEGER, .offset = AT(type), .most = UINT32_MAX}};
+    {.name = "type_id", .kind = CLV_KEY_INTEGER, .offset = AT(type), .max_integer = UINT32_MAX}};
 
-/* Reads the token or the text at a place. Models here give each token of a text the type 0. */
+/* Reads the special token or the text at `at` into p->id. Refuses a type_id other than 0, because
+ * the embedding of token types gets 0 for each token of a record. */
 static clv_code read_part(clv_token_file *f, processor *p, const clv_json *at, const char *what,
                           clv_err *err) {
   CLV_TRY(clv_token_file_read_keys_at(f, at, what, part_keys, CLV_COUNT(part_keys), p, err));
@@ -109,7 +110,7 @@ static clv_code read_ids(clv_json *j, int64_t *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Finds the id of the token `name` in special_tokens. *ret: -1 if the name is empty. */
+/* Finds the id of the token `name` in the object special_tokens at j; -1 if the name is empty. */
 static clv_code find_special(clv_json j, const clv_bytes *name, int32_t *ret, clv_err *err) {
   static const char *const names[] = {"ids"};
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
@@ -124,14 +125,15 @@ static clv_code find_special(clv_json j, const clv_bytes *name, int32_t *ret, cl
     CLV_TRY(clv_json_next(&j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
     CLV_TRY(clv_json_read_key(&j, &key, err));
-    bool meant = key.len == name->len && memcmp(key.data, name->data, key.len) == 0, inner = true;
+    bool has_name = key.len == name->len && memcmp(key.data, name->data, key.len) == 0;
+    bool more_members = true;
     uint32_t seen = 0;
     CLV_TRY(clv_json_open(&j, CLV_JSON_OBJECT, err));
-    for (size_t k = 0; inner; k++) {
-      CLV_TRY(clv_json_next(&j, CLV_JSON_OBJECT, k, &inner, err));
-      if (!inner) break;
+    for (size_t k = 0; more_members; k++) {
+      CLV_TRY(clv_json_next(&j, CLV_JSON_OBJECT, k, &more_members, err));
+      if (!more_members) break;
       CLV_TRY(clv_json_find_key(&j, names, 1, &seen, &which, err));
-      CLV_TRY(which == 0 && meant ? read_ids(&j, &id, err) : clv_json_skip(&j, err));
+      CLV_TRY(which == 0 && has_name ? read_ids(&j, &id, err) : clv_json_skip(&j, err));
     }
   }
   *ret = (int32_t)id;
@@ -141,7 +143,7 @@ static clv_code find_special(clv_json j, const clv_bytes *name, int32_t *ret, cl
 
 /* ---- processors ------------------------------------------------------------------------------ */
 
-/* Reads a token and its id: ["</s>", 2]. */
+/* Reads a token and its id, such as ["</s>", 2], and returns the id. */
 static clv_code read_pair(clv_token_file *f, const clv_json *at, int64_t *ret, clv_err *err) {
   bool more = true;
   f->j = *at;
@@ -156,7 +158,8 @@ static clv_code read_pair(clv_token_file *f, const clv_json *at, int64_t *ret, c
   return CLV_OK;
 }
 
-/* Sets the tokens before and after a text. Refuses a second processor that has such tokens. */
+/* Sets the ids of the tokens before and after a text; -1: none. Refuses a second processor that
+ * puts tokens around a text. */
 static clv_code set_ends(clv_token_file *f, size_t at, int64_t before, int64_t after,
                          clv_err *err) {
   if (f->t->before >= 0 || f->t->after >= 0)
@@ -194,7 +197,8 @@ static clv_code finish_sequence(clv_token_file *f, processor *p, size_t at, clv_
   return CLV_OK;
 }
 
-/* Keys that are skipped: `pair` is of two texts, and there are no offsets. */
+/* Keys of the processors. Rows without a kind skip the value: `type` is read before, `pair` is for
+ * pairs of texts, and the others change only offsets, which records do not have. */
 static const clv_file_key sequence_keys[] = {
     {.name = "type"}, {.name = "processors", .kind = CLV_KEY_AT, .offset = AT(processors_at)}};
 static const clv_file_key bytes_keys[] = {{.name = "type"},
@@ -219,9 +223,10 @@ static const clv_file_key template_keys[] = {
 #define KEYS(list) list, CLV_COUNT(list)
 static const struct {
   const char *name;
-  const clv_file_key *keys; /* [n_keys] of a processor */
+  const clv_file_key *keys; /* [n_keys] read into a `processor` */
   size_t n_keys;
-  clv_code (*finish)(clv_token_file *f, processor *p, size_t at, clv_err *err); /* or NULL */
+  /* called after the keys are read; at: byte of the section; NULL: nothing more to read */
+  clv_code (*finish)(clv_token_file *f, processor *p, size_t at, clv_err *err);
 } processors[] = {{"ByteLevel", KEYS(bytes_keys), NULL},
                   {"RobertaProcessing", KEYS(roberta_keys), finish_pair},
                   {"BertProcessing", KEYS(bert_keys), finish_pair},
@@ -249,29 +254,34 @@ clv_code clv_read_post_processor(clv_token_file *f, clv_err *err) {
 
 /* ---- truncation and padding ------------------------------------------------------------------ */
 
-/* Values of truncation and padding. */
+/* Values of the sections truncation and padding. */
 typedef struct limits {
   clv_bytes direction;
-  int64_t most, filler;
+  int64_t max_tokens, pad_id;
 } limits;
 
 static void limits_done(limits *l) { clv_bytes_done(&l->direction); }
 
 #define LIMIT(member) offsetof(limits, member)
 
+/* Refuses a direction other than Right. what: name of the section; participle: what is done to a
+ * text, for the error. */
 static clv_code check_direction(clv_token_file *f, const limits *l, size_t at, const char *what,
-                                const char *done, clv_err *err) {
+                                const char *participle, clv_err *err) {
   const char *direction = l->direction.len ? l->direction.data : "Right";
   if (strcmp(direction, "Right") == 0) return CLV_OK;
   return clv_json_fail(&f->j, at, err, "%s.direction is '%.20s': texts are %s at their end here",
-                       what, direction, done);
+                       what, direction, participle);
 }
 
-/* Ignores strategy and stride, because a text is one row. */
+/* Skips strategy and stride, because a text becomes one row. */
 clv_code clv_read_truncation(clv_token_file *f, clv_err *err) {
   static const clv_file_key keys[] = {
       {.name = "direction", .kind = CLV_KEY_BYTES, .offset = LIMIT(direction), .is_optional = true},
-      {.name = "max_length", .kind = CLV_KEY_INTEGER, .offset = LIMIT(most), .most = MOST_LENGTH},
+      {.name = "max_length",
+       .kind = CLV_KEY_INTEGER,
+       .offset = LIMIT(max_tokens),
+       .max_integer = MAX_TRUNCATION_TOKENS},
       {.name = "strategy", .is_optional = true},
       {.name = "stride", .is_optional = true}};
   CLV_AUTO(limits_done) limits l = {0};
@@ -279,19 +289,19 @@ clv_code clv_read_truncation(clv_token_file *f, clv_err *err) {
   if (clv_json_skip_null(&f->j)) return CLV_OK;
   CLV_TRY(clv_token_file_read_keys(f, "truncation", keys, CLV_COUNT(keys), &l, err));
   CLV_TRY(check_direction(f, &l, at, "truncation", "cut", err));
-  f->t->most = l.most;
-  if (l.most) return CLV_OK;
+  f->t->max_tokens = l.max_tokens;
+  if (l.max_tokens) return CLV_OK;
   return clv_json_fail(&f->j, at, err, "truncation.max_length is 0: set truncation to null");
 }
 
-/* Ignores the length of padding, because the data set decides the width of rows. */
+/* Skips the lengths of padding, because the dataset decides the width of rows. */
 clv_code clv_read_padding(clv_token_file *f, clv_err *err) {
   static const clv_file_key keys[] = {
       {.name = "direction", .kind = CLV_KEY_BYTES, .offset = LIMIT(direction)},
       {.name = "pad_id",
        .kind = CLV_KEY_INTEGER,
-       .offset = LIMIT(filler),
-       .most = CLV_TOKENS_MAX_ID - 1},
+       .offset = LIMIT(pad_id),
+       .max_integer = CLV_TOKENS_MAX_ID - 1},
       {.name = "pad_token", .is_optional = true},
       {.name = "strategy", .is_optional = true},
       {.name = "pad_type_id", .is_optional = true},
@@ -300,6 +310,6 @@ clv_code clv_read_padding(clv_token_file *f, clv_err *err) {
   size_t at = clv_token_file_position(f);
   if (clv_json_skip_null(&f->j)) return CLV_OK;
   CLV_TRY(clv_token_file_read_keys(f, "padding", keys, CLV_COUNT(keys), &l, err));
-  f->t->filler = (int32_t)l.filler;
+  f->t->pad_id = (int32_t)l.pad_id;
   return check_direction(f, &l, at, "padding", "filled", err);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pre_tokenizer of a tokenizer: the steps that cut a text into pieces, and the reader of their
- * section in a tokenizer.json. Each step gives its pieces to the next one, and the last step gives
- * them to the model. Pieces are not empty.
+ * The pre_tokenizer of a tokenizer: the steps that cut a text into pieces, and the reader of its
+ * section in a tokenizer.json. Each step passes its pieces to the next step, and the last step
+ * passes them to the model. Empty pieces are dropped.
  */
 #include <string.h>
 
@@ -15,40 +15,45 @@ clv_code clv_pieces_encode(clv_encoding *e, size_t step, clv_token_piece piece, 
   return s->cut(s, e, step + 1, piece, err);
 }
 
-static clv_code encode_part(clv_encoding *e, size_t next, clv_token_piece of, size_t from,
+/* Passes bytes from..end - 1 of a piece to the step with index `next`. */
+static clv_code encode_part(clv_encoding *e, size_t next, clv_token_piece piece, size_t from,
                             size_t end, clv_err *err) {
   return clv_pieces_encode(
-      e, next, (clv_token_piece){of.text + from, end - from, of.is_first && !from}, err);
+      e, next, (clv_token_piece){piece.text + from, end - from, piece.is_first && !from}, err);
 }
 
-/* Flags of a step. INVERTS: its matches are the parts that do not match. PREPENDS: it puts a space
- * before a piece. CUTS: it cuts. */
+/* Indices in clv_token_step.flags. INVERTS: the parts between matches are treated as the matches,
+ * and the reverse. PREPENDS: a space is put before a piece. CUTS: the step cuts; false: it only
+ * changes the text. */
 enum { INVERTS, PREPENDS, CUTS };
 
-/* ---- cuts at what matches -------------------------------------------------------------------- */
+/* ---- cuts at matches ------------------------------------------------------------------------- */
 
 /* Finds the first match of a step at or after `from`. False: there is none. */
 typedef bool (*find_match)(const clv_token_step *s, clv_token_piece piece, size_t from,
                            size_t *ret_begin, size_t *ret_end);
 
-/* Part of a piece that waits for the part after it, which may be merged with it. */
+/* Bytes begin..end - 1 of a piece that are not yet passed on, because the part after them may be
+ * merged with them. is_match: the last part merged into them is a match. */
 typedef struct pending {
   size_t begin, end;
-  bool is_match; /* of the last part that was merged */
+  bool is_match;
 } pending;
 
-/* True if a part is merged with the one before it. */
-static bool joins(size_t behavior, const pending *p, bool is_match) {
+/* True if `behavior` merges the next part with the pending one. is_match: of the next part. */
+static bool is_merged(size_t behavior, const pending *p, bool is_match) {
   if (p->begin == p->end) return false;
   if (behavior == CLV_SPLIT_CONTIGUOUS) return is_match == p->is_match;
   if (behavior == CLV_SPLIT_MERGED_WITH_PREVIOUS) return is_match && !p->is_match;
   return behavior == CLV_SPLIT_MERGED_WITH_NEXT && !is_match && p->is_match;
 }
 
+/* Merges the next part into *p, or passes *p on and makes the part pending. Drops a match if
+ * matches are to be removed. */
 static clv_code add_part(const clv_token_step *s, clv_encoding *e, size_t next,
                          clv_token_piece piece, pending *p, pending part, clv_err *err) {
   if (part.begin == part.end || (s->choice == CLV_SPLIT_REMOVED && part.is_match)) return CLV_OK;
-  if (joins(s->choice, p, part.is_match)) {
+  if (is_merged(s->choice, p, part.is_match)) {
     p->end = part.end;
     p->is_match = part.is_match;
     return CLV_OK;
@@ -58,6 +63,7 @@ static clv_code add_part(const clv_token_step *s, clv_encoding *e, size_t next,
   return encode_part(e, next, piece, before.begin, before.end, err);
 }
 
+/* Cuts a piece at the matches of find(), with the behavior s->choice. */
 static clv_code cut_at_matches(const clv_token_step *s, clv_encoding *e, size_t next,
                                clv_token_piece piece, find_match find, clv_err *err) {
   bool inverts = s->flags[INVERTS];
@@ -70,13 +76,13 @@ static clv_code cut_at_matches(const clv_token_step *s, clv_encoding *e, size_t 
   return encode_part(e, next, piece, p.begin, p.end, err);
 }
 
-/* Finds the first character for which of() is true. */
-static bool find_char(clv_token_piece piece, bool (*of)(uint32_t), size_t from, size_t *ret_begin,
-                      size_t *ret_end) {
+/* Finds the first character at or after `from` for which is_in_class() is true. */
+static bool find_char(clv_token_piece piece, bool (*is_in_class)(uint32_t), size_t from,
+                      size_t *ret_begin, size_t *ret_end) {
   for (size_t n; from < piece.len; from += n) {
     uint32_t c = 0;
     n = clv_utf8_decode(piece.text + from, piece.len - from, &c);
-    if (!of(c)) continue;
+    if (!is_in_class(c)) continue;
     *ret_begin = from;
     *ret_end = from + n;
     return true;
@@ -111,7 +117,7 @@ static bool find_text(const clv_token_step *s, clv_token_piece piece, size_t fro
   return true;
 }
 
-/* Finds the match of the step's pattern. Never fails: each pattern matches at any position, so
+/* Finds the match of the step's pattern. Always finds one: each pattern matches at any position, so
  * *begin is `from`. */
 static bool find_pattern(const clv_token_step *s, clv_token_piece piece, size_t from, size_t *begin,
                          size_t *end) {
@@ -142,29 +148,32 @@ static clv_code cut_by_pattern(const clv_token_step *s, clv_encoding *e, size_t 
   return cut_at_matches(s, e, next, piece, s->bytes.len ? find_text : find_pattern, err);
 }
 
-/* Splits at white space, which it drops, and makes each punctuation mark a piece of its own. */
+/* Cuts as BertPreTokenizer: at white space, which it drops, and around each punctuation mark, which
+ * becomes a piece. */
 static clv_code cut_words(const clv_token_step *s, clv_encoding *e, size_t next,
                           clv_token_piece piece, clv_err *err) {
   (void)s;
-  for (size_t at = 0, word = 0, n; at <= piece.len; at += n) {
+  for (size_t at = 0, word_begin = 0, n; at <= piece.len; at += n) {
     uint32_t c = ' ';
     n = at < piece.len ? clv_utf8_decode(piece.text + at, piece.len - at, &c) : 1;
-    bool space = clv_char_is_space(c), alone = clv_char_is_punctuation(c);
-    if (!space && !alone) continue;
-    CLV_TRY(encode_part(e, next, piece, word, at, err));
-    if (alone) CLV_TRY(encode_part(e, next, piece, at, at + n, err));
-    word = at + n;
+    bool is_space = clv_char_is_space(c), is_punctuation = clv_char_is_punctuation(c);
+    if (!is_space && !is_punctuation) continue;
+    CLV_TRY(encode_part(e, next, piece, word_begin, at, err));
+    if (is_punctuation) CLV_TRY(encode_part(e, next, piece, at, at + n, err));
+    word_begin = at + n;
   }
   return CLV_OK;
 }
 
+/* Returns the class of a character in \w+|[^\w\s]+: 0: white space, 1: \w, 2: any other. ret_n:
+ * receives the bytes of the character. */
 static int class_of(clv_token_piece piece, size_t at, size_t *ret_n) {
   uint32_t c = 0;
   *ret_n = clv_utf8_decode(piece.text + at, piece.len - at, &c);
   return clv_char_is_word(c) ? 1 : clv_char_is_space(c) ? 0 : 2;
 }
 
-/* Matches \w+|[^\w\s]+ and drops white space. */
+/* Cuts as Whitespace: the matches of \w+|[^\w\s]+ become pieces, white space is dropped. */
 static clv_code cut_classes(const clv_token_step *s, clv_encoding *e, size_t next,
                             clv_token_piece piece, clv_err *err) {
   (void)s;
@@ -176,13 +185,18 @@ static clv_code cut_classes(const clv_token_step *s, clv_encoding *e, size_t nex
   return CLV_OK;
 }
 
+/* prepend_scheme of Metaspace. FIRST: the replacement is put only before the first piece. */
 enum { PREPEND_ALWAYS, PREPEND_NEVER, PREPEND_FIRST };
 
+/* Appends a piece to *ret with its spaces replaced by s->bytes, and s->bytes before it if the
+ * scheme s->choice says so and the piece does not begin with it. */
 static clv_code put_metaspaces(const clv_token_step *s, clv_token_piece piece, clv_bytes *ret,
                                clv_err *err) {
-  bool begins = piece.text[0] == ' ' ||
-                (piece.len >= s->bytes.len && memcmp(piece.text, s->bytes.data, s->bytes.len) == 0);
-  if (!begins && (s->choice == PREPEND_ALWAYS || (s->choice == PREPEND_FIRST && piece.is_first)))
+  bool begins_with_it =
+      piece.text[0] == ' ' ||
+      (piece.len >= s->bytes.len && memcmp(piece.text, s->bytes.data, s->bytes.len) == 0);
+  if (!begins_with_it &&
+      (s->choice == PREPEND_ALWAYS || (s->choice == PREPEND_FIRST && piece.is_first)))
     clv_bytes_add(ret, s->bytes.data, s->bytes.len);
   for (size_t at = 0; at < piece.len;) {
     const char *space = memchr(piece.text + at, ' ', piece.len - at);
@@ -204,6 +218,7 @@ static clv_code cut_at_metaspaces(const clv_token_step *s, clv_encoding *e, size
                         : clv_pieces_encode(e, next, all, err);
 }
 
+/* Cuts as ByteLevel. The model converts the bytes of a piece to tokens. */
 static clv_code cut_bytes(const clv_token_step *s, clv_encoding *e, size_t next,
                           clv_token_piece piece, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes spaced = {0};
@@ -220,7 +235,7 @@ static clv_code cut_bytes(const clv_token_step *s, clv_encoding *e, size_t next,
 
 clv_token_step clv_bert_pre_tokenizer(void) { return (clv_token_step){.cut = cut_words}; }
 
-/* ---- the section of the file ----------------------------------------------------------------- */
+/* ---- reading the section `pre_tokenizer` ----------------------------------------------------- */
 
 static const char gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -233,16 +248,17 @@ static const char qwen2_pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* A step that is being read, with the places of values that are more than a row of a table. */
+/* A step while it is read, and the position of a value that a row of the key table cannot describe:
+ * that of pattern, or in finish_split that of String. */
 typedef struct reading {
   clv_token_step step;
-  clv_json at; /* of the value of pattern or pretokenizers */
+  clv_json at;
 } reading;
 
 static clv_code check_text(clv_token_file *f, const clv_bytes *b, clv_err *err) {
-  if (b->len && b->len <= CLV_TOKEN_STEP_BYTES) return CLV_OK;
+  if (b->len && b->len <= CLV_TOKEN_MAX_STEP_BYTES) return CLV_OK;
   return clv_json_fail(&f->j, f->j.at, err, "a text of a step has %zu bytes, expected 1 to %d",
-                       b->len, CLV_TOKEN_STEP_BYTES);
+                       b->len, CLV_TOKEN_MAX_STEP_BYTES);
 }
 
 static clv_code check_character(clv_token_file *f, const clv_bytes *b, clv_err *err) {
@@ -283,7 +299,8 @@ static clv_code finish_split(clv_token_file *f, reading *r, clv_err *err) {
   return check_text(f, &r->step.bytes, err);
 }
 
-/* Files of former versions have add_prefix_space in place of prepend_scheme. */
+/* Checks a Metaspace. Files of former versions of the library have add_prefix_space instead of
+ * prepend_scheme. */
 static clv_code finish_metaspace(clv_token_file *f, reading *r, clv_err *err) {
   CLV_TRY(check_character(f, &r->step.bytes, err));
   if (r->step.choice == PREPEND_FIRST && !clv_normalizer_keeps_offsets(f->t))
@@ -299,7 +316,8 @@ static clv_code finish_delimiter(clv_token_file *f, reading *r, clv_err *err) {
   return check_character(f, &r->step.bytes, err);
 }
 
-/* With individual_digits each digit is a piece, else each run of digits. */
+/* Sets the behavior of Digits: with individual_digits each digit is a piece, else each run of
+ * digits. */
 static clv_code finish_digits(clv_token_file *f, reading *r, clv_err *err) {
   (void)f;
   (void)err;
@@ -324,7 +342,7 @@ static const clv_file_key bytes_keys[] = {
     {.name = "type"},
     {.name = "add_prefix_space", .kind = CLV_KEY_FLAG, .offset = STEP(flags[PREPENDS])},
     {.name = "use_regex", .kind = CLV_KEY_FLAG, .offset = STEP(flags[CUTS]), .is_optional = true},
-    {.name = "trim_offsets", .is_optional = true}}; /* there are no offsets */
+    {.name = "trim_offsets", .is_optional = true}}; /* skipped, because tokens have no offsets */
 static const clv_file_key split_keys[] = {
     {.name = "type"},
     {.name = "pattern", .kind = CLV_KEY_AT, .offset = AT},
@@ -344,7 +362,7 @@ static const clv_file_key metaspace_keys[] = {
      .kind = CLV_KEY_FLAG,
      .offset = STEP(flags[PREPENDS]),
      .is_optional = true},
-    /* the replacement as a text, from former versions */
+    /* skipped: a copy of `replacement` in files of former versions of the library */
     {.name = "str_rep", .is_optional = true},
     {.name = "split", .kind = CLV_KEY_FLAG, .offset = STEP(flags[CUTS]), .is_optional = true}};
 static const clv_file_key digits_keys[] = {
@@ -358,10 +376,11 @@ static const clv_file_key delimiter_keys[] = {
 static const struct {
   const char *name;
   clv_cut_piece cut;
-  const clv_file_key *keys; /* [n_keys] of a reading */
+  const clv_file_key *keys; /* [n_keys] read into a `reading` */
   size_t n_keys;
-  clv_code (*finish)(clv_token_file *f, reading *r, clv_err *err); /* after its keys; or NULL */
-  /* values of the members of clv_token_step before the keys are read */
+  /* called after the keys are read; NULL: nothing more to read */
+  clv_code (*finish)(clv_token_file *f, reading *r, clv_err *err);
+  /* defaults of the members of clv_token_step, for keys that the file lacks */
   size_t choice;
   bool flags[3];
 } types[] = {
@@ -396,8 +415,9 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   size_t i = 0;
   while (i < CLV_COUNT(types) && !clv_token_file_text_equals(f, types[i].name)) i++;
   if (i == CLV_COUNT(types)) return refuse_type(f, at, err);
-  if (t->n_pre_tokenizer == CLV_TOKEN_STEPS)
-    return clv_json_fail(&f->j, at, err, "a pre_tokenizer has more than %d steps", CLV_TOKEN_STEPS);
+  if (t->n_pre_tokenizer == CLV_TOKEN_MAX_STEPS)
+    return clv_json_fail(&f->j, at, err, "a pre_tokenizer has more than %d steps",
+                         CLV_TOKEN_MAX_STEPS);
   if (clv_pre_tokenizer_is_byte_level(t))
     return clv_json_fail(&f->j, at, err, "ByteLevel is the last step of a pre_tokenizer");
   reading r = {.step = {.cut = types[i].cut, .choice = types[i].choice}};
@@ -411,7 +431,8 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   return code;
 }
 
-/* A Sequence within a Sequence is the same steps in a row. */
+/* Appends the steps of the section. Calls itself for each step of a Sequence, so a Sequence within
+ * a Sequence adds its steps in order. */
 clv_code clv_read_pre_tokenizer(clv_token_file *f, clv_err *err) {
   static const clv_file_key keys[] = {{.name = "type"},
                                       {.name = "pretokenizers", .kind = CLV_KEY_AT, .offset = 0}};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The patterns that cut a text into pieces before byte-level BPE, matched without a regex library.
- * Alternatives are tried in the order of the pattern, and each matches as much as it can.
+ * Matches the regular expressions that cut a text into pieces before byte-level BPE, without a
+ * regex library. The alternatives of an expression are tried in order, and each matches as many
+ * characters as it can.
  * GPT-2: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  * Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
  *          ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
@@ -9,6 +10,7 @@
  */
 #include "master/tokens/tokens_int.h"
 
+/* A text that is searched. */
 typedef struct clv_cursor_text {
   const char *text;
   size_t len;
@@ -23,34 +25,36 @@ static uint32_t decode_at(const clv_cursor_text *c, size_t at, size_t *ret_next)
   return point;
 }
 
+/* True for a character that is no space, letter or number. */
 static bool is_other(uint32_t c) {
   return !clv_char_is_space(c) && !clv_char_is_letter(c) && !clv_char_is_number(c);
 }
 
 static bool is_line_end(uint32_t c) { return c == '\r' || c == '\n'; }
 
-/* Returns the end of the run of characters for which of() is true that begins at `at`; at most
- * `most` characters. */
-static size_t end_of_run(const clv_cursor_text *c, size_t at, bool (*of)(uint32_t), size_t most) {
-  for (size_t next; most-- && at < c->len && of(decode_at(c, at, &next)); at = next) {
+/* Returns the end of the longest run of characters at `at` for which is_in_class() is true; at most
+ * max_chars characters. */
+static size_t end_of_run(const clv_cursor_text *c, size_t at, bool (*is_in_class)(uint32_t),
+                         size_t max_chars) {
+  for (size_t next; max_chars-- && at < c->len && is_in_class(decode_at(c, at, &next)); at = next) {
   }
   return at;
 }
 
-static bool matches_letter(uint32_t c, char letter, bool any_case) {
+static bool matches_letter(uint32_t c, char letter, bool ignores_case) {
   if (c == (uint32_t)letter) return true;
-  if (!any_case) return false;
+  if (!ignores_case) return false;
   return c == (uint32_t)(letter - 'a' + 'A') || (letter == 's' && c == 0x17f);
 }
 
 /* Returns the end of a contraction such as 's at `from`; 0: there is none. */
-static size_t end_of_contraction(const clv_cursor_text *c, size_t from, bool any_case) {
+static size_t end_of_contraction(const clv_cursor_text *c, size_t from, bool ignores_case) {
   static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
   if (c->text[from] != '\'') return 0;
   for (size_t i = 0; i < CLV_COUNT(endings); i++) {
     size_t at = from + 1, next = at;
     const char *e = endings[i];
-    while (*e && at < c->len && matches_letter(decode_at(c, at, &next), *e, any_case)) {
+    while (*e && at < c->len && matches_letter(decode_at(c, at, &next), *e, ignores_case)) {
       at = next;
       e++;
     }
@@ -69,6 +73,7 @@ static size_t end_of_spaces(const clv_cursor_text *c, size_t from) {
   return end == c->len || last == from ? end : last;
 }
 
+/* Returns the end of the piece at `from` by the expression of GPT-2. */
 static size_t end_of_gpt2_piece(const clv_cursor_text *c, size_t from) {
   static bool (*const kinds[])(uint32_t) = {clv_char_is_letter, clv_char_is_number, is_other};
   size_t end = end_of_contraction(c, from, false), at = from + (c->text[from] == ' ');
@@ -86,7 +91,8 @@ static size_t end_of_lines(const clv_cursor_text *c, size_t from) {
   return end > from ? end : 0;
 }
 
-static size_t end_of_words(const clv_cursor_text *c, size_t from) {
+/* Matches [^\r\n\p{L}\p{N}]?\p{L}+; 0: there is none. */
+static size_t end_of_word(const clv_cursor_text *c, size_t from) {
   size_t at = from;
   uint32_t first = decode_at(c, from, &at);
   if (is_line_end(first) || clv_char_is_number(first)) return 0;
@@ -95,10 +101,12 @@ static size_t end_of_words(const clv_cursor_text *c, size_t from) {
   return end > at ? end : 0;
 }
 
-static size_t end_of_llama3_piece(const clv_cursor_text *c, size_t from, size_t digits) {
+/* Returns the end of the piece at `from` by the expression of Llama 3. max_digits: most characters
+ * of its third alternative, \p{N}. */
+static size_t end_of_llama3_piece(const clv_cursor_text *c, size_t from, size_t max_digits) {
   size_t end = end_of_contraction(c, from, true), at = from + (c->text[from] == ' ');
-  if (end || (end = end_of_words(c, from))) return end;
-  if ((end = end_of_run(c, from, clv_char_is_number, digits)) > from) return end;
+  if (end || (end = end_of_word(c, from))) return end;
+  if ((end = end_of_run(c, from, clv_char_is_number, max_digits)) > from) return end;
   if ((end = end_of_run(c, at, is_other, SIZE_MAX)) > at)
     return end_of_run(c, end, is_line_end, SIZE_MAX);
   return (end = end_of_lines(c, from)) ? end : end_of_spaces(c, from);

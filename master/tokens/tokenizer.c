@@ -1,29 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The steps that all tokenizers share. clv_tokenizer_encode cuts a text at added tokens, first in
- * the original text, then in the normalised text, and encodes the parts in between.
+ * The steps that all tokenizers share. clv_tokenizer_encode cuts the original text at the added
+ * tokens in it. It normalises each part between them, cuts this part at the added tokens of
+ * normalised text, and encodes the parts that remain.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/tokens/tokens_int.h"
 
-/* Encodes the text between added tokens, for encode_between_added. */
+/* Encodes a part of a text that has no added token. */
 typedef clv_code (*encode_between)(clv_encoding *e, clv_token_piece piece, clv_err *err);
 
+/* Appends the added tokens that `piece` has, and calls `between` for each part between them. */
 static clv_code encode_between_added(clv_encoding *e, const clv_vocab *added,
                                      encode_between between, clv_token_piece piece, clv_err *err) {
-  clv_added_token_match hit = {0};
+  clv_added_token_match match = {0};
   const char *text = piece.text;
-  size_t taken = 0, len = piece.len;
+  size_t prev_end = 0, len = piece.len;
   if (!len) return CLV_OK;
-  for (; clv_added_token_find(added, text, len, hit.next, taken, &hit); taken = hit.end) {
-    clv_token_piece part = {text + taken, hit.start - taken, piece.is_first && !taken};
-    if (hit.start > taken) CLV_TRY(between(e, part, err));
-    CLV_TRY(clv_ids_add(e->out, hit.id, err));
+  for (; clv_added_token_find(added, text, len, match.next, prev_end, &match);
+       prev_end = match.end) {
+    clv_token_piece part = {text + prev_end, match.start - prev_end, piece.is_first && !prev_end};
+    if (match.start > prev_end) CLV_TRY(between(e, part, err));
+    CLV_TRY(clv_ids_add(e->out, match.id, err));
   }
-  clv_token_piece rest = {text + taken, len - taken, piece.is_first && !taken};
-  return taken < len ? between(e, rest, err) : CLV_OK;
+  clv_token_piece rest = {text + prev_end, len - prev_end, piece.is_first && !prev_end};
+  return prev_end < len ? between(e, rest, err) : CLV_OK;
 }
 
 static clv_code encode_pieces(clv_encoding *e, clv_token_piece piece, clv_err *err) {
@@ -39,7 +42,7 @@ static clv_code encode_raw(clv_encoding *e, clv_token_piece piece, clv_err *err)
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   if (!e->t->n_normalizer) return encode_normalised(e, piece, err);
   CLV_TRY(clv_codepoints_from_utf8(&p, piece.text, piece.len, err));
-  p.most = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
+  p.max_n = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
   CLV_TRY(clv_tokenizer_normalize(e->t, &p, err));
   CLV_TRY(clv_codepoints_to_utf8(&p, &b, err));
   return encode_normalised(e, (clv_token_piece){b.data, b.len, piece.is_first}, err);
@@ -63,22 +66,22 @@ clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t l
 }
 
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token) {
-  const clv_vocab *all[] = {&t->vocab, &t->added};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) {
-    const clv_vocab_entry *e = clv_vocab_find(all[i], token, strlen(token));
+  const clv_vocab *vocabs[] = {&t->vocab, &t->added};
+  for (size_t i = 0; i < CLV_COUNT(vocabs); i++) {
+    const clv_vocab_entry *e = clv_vocab_find(vocabs[i], token, strlen(token));
     if (e) return e->id;
   }
   return -1;
 }
 
 clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t) {
-  return (clv_tokenizer_ends){t->before, t->after, t->filler, t->most};
+  return (clv_tokenizer_ends){t->before, t->after, t->pad_id, t->max_tokens};
 }
 
 int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t) {
-  const clv_vocab *all[] = {&t->vocab, &t->added};
-  int32_t most = -1;
-  for (size_t i = 0; i < CLV_COUNT(all); i++)
-    if (all[i]->n) most = CLV_MAX(most, all[i]->most);
-  return most + 1;
+  const clv_vocab *vocabs[] = {&t->vocab, &t->added};
+  int32_t max_id = -1;
+  for (size_t i = 0; i < CLV_COUNT(vocabs); i++)
+    if (vocabs[i]->n) max_id = CLV_MAX(max_id, vocabs[i]->max_id);
+  return max_id + 1;
 }

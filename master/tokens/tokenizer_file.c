@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a tokenizer.json, as Hugging Face's tokenizers write it: clv_tokenizer_parse_json. The keys
- * of the file come in any order, so their places are kept and the sections are read in the order
- * that they need.
+ * Reads a tokenizer.json, as Hugging Face's tokenizers write it (clv_tokenizer_parse_json). The
+ * keys of the file come in any order, but some sections need others to be read first. So the
+ * positions of all sections are found first, and then they are read in the order of the table
+ * `readers`.
  */
 #include "master/tokens/tokenizer_file_int.h"
 
-/* Places of the sections. */
+/* Positions of the sections in the file; text is NULL if the file lacks one. version: 0, the index
+ * in `versions`. */
 typedef struct sections {
   clv_json normalizer, pre_tokenizer, model, added_tokens, post_processor, truncation, padding;
   size_t version;
@@ -33,9 +35,11 @@ static const clv_file_key keys[] = {
      .is_optional = true},
     {.name = "truncation", .kind = CLV_KEY_AT, .offset = AT(truncation), .is_optional = true},
     {.name = "padding", .kind = CLV_KEY_AT, .offset = AT(padding), .is_optional = true},
-    /* matters only for decoding */
+    /* skipped, because it only matters for converting tokens to text */
     {.name = "decoder", .is_optional = true}};
 
+/* Readers of the sections, in the order in which they are called. at: offset of the section's
+ * position in `sections`. */
 static const struct {
   size_t at;
   clv_code (*read)(clv_token_file *f, clv_err *err);
@@ -58,7 +62,7 @@ static clv_code read_file(clv_token_file *f, clv_err *err) {
     f->j = *at;
     CLV_TRY(readers[i].read(f, err));
   }
-  if (CLV_MAX(CLV_MAX(t->before, t->after), t->filler) < clv_tokenizer_vocab_size(t)) return CLV_OK;
+  if (CLV_MAX(CLV_MAX(t->before, t->after), t->pad_id) < clv_tokenizer_vocab_size(t)) return CLV_OK;
   return clv_json_fail(&f->j, 0, err, "post_processor or padding has a number that no token has");
 }
 

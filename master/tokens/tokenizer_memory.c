@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Allocation of tokenizers and of lists of token ids.
+ * Allocates and frees tokenizers, lists of token ids and the scratch memory of an encoding.
  */
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 
 clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
-  (*ret)->unknown = (*ret)->before = (*ret)->after = (*ret)->filler = -1;
+  (*ret)->unknown = (*ret)->before = (*ret)->after = (*ret)->pad_id = -1;
   return CLV_OK;
 }
 
@@ -26,7 +26,7 @@ void clv_tokenizer_free(clv_tokenizer *t) {
   clv_vocab_done(&t->added);
   clv_vocab_done(&t->raw_added);
   clv_vocab_done(&t->normalised_added);
-  for (size_t i = 0; i < CLV_TOKEN_STEPS; i++) {
+  for (size_t i = 0; i < CLV_TOKEN_MAX_STEPS; i++) {
     clv_token_step_done(&t->normalizer[i]);
     clv_token_step_done(&t->pre_tokenizer[i]);
   }
@@ -67,20 +67,20 @@ void clv_encoding_done(clv_encoding *e) {
   *e = (clv_encoding){0};
 }
 
-clv_code clv_encoding_make_room(clv_encoding *e, size_t n, clv_err *err) {
+clv_code clv_encoding_reserve(clv_encoding *e, size_t n, clv_err *err) {
   bool is_unigram = e->t->scores != NULL;
-  if (n <= e->room) return CLV_OK;
+  if (n <= e->capacity) return CLV_OK;
   free(e->symbols);
   free(e->heap);
   free(e->paths);
   e->symbols = NULL;
   e->heap = NULL;
   e->paths = NULL;
-  e->room = 0;
+  e->capacity = 0;
   if (is_unigram) CLV_TRY(clv_alloc(n, sizeof *e->paths, &e->paths, err));
   if (!is_unigram) CLV_TRY(clv_alloc(n, sizeof *e->symbols, &e->symbols, err));
   /* the heap needs room for 3 n pairs, because each join pushes at most two */
   if (!is_unigram) CLV_TRY(clv_alloc(n, 3 * sizeof *e->heap, &e->heap, err));
-  e->room = n;
+  e->capacity = n;
   return CLV_OK;
 }

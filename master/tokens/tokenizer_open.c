@@ -10,11 +10,10 @@ clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *optio
                             clv_tokenizer **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t n = strlen(path);
-  CLV_TRY(clv_file_read(path, CLV_TOKENS_MAX_FILE, &text, err));
+  CLV_TRY(clv_file_read(path, CLV_TOKENS_MAX_FILE_BYTES, &text, err));
   const char *from = text.len ? text.data : "";
-  /* bytes of a byte order mark at the beginning */
-  size_t mark = strncmp(from, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+  size_t bom_len = strncmp(from, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
   if (n > 5 && strcmp(path + n - 5, ".json") == 0)
-    return clv_tokenizer_parse_json(from + mark, text.len - mark, path, ret, err);
-  return clv_wordpiece_parse(from + mark, text.len - mark, path, options, ret, err);
+    return clv_tokenizer_parse_json(from + bom_len, text.len - bom_len, path, ret, err);
+  return clv_wordpiece_parse(from + bom_len, text.len - bom_len, path, options, ret, err);
 }

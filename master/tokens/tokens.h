@@ -7,7 +7,8 @@
  * dataset and encodes each text with it.
  *
  * Files are untrusted: all sizes have limits, and errors name line and column. Ownership: a
- * tokenizer copies what it needs. Threads: it does not change, so many threads may use it.
+ * tokenizer keeps no pointers to its file's text. Threads: an open tokenizer does not change, so
+ * many threads may use it.
  */
 #ifndef CLEAVE_TOKENS_H
 #define CLEAVE_TOKENS_H
@@ -19,9 +20,9 @@ extern "C" {
 #endif
 
 enum {
-  CLV_TOKENS_MAX_FILE = 64 << 20, /* most bytes of a tokenizer file */
-  CLV_TOKENS_MAX_TOKEN = 1024,    /* most bytes of a token */
-  CLV_TOKENS_MAX_ID = 4 << 20,    /* token ids are below this number */
+  CLV_TOKENS_MAX_FILE_BYTES = 64 << 20, /* of a tokenizer file */
+  CLV_TOKENS_MAX_TOKEN_BYTES = 1024,    /* of the text of a token */
+  CLV_TOKENS_MAX_ID = 4 << 20,          /* token ids are below this number */
 };
 
 typedef enum clv_accents {
@@ -30,16 +31,17 @@ typedef enum clv_accents {
   CLV_ACCENTS_STRIP,
 } clv_accents;
 
-/* Options of WordPiece. A tokenizer.json has its own options. */
+/* Options of a vocab.txt. A tokenizer.json has its own options. */
 typedef struct clv_tokenizer_options {
-  bool keep_case;
+  bool keep_case; /* false: the text is converted to lower case */
   clv_accents accents;
 } clv_tokenizer_options;
 
 typedef struct clv_tokenizer clv_tokenizer;
 
-/* Opens a tokenizer: *.json is a tokenizer.json, any other name is a WordPiece vocabulary with one
- * piece a line. All errors name the file; CLV_INVALID and CLV_EXHAUSTED also line and column. */
+/* Opens a tokenizer. A file whose name ends with .json is read as a tokenizer.json, any other file
+ * as a WordPiece vocabulary with one token per line. All errors name the file; CLV_INVALID and
+ * CLV_EXHAUSTED also line and column. */
 clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *options,
                             clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_tokenizer_open, but the contents of the file are in memory. `label` replaces the file name
@@ -54,16 +56,16 @@ void clv_tokenizer_freep(clv_tokenizer **t);
 
 /* A growing list of token ids. Zero-initialise; release with clv_ids_done. */
 typedef struct clv_ids {
-  int32_t *at;
+  int32_t *at; /* [n], with capacity cap */
   size_t n, cap;
 } clv_ids;
 
 void clv_ids_done(clv_ids *ids);
 clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) CLV_USE_RESULT;
 
-/* Appends the tokens of a text, without those of clv_tokenizer_ends. CLV_INVALID: the text is not
- * UTF-8; the message names the byte. CLV_EXHAUSTED: the normalizer of the file makes more than 64
- * characters of each, and 4096 more. */
+/* Appends the token ids of a text, without the tokens of clv_tokenizer_ends. CLV_INVALID: the text
+ * is not UTF-8; the message names the byte. CLV_EXHAUSTED: the normalised text has more than
+ * 64 n + 4096 characters, with n characters of the original text. */
 clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -71,10 +73,10 @@ clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t l
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token);
 /* Settings of a tokenizer.json for the ends of a text (post_processor, padding, truncation). */
 typedef struct clv_tokenizer_ends {
-  int32_t before, after; /* tokens before and after a text; -1: none */
-  int32_t filler;        /* token that pads a row; -1: not given */
+  int32_t before, after; /* ids of the tokens put before and after each text; -1: none */
+  int32_t pad_id;        /* id of the token that fills a row; -1: the file has no padding */
   /* most tokens of a text including those before and after it; 0: no limit */
-  int64_t most;
+  int64_t max_tokens;
 } clv_tokenizer_ends;
 clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t);
 /* Returns one more than the largest token id. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Types and functions that the files of master/tokens share: classes of characters, texts as code
- * points, a vocabulary with prefix search, and added tokens, which are found in raw text.
+ * points, a vocabulary with prefix search, added tokens, the steps of normalizers and
+ * pre_tokenizers, and the models.
  */
 #ifndef CLEAVE_TOKENS_INT_H
 #define CLEAVE_TOKENS_INT_H
@@ -15,7 +16,7 @@
 bool clv_char_is_space(uint32_t c);
 bool clv_char_is_letter(uint32_t c);
 bool clv_char_is_number(uint32_t c);
-/* True for punctuation as BERT defines it: ASCII symbols count, too. */
+/* True for punctuation as BERT defines it, which includes ASCII symbols such as $ and +. */
 bool clv_char_is_punctuation(uint32_t c);
 /* True for control characters as BERT defines them: controls, formats and private use, but not tab
  * and line ends. */
@@ -23,14 +24,14 @@ bool clv_char_is_control(uint32_t c);
 bool clv_char_is_cjk(uint32_t c);
 bool clv_char_is_mark(uint32_t c);     /* true for a mark without a width (category Mn) */
 bool clv_char_is_any_mark(uint32_t c); /* true for a mark (categories Mn, Mc, Me) */
-/* True for a character of a word: class \w of regular expressions. */
+/* True for a character that \w of regular expressions matches. */
 bool clv_char_is_word(uint32_t c);
 
 /* A growing list of code points. */
 typedef struct clv_codepoints {
-  int32_t *at;
+  int32_t *at; /* [n], with capacity cap */
   size_t n, cap;
-  size_t most; /* most code points that the list may have; 0: no limit */
+  size_t max_n; /* limit of n; 0: no limit */
 } clv_codepoints;
 
 void clv_codepoints_done(clv_codepoints *p);
@@ -42,62 +43,69 @@ void clv_codepoint_to_utf8(uint32_t c, clv_bytes *out);
 /* Appends the list in UTF-8. */
 clv_code clv_codepoints_to_utf8(const clv_codepoints *p, clv_bytes *out,
                                 clv_err *err) CLV_USE_RESULT;
-/* Replaces *p by *by, and releases the former list. */
+/* Moves *by to *p: releases the former list *p, and leaves *by empty. */
 void clv_codepoints_take(clv_codepoints *p, clv_codepoints *by);
 /* Converts a character to lower case. Returns the number of code points in ret, 1 or 2. */
 size_t clv_codepoint_lower(uint32_t c, uint32_t ret[2]);
 
-/* Convert the list to NFD and to NFC; with is_compat to NFKD and to NFKC. A run of n marks is
- * sorted in O(n log n). */
+/* Convert a text to the Unicode normal form NFD (decompose) or NFC (compose); with is_compat to
+ * NFKD or NFKC. Combining marks are sorted in O(n log n). */
 clv_code clv_codepoints_decompose(clv_codepoints *p, bool is_compat, clv_err *err) CLV_USE_RESULT;
 clv_code clv_codepoints_compose(clv_codepoints *p, bool is_compat, clv_err *err) CLV_USE_RESULT;
-/* True if a grapheme cluster ends between two characters. *state: 0 at the beginning of a text. */
+/* True if a grapheme cluster ends between two neighbouring characters. Call it for each pair of
+ * neighbours of a text in order, with *state 0 before the first. */
 bool clv_char_breaks_grapheme(uint32_t before, uint32_t after, int32_t *state);
 
 /* ---- vocabulary (vocab.c) -------------------------------------------------------------------- */
 
 typedef struct clv_vocab_entry {
-  uint32_t offset, len; /* position of the token's text in clv_vocab.text */
+  uint32_t offset, len; /* byte range of the token's text in clv_vocab.text */
   int32_t id;
-  uint32_t place; /* line, or byte, of the token in the file, for messages */
-  uint8_t flags;  /* set of CLV_ADDED_... bits */
+  uint32_t file_position; /* for errors: line of a vocab.txt, or byte of a tokenizer.json */
+  uint8_t flags;          /* of an added token: set of CLV_ADDED_... bits */
 } clv_vocab_entry;
 
-/* The prefixes of all tokens as a tree, level by level: node 0 is the empty prefix, and the
- * children of node i are the nodes first[i]..first[i + 1] - 1, sorted by label. */
+/* Tree (trie) of the prefixes of all tokens; a node is a prefix. The nodes are stored level by
+ * level: node 0 is the empty prefix, and the children of node i are the nodes first_child[i] to
+ * first_child[i + 1] - 1, sorted by label. */
 typedef struct clv_prefix_tree {
-  uint32_t *first; /* [n + 1] */
+  uint32_t *first_child; /* [n + 1] */
   uint32_t *entry; /* [n] index of the token that equals the prefix; UINT32_MAX: there is none */
   uint8_t *label;  /* [n] last byte of the prefix */
-  size_t n;
+  size_t n;        /* number of nodes; 0: no tree was made */
 } clv_prefix_tree;
 
-/* A list of tokens, sorted by text, so that a search is fast for any choice of tokens. */
+/* A list of tokens. After clv_vocab_sort it is sorted by text, so a search is fast for any contents
+ * of a file, which a hash table is not. */
 typedef struct clv_vocab {
-  clv_bytes text;
-  clv_vocab_entry *entries;
+  clv_bytes text;           /* texts of all tokens, one after the other */
+  clv_vocab_entry *entries; /* [n], with capacity cap */
   size_t n, cap;
-  int32_t most;         /* largest token id; -1: the list has no tokens */
-  clv_prefix_tree tree; /* n is 0: a prefix search looks into the sorted list */
+  int32_t max_id;       /* largest token id; -1: the list has no tokens */
+  clv_prefix_tree tree; /* if its n is 0, a prefix search uses the sorted list */
 } clv_vocab;
 
 void clv_vocab_done(clv_vocab *v);
-clv_code clv_vocab_add(clv_vocab *v, const char *text, size_t len, int32_t id, uint32_t place,
-                       uint8_t flags, clv_err *err) CLV_USE_RESULT;
+/* Appends a token; copies its text. */
+clv_code clv_vocab_add(clv_vocab *v, const char *text, size_t len, int32_t id,
+                       uint32_t file_position, uint8_t flags, clv_err *err) CLV_USE_RESULT;
 /* Sorts the list. Call it after the last clv_vocab_add, before the functions below. False: a token
- * occurs twice; ret_twice receives both entries in the order of the file. */
-bool clv_vocab_sort(clv_vocab *v, clv_vocab_entry ret_twice[2]);
+ * occurs twice; ret_duplicates receives both entries in the order of the file. */
+bool clv_vocab_sort(clv_vocab *v, clv_vocab_entry ret_duplicates[2]);
+/* Returns the token with this text; NULL: there is none. */
 const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size_t len);
 
-/* Makes the tree of prefixes of a sorted list, unless the texts have more bytes than
- * CLV_VOCAB_TREE_MAX_TEXT. A prefix search is several times as fast with it. */
+/* Makes v->tree of a sorted list, which speeds a prefix search up several times. Makes none if the
+ * texts have more than CLV_VOCAB_TREE_MAX_BYTES. */
 clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) CLV_USE_RESULT;
-enum { CLV_VOCAB_TREE_MAX_TEXT = 8 << 20 };
+enum { CLV_VOCAB_TREE_MAX_BYTES = 8 << 20 };
 
 /* State of a prefix search: the tokens that begin with the bytes given so far. */
 typedef struct clv_vocab_walk {
-  size_t low, high; /* low..high - 1: entries with this prefix, or the node of the tree */
-  uint32_t depth;   /* number of bytes of the prefix */
+  /* low..high - 1 are the entries with this prefix; with a tree, `low` is the node of the prefix
+   * and high is low + 1. If low is high, no token has the prefix. */
+  size_t low, high;
+  uint32_t depth; /* number of bytes of the prefix */
 } clv_vocab_walk;
 
 clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v);
@@ -108,56 +116,65 @@ const clv_vocab_entry *clv_vocab_walk_token(const clv_vocab *v, const clv_vocab_
 
 /* ---- tokens in raw text (added_tokens.c) ----------------------------------------------------- */
 
+/* Flags of an added token, each a key of its object in a tokenizer.json; then the most bytes that
+ * an added token may have. */
 enum {
-  CLV_ADDED_LSTRIP = 1,
-  CLV_ADDED_RSTRIP = 2,
-  CLV_ADDED_SINGLE_WORD = 4,
-  CLV_ADDED_NORMALIZED = 8,
-  CLV_ADDED_MAX_BYTES = 256 /* bytes */
+  CLV_ADDED_LSTRIP = 1,      /* white space before the token belongs to it */
+  CLV_ADDED_RSTRIP = 2,      /* white space after the token belongs to it */
+  CLV_ADDED_SINGLE_WORD = 4, /* found only if no word character is next to it */
+  CLV_ADDED_NORMALIZED = 8,  /* the token is found in normalised text, not in the original one */
+  CLV_ADDED_MAX_BYTES = 256
 };
 
 /* An added token that was found in a text. */
 typedef struct clv_added_token_match {
   /* range of bytes in the text, including the white space that the token strips */
   size_t start, end;
-  size_t next; /* byte where the search goes on */
+  size_t next; /* byte where the search for the next token begins */
   int32_t id;
-  size_t space_begin, space_end; /* white space that was stripped last */
+  size_t space_begin, space_end; /* range of white space that was stripped last after a token */
 } clv_added_token_match;
 
-/* Finds the first added token at or after `from`, the longest one at that position. `taken`: end of
- * the token before it, whose white space is not stripped again. *m: zeros for the first token of a
- * text, then the token before. */
+/* Finds the first added token at or after byte `from`, and the longest one if several begin there.
+ * prev_end: end of the token before, whose white space is not stripped again; 0 for the first.
+ * *m: zeros before the first token of a text, then the match before; receives the match. False:
+ * there is none. */
 bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
-                          size_t taken, clv_added_token_match *m);
+                          size_t prev_end, clv_added_token_match *m);
 
 /* ---- steps of a normalizer and of a pre_tokenizer -------------------------------------------- */
 
 enum {
-  CLV_TOKEN_STEPS = 16,         /* most steps of a normalizer, and of a pre_tokenizer */
-  CLV_TOKEN_STEP_BYTES = 256,   /* most bytes of a text of a step, such as what it looks for */
-  CLV_TOKEN_GROWTH = 64,        /* most characters that a normalizer makes of one */
-  CLV_TOKEN_GROWTH_FREE = 4096, /* characters that it may make of any text */
+  CLV_TOKEN_MAX_STEPS = 16,       /* of a normalizer, and of a pre_tokenizer */
+  CLV_TOKEN_MAX_STEP_BYTES = 256, /* of a text in a step, such as the text that it replaces */
+  /* a normalised text has at most CLV_TOKEN_GROWTH n + CLV_TOKEN_GROWTH_FREE characters, with n
+   * characters of the original text */
+  CLV_TOKEN_GROWTH = 64,
+  CLV_TOKEN_GROWTH_FREE = 4096,
 };
 
-/* The table of a Precompiled normalizer (charsmap.c): a double-array trie of texts of UTF-8, whose
- * values are offsets of texts that replace them. */
+/* The table of a Precompiled normalizer (charsmap.c): a double-array trie whose keys are short
+ * texts in UTF-8. The value of a key is the offset in `texts` of the text that replaces the key. */
 typedef struct clv_charsmap {
-  uint32_t *units; /* [n_units] */
+  uint32_t *units; /* [n_units] the trie */
   size_t n_units;
   clv_bytes texts; /* texts that end with NUL, one after the other */
 } clv_charsmap;
 
 void clv_charsmap_done(clv_charsmap *m);
-/* Reads a table of sentencepiece. *ret_wrong: why it is refused, static; NULL: it is read. */
+/* Reads a table as sentencepiece writes it. *ret_wrong: receives a static text that says why the
+ * table is invalid; NULL: it is valid, and *ret receives it. */
 clv_code clv_charsmap_parse(const clv_bytes *b, clv_charsmap *ret, const char **ret_wrong,
                             clv_err *err) CLV_USE_RESULT;
-/* Finds the shortest key that `text` begins with; text has at most CLV_CHARSMAP_KEY bytes. Returns
- * the text that replaces it; NULL: there is none. */
+/* Finds the shortest key that `text` begins with; len is at most CLV_CHARSMAP_KEY_BYTES. Returns
+ * the text that replaces the key; NULL: there is no such key. */
 const char *clv_charsmap_find(const clv_charsmap *m, const char *text, size_t len);
-enum { CLV_CHARSMAP_KEY = 5, CLV_CHARSMAP_TEXT = 256 }; /* bytes */
+/* Most bytes of a key that is found, and of a text that replaces a key. */
+enum { CLV_CHARSMAP_KEY_BYTES = 5, CLV_CHARSMAP_TEXT_BYTES = 256 };
 
-/* Behavior of a cut: which pieces its matches, and the parts between them, become. */
+/* How a cutting step makes pieces of its matches and of the parts between matches. ISOLATED: each
+ * is a piece. REMOVED: matches are dropped. MERGED_WITH_PREVIOUS, _NEXT: a match is joined to the
+ * part before or after it. CONTIGUOUS: adjacent matches are one piece. */
 typedef enum clv_split_behavior {
   CLV_SPLIT_ISOLATED,
   CLV_SPLIT_REMOVED,
@@ -173,48 +190,52 @@ typedef struct clv_encoding clv_encoding;
 typedef struct clv_token_piece {
   const char *text;
   size_t len;
-  bool is_first; /* begins where the text begins that clv_tokenizer_encode was given */
+  bool is_first; /* the piece begins at the first byte of the text of clv_tokenizer_encode */
 } clv_token_piece;
 
-/* Changes a text. */
+/* Normalises the text *p. */
 typedef clv_code (*clv_normalize)(const clv_token_step *s, clv_codepoints *p, clv_err *err);
-/* Cuts a piece, and gives its parts to clv_pieces_encode with the number of the next step. */
+/* Cuts a piece into parts, and calls clv_pieces_encode for each. next: index of the step that
+ * follows. */
 typedef clv_code (*clv_cut_piece)(const clv_token_step *s, clv_encoding *e, size_t next,
                                   clv_token_piece piece, clv_err *err);
 
 /* A step of a normalizer or of a pre_tokenizer. Each kind of step uses some members. */
 struct clv_token_step {
-  clv_normalize normalize;
-  clv_cut_piece cut;
-  bool flags[4];  /* the booleans of the step, in the order of its row */
+  clv_normalize normalize; /* of a normalizer; else NULL */
+  clv_cut_piece cut;       /* of a pre_tokenizer; else NULL */
+  bool flags[4];  /* booleans of the step, by the enum of the file: BERT_..., STRIPS_..., CUTS... */
   size_t pattern; /* of Split: its clv_token_pattern; of Replace: row of its regular expression */
-  size_t choice;  /* behavior of a cut, prepend_scheme of Metaspace */
-  clv_codepoints from, to; /* of a normalizer: text to look for, text to put */
-  clv_bytes bytes;         /* of a pre_tokenizer: text to look for, or to put */
-  clv_charsmap map;
+  /* clv_split_behavior of a cut, prepend_scheme of Metaspace, clv_accents of BertNormalizer */
+  size_t choice;
+  clv_codepoints from, to; /* of Replace: text to find, and its replacement; of Prepend: `to` */
+  clv_bytes bytes;  /* of a pre_tokenizer: text to cut at; of Metaspace: replacement of a space */
+  clv_charsmap map; /* of Precompiled */
 };
 
 /* Applies all steps of the normalizer. */
 clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p,
                                  clv_err *err) CLV_USE_RESULT;
-/* True if the normalizer keeps the number of characters before each character. */
+/* True if each step of the normalizer replaces one character by one character, or there is no step,
+ * so each character keeps its index in the text. */
 bool clv_normalizer_keeps_offsets(const clv_tokenizer *t);
 /* True if the pieces are for a byte-level model: the last step is ByteLevel. */
 bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t);
-/* Return the normalizer and pre_tokenizer steps of BERT, which a tokenizer read from a vocab.txt
- * uses. */
+/* Return the normalizer step and the pre_tokenizer step of BERT, which a tokenizer from a vocab.txt
+ * has. lowers: convert the text to lower case. */
 clv_token_step clv_bert_normalizer(bool lowers, clv_accents accents);
 clv_token_step clv_bert_pre_tokenizer(void);
 void clv_token_step_done(clv_token_step *s);
-/* Applies the steps of the pre_tokenizer from step number `step` on, and then the model. */
+/* Applies the steps of the pre_tokenizer from index `step` on, then the model, to a piece. */
 clv_code clv_pieces_encode(clv_encoding *e, size_t step, clv_token_piece piece,
                            clv_err *err) CLV_USE_RESULT;
 
 /* ---- tokenizers ------------------------------------------------------------------------------ */
 
+/* A row of the list of merges of BPE: the tokens left and right may be joined to the token id. */
 typedef struct clv_merge {
   int32_t left, right, id;
-  uint32_t rank;
+  uint32_t rank; /* index in the file's list; the smallest rank is joined first */
 } clv_merge;
 
 /* Patterns that clv_split_piece_end knows. */
@@ -226,37 +247,38 @@ typedef enum clv_token_pattern {
 
 enum { CLV_SYMBOL_NONE = -1 };
 
-/* A token of the piece that BPE encodes. A symbol is removed when it is joined to its left
- * neighbour. */
+/* A token of the piece that BPE encodes, in a doubly linked list. A symbol is removed from the list
+ * when it is joined to its left neighbour. */
 typedef struct clv_symbol {
-  int32_t id; /* token id; CLV_SYMBOL_NONE: the symbol was removed */
-  int64_t before, after;
+  int32_t id;            /* token id; CLV_SYMBOL_NONE: the symbol was removed */
+  int64_t before, after; /* indices of its neighbours; CLV_SYMBOL_NONE: none */
 } clv_symbol;
 
+/* Two neighbouring symbols that a merge may join, in the heap of BPE. */
 typedef struct clv_pair {
-  uint32_t rank;
-  int32_t id; /* token id of the joined pair */
-  int64_t at; /* index of the pair's left symbol */
+  uint32_t rank; /* rank of the merge */
+  int32_t id;    /* token id of the joined pair */
+  int64_t at;    /* index of the pair's left symbol */
 } clv_pair;
 
-/* Best tokens that end at a place of the piece that Unigram encodes. */
+/* Best sequence of tokens that ends at one byte position of the piece that Unigram encodes. */
 typedef struct clv_best_path {
-  double score;
-  size_t from; /* where the last of these tokens begins */
-  int32_t id;  /* the last of these tokens */
-  bool is_reached;
+  double score;    /* sum of the tokens' scores */
+  size_t from;     /* byte where the last of these tokens begins */
+  int32_t id;      /* id of the last of these tokens */
+  bool is_reached; /* there is such a sequence */
 } clv_best_path;
 
-/* Scratch memory of the models, reused for each piece, and where tokens go. One per call of
- * clv_tokenizer_encode. */
+/* A call of clv_tokenizer_encode: its output, and scratch memory that the model reuses for each
+ * piece. */
 struct clv_encoding {
   const clv_tokenizer *t;
-  clv_ids *out;
-  clv_symbol *symbols;  /* [room] of BPE */
-  clv_pair *heap;       /* [3 room] of BPE */
-  clv_best_path *paths; /* [room] of Unigram */
-  size_t room;
-  size_t n, waiting; /* number of symbols; number of pairs in the heap */
+  clv_ids *out;         /* receives the token ids */
+  clv_symbol *symbols;  /* [capacity] of BPE */
+  clv_pair *heap;       /* [3 capacity] of BPE */
+  clv_best_path *paths; /* [capacity] of Unigram */
+  size_t capacity;
+  size_t n_symbols, n_pairs; /* symbols in use; pairs in the heap */
 };
 
 typedef enum clv_token_model {
@@ -268,61 +290,64 @@ typedef enum clv_token_model {
 struct clv_tokenizer {
   clv_vocab vocab;
   clv_vocab added;            /* all added tokens, as the file spells them */
-  clv_vocab raw_added;        /* those to find in the original text */
-  clv_vocab normalised_added; /* normalised, those to find in the normalised text */
-  clv_token_step normalizer[CLV_TOKEN_STEPS], pre_tokenizer[CLV_TOKEN_STEPS];
-  size_t n_normalizer, n_pre_tokenizer; /* number of steps */
+  clv_vocab raw_added;        /* added tokens that are found in the original text */
+  clv_vocab normalised_added; /* normalised added tokens that are found in the normalised text */
+  clv_token_step normalizer[CLV_TOKEN_MAX_STEPS], pre_tokenizer[CLV_TOKEN_MAX_STEPS];
+  size_t n_normalizer, n_pre_tokenizer; /* numbers of steps */
   clv_token_model model;
-  int32_t unknown; /* id of the token for what is unknown; -1: there is none */
+  int32_t unknown; /* id of the token for unknown text, such as [UNK]; -1: there is none */
   /* WordPiece */
-  size_t max_word;            /* most characters of a word; longer words are unknown */
+  size_t max_word_chars;      /* longer words become the unknown token */
   clv_vocab_walk inside_word; /* state of a prefix search after continuing_subword_prefix */
   /* BPE */
   bool is_byte_level; /* symbols are bytes; else characters */
   /* a piece that is itself a token is not merged from symbols (key ignore_merges) */
   bool prefers_whole_piece;
-  bool fuses_unknown; /* neighbours that are unknown are one token */
+  bool fuses_unknown; /* neighbouring unknown characters become one token (key fuse_unk) */
   clv_merge *merges;  /* [n_merges] sorted by left, then right */
   size_t n_merges;
-  uint32_t *merges_of; /* [most token id + 2] index of the first merge whose left is this token */
+  /* [vocab.max_id + 2] index of the first merge whose left token has this id or a larger one */
+  uint32_t *merges_of;
   /* [256] token id of each byte: of byte-level BPE, or of byte_fallback; -1: none */
   int32_t byte_tokens[256];
   bool falls_back_to_bytes; /* unknown characters become their bytes (key byte_fallback) */
   /* Unigram */
-  double *scores; /* [token id] logarithm of its probability */
+  double *scores; /* [token id] logarithm of the token's probability */
   size_t n_scores;
-  double unknown_score;
-  int32_t before, after; /* tokens before and after a text (key post_processor); -1: none */
-  int32_t filler;        /* token that pads a row (key padding); -1: not given */
-  /* most tokens of a text including those before and after it (key truncation); 0: not given */
-  int64_t most;
+  double unknown_score; /* score of an unknown character */
+  /* all models: members of clv_tokenizer_ends, from the keys post_processor, padding, truncation */
+  int32_t before, after, pad_id;
+  int64_t max_tokens;
 };
 
 clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
-/* Makes room for the n symbols, or the n places, of a piece. */
-clv_code clv_encoding_make_room(clv_encoding *e, size_t n, clv_err *err) CLV_USE_RESULT;
+/* Allocates scratch memory for n symbols of BPE, or n positions of Unigram; keeps no contents. */
+clv_code clv_encoding_reserve(clv_encoding *e, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_encoding_done(clv_encoding *e);
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-/* Encodes a piece that the pre_tokenizer made. */
+/* Encodes a piece from the pre_tokenizer with the tokenizer's model. Appends the ids to e->out. */
 clv_code clv_model_encode(clv_encoding *e, const char *text, size_t len,
                           clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_wordpiece_encode(clv_encoding *e, const char *text, size_t len,
                               clv_err *err) CLV_USE_RESULT;
-/* Sets what WordPiece needs of the vocabulary: pieces within a word begin with `prefix`. */
+/* Sets t->inside_word. prefix: continuing_subword_prefix, with which tokens begin that continue a
+ * word, such as "##". */
 void clv_wordpiece_prepare(clv_tokenizer *t, const char *prefix, size_t len);
 clv_code clv_bpe_encode(clv_encoding *e, const char *text, size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_unigram_encode(clv_encoding *e, const char *text, size_t len,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Returns the end of the piece that begins at `from` < len (split.c). A piece has at least one
- * byte. */
+/* Returns the end of the piece that begins at byte `from`, which is less than len (split.c). A
+ * piece has at least one byte. */
 size_t clv_split_piece_end(clv_token_pattern pattern, const char *text, size_t len, size_t from);
 
-/* Returns the character that stands for a byte in the byte alphabet of GPT-2 (bpe.c). */
+/* Returns the character that represents a byte in vocabularies of byte-level BPE, as in GPT-2's
+ * (bpe.c). */
 uint32_t clv_byte_char(unsigned char byte);
+/* Returns the merge that joins two tokens; NULL: there is none. */
 const clv_merge *clv_merge_find(const clv_tokenizer *t, int32_t left, int32_t right);
 int clv_merge_compare(const void *a, const void *b); /* compares clv_merge by left, then right */
 

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unigram. Each token has a score, the logarithm of its probability, and a piece becomes the tokens
- * whose scores have the largest sum. Viterbi finds them: for each place, in order, the best sum of
- * tokens that end there. A character that is no token costs the lowest score less 10.
- * Source: Unigram of Hugging Face's tokenizers, whose order of additions decides between equal
- * sums.
+ * Encodes pieces by the Unigram model. Each token has a score, the logarithm of its probability. A
+ * piece becomes the sequence of tokens whose scores have the largest sum. The Viterbi algorithm
+ * finds it: for each byte position of the piece, in order, it keeps the best sequence that ends
+ * there. A character that is no token has the lowest score of the vocabulary minus 10.
+ * Source: Unigram of Hugging Face's tokenizers. Sums are added in its order, because the last bit
+ * of a sum may decide between two sequences.
  */
 #include <string.h>
 
 #include "master/tokens/tokens_int.h"
 
-/* Sets the best path to a place if a token that begins at `from` makes a better one. The first path
- * among equal ones stays. */
+/* Replaces the best path *to by one that ends with the token `id` from position `from`, if its
+ * score is larger. Of paths with equal scores the first is kept. */
 static void offer_path(clv_best_path *to, double score, size_t from, int32_t id) {
   if (to->is_reached && !(score > to->score)) return;
   *to = (clv_best_path){score, from, id, true};
 }
 
-/* Offers all tokens that begin at `from`, and the unknown token if none is the first character. */
+/* Extends the best path to position `from` by each token that begins there. Also extends it by the
+ * unknown token, unless the character at `from` (n bytes) is a token itself. */
 static void offer_tokens(clv_encoding *e, const char *text, size_t len, size_t from, size_t n) {
   const clv_tokenizer *t = e->t;
   double before = e->paths[from].score;
@@ -32,8 +34,9 @@ static void offer_tokens(clv_encoding *e, const char *text, size_t len, size_t f
   if (!is_known) offer_path(&e->paths[from + n], t->unknown_score + before, from, t->unknown);
 }
 
-/* Adds text[from..end - 1], which Unigram left unknown: as one token if the vocabulary has that
- * text, else as byte tokens if byte_fallback has all of them, else as the unknown token. */
+/* Appends the tokens of text[from..end - 1], a run of unknown characters: one token if the
+ * vocabulary has this text; else a token for each byte if byte_fallback is set and all bytes have
+ * one; else the unknown token. */
 static clv_code add_unknown(clv_encoding *e, const char *text, size_t from, size_t end,
                             clv_err *err) {
   const clv_tokenizer *t = e->t;
@@ -47,8 +50,8 @@ static clv_code add_unknown(clv_encoding *e, const char *text, size_t from, size
   return CLV_OK;
 }
 
-/* Turns the links of the best path around, so that they lead from the beginning to the end: then
- * paths[i].from is the end of the token that begins at i. */
+/* Reverses the links of the best path, so that they lead from the beginning to the end. Afterwards
+ * paths[i].from is the end, and paths[i].id the id, of the token that begins at i. */
 static void reverse_path(clv_encoding *e, size_t len) {
   int32_t id = -1;
   for (size_t at = len, end = len;;) {
@@ -63,7 +66,7 @@ static void reverse_path(clv_encoding *e, size_t len) {
 }
 
 clv_code clv_unigram_encode(clv_encoding *e, const char *text, size_t len, clv_err *err) {
-  CLV_TRY(clv_encoding_make_room(e, len + 1, err));
+  CLV_TRY(clv_encoding_reserve(e, len + 1, err));
   memset(e->paths, 0, (len + 1) * sizeof *e->paths);
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;

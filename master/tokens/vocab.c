@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sorted lists of tokens: binary search for a token, and prefix search byte by byte, in the list or
- * in a tree of prefixes.
+ * Sorted lists of tokens. A token is found by binary search. A prefix search takes one byte at a
+ * time, and uses the sorted list or a tree of prefixes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ void clv_vocab_done(clv_vocab *v) {
   if (!v) return;
   clv_bytes_done(&v->text);
   free(v->entries);
-  free(v->tree.first);
+  free(v->tree.first_child);
   free(v->tree.entry);
   free(v->tree.label);
   *v = (clv_vocab){0};
@@ -28,11 +28,12 @@ static clv_code grow_entries(clv_vocab *v, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_vocab_add(clv_vocab *v, const char *text, size_t len, int32_t id, uint32_t place,
-                       uint8_t flags, clv_err *err) {
+clv_code clv_vocab_add(clv_vocab *v, const char *text, size_t len, int32_t id,
+                       uint32_t file_position, uint8_t flags, clv_err *err) {
   if (v->n == v->cap) CLV_TRY(grow_entries(v, err));
-  v->most = CLV_MAX(v->n ? v->most : -1, id);
-  v->entries[v->n++] = (clv_vocab_entry){(uint32_t)v->text.len, (uint32_t)len, id, place, flags};
+  v->max_id = CLV_MAX(v->n ? v->max_id : -1, id);
+  v->entries[v->n++] =
+      (clv_vocab_entry){(uint32_t)v->text.len, (uint32_t)len, id, file_position, flags};
   clv_bytes_add(&v->text, text, len);
   if (v->text.len > UINT32_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "the texts of %zu tokens have %zu bytes, the limit is %u",
@@ -53,13 +54,13 @@ static int compare_entries(const void *a, const void *b, void *text) {
                        y->len);
 }
 
-bool clv_vocab_sort(clv_vocab *v, clv_vocab_entry ret_twice[2]) {
+bool clv_vocab_sort(clv_vocab *v, clv_vocab_entry ret_duplicates[2]) {
   if (v->n) qsort_r(v->entries, v->n, sizeof *v->entries, compare_entries, v->text.data);
   for (size_t i = 1; i < v->n; i++)
     if (compare_entries(&v->entries[i - 1], &v->entries[i], v->text.data) == 0) {
       const clv_vocab_entry *a = &v->entries[i - 1], *b = &v->entries[i];
-      ret_twice[0] = a->place < b->place ? *a : *b;
-      ret_twice[1] = a->place < b->place ? *b : *a;
+      ret_duplicates[0] = a->file_position < b->file_position ? *a : *b;
+      ret_duplicates[1] = a->file_position < b->file_position ? *b : *a;
       return false;
     }
   return true;
@@ -81,21 +82,23 @@ const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size
 
 /* ---- the tree of prefixes -------------------------------------------------------------------- */
 
-/* Tokens of a node while the tree is made: entries low..high - 1 have its prefix. */
+/* Entries low..high - 1 of the sorted list: those with the prefix of a node. */
 typedef struct span {
   uint32_t low, high;
 } span;
 
+/* Returns the byte of entry i after its first `depth` bytes; -1: the entry has no more bytes. */
 static int get_byte_after_prefix(const clv_vocab *v, size_t i, uint32_t depth) {
   const clv_vocab_entry *e = &v->entries[i];
   return depth < e->len ? (unsigned char)v->text.data[e->offset + depth] : -1;
 }
 
-/* Appends the children of a node. The token that equals the prefix is the first of its span. */
+/* Appends the children of a node to the tree, and sets the node's token. depth: bytes of the node's
+ * prefix. The token that equals the prefix is the first entry of the node's span. */
 static void add_children(const clv_vocab *v, clv_prefix_tree *t, span *spans, size_t node,
                          uint32_t depth) {
   span s = spans[node];
-  t->first[node] = (uint32_t)t->n;
+  t->first_child[node] = (uint32_t)t->n;
   t->entry[node] = UINT32_MAX;
   if (s.low < s.high && v->entries[s.low].len == depth) t->entry[node] = s.low++;
   for (uint32_t i = s.low; i < s.high; i++) {
@@ -111,12 +114,12 @@ static void add_children(const clv_vocab *v, clv_prefix_tree *t, span *spans, si
 clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) {
   clv_prefix_tree *t = &v->tree;
   CLV_AUTO(clv_freep) span *spans = NULL;
-  size_t most = v->text.len + 1;
-  if (v->text.len > CLV_VOCAB_TREE_MAX_TEXT) return CLV_OK;
-  CLV_TRY(clv_alloc(most, sizeof *spans, &spans, err));
-  CLV_TRY(clv_alloc(most + 1, sizeof *t->first, &t->first, err));
-  CLV_TRY(clv_alloc(most, sizeof *t->entry, &t->entry, err));
-  CLV_TRY(clv_alloc(most, sizeof *t->label, &t->label, err));
+  size_t max_nodes = v->text.len + 1;
+  if (v->text.len > CLV_VOCAB_TREE_MAX_BYTES) return CLV_OK;
+  CLV_TRY(clv_alloc(max_nodes, sizeof *spans, &spans, err));
+  CLV_TRY(clv_alloc(max_nodes + 1, sizeof *t->first_child, &t->first_child, err));
+  CLV_TRY(clv_alloc(max_nodes, sizeof *t->entry, &t->entry, err));
+  CLV_TRY(clv_alloc(max_nodes, sizeof *t->label, &t->label, err));
   spans[0] = (span){0, (uint32_t)v->n};
   t->n = 1;
   uint32_t depth = 0;
@@ -127,13 +130,13 @@ clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) {
     }
     add_children(v, t, spans, node, depth);
   }
-  t->first[t->n] = (uint32_t)t->n;
+  t->first_child[t->n] = (uint32_t)t->n;
   return CLV_OK;
 }
 
 /* Returns the child of a node for a byte; 0: there is none. */
 static size_t find_child(const clv_prefix_tree *t, size_t node, uint8_t byte) {
-  size_t low = t->first[node], high = t->first[node + 1];
+  size_t low = t->first_child[node], high = t->first_child[node + 1];
   while (low < high) {
     size_t mid = low + (high - low) / 2;
     if (t->label[mid] == byte) return mid;
@@ -145,19 +148,19 @@ static size_t find_child(const clv_prefix_tree *t, size_t node, uint8_t byte) {
   return 0;
 }
 
-/* ---- byte by byte ---------------------------------------------------------------------------- */
+/* ---- prefix search --------------------------------------------------------------------------- */
 
 clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v) {
   return v->tree.n ? (clv_vocab_walk){.high = 1} : (clv_vocab_walk){.high = v->n};
 }
 
-/* Returns the first entry of low..high whose byte behind the prefix is at least `least`; high:
- * there is none. */
-static size_t find_first_entry(const clv_vocab *v, const clv_vocab_walk *w, int least) {
+/* Returns the first entry of w->low..w->high - 1 whose byte after the prefix is min_byte or more;
+ * w->high: there is none. */
+static size_t find_first_entry(const clv_vocab *v, const clv_vocab_walk *w, int min_byte) {
   size_t low = w->low, high = w->high;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
-    if (get_byte_after_prefix(v, mid, w->depth) < least)
+    if (get_byte_after_prefix(v, mid, w->depth) < min_byte)
       low = mid + 1;
     else
       high = mid;

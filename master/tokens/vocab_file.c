@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a vocab.txt: WordPiece with the normalizer and the pre_tokenizer of BERT.
+ * Reads a vocab.txt, which has the tokens of WordPiece, one per line. Its tokenizer has the
+ * normalizer and the pre_tokenizer of BERT.
  * Source: BertNormalizer and BertPreTokenizer of Hugging Face's tokenizers.
  */
 #include <string.h>
 
 #include "master/tokens/tokens_int.h"
 
-enum { MAX_WORD = 100 }; /* most characters of a word of a vocab.txt */
+enum { MAX_WORD_CHARS = 100 }; /* longer words become [UNK] */
 
 static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const char *label,
                          clv_err *err) {
@@ -15,9 +16,9 @@ static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const c
   if (len && line[len - 1] == '\r') len--;
   if (!len)
     return clv_fail(err, CLV_INVALID, "%s:%zu:1: an empty line is not a token", label, number + 1);
-  if (len > CLV_TOKENS_MAX_TOKEN || number == CLV_TOKENS_MAX_ID)
+  if (len > CLV_TOKENS_MAX_TOKEN_BYTES || number == CLV_TOKENS_MAX_ID)
     return clv_fail(err, CLV_EXHAUSTED, "%s:%zu:1: at most %d tokens of at most %d bytes are read",
-                    label, number + 1, CLV_TOKENS_MAX_ID, CLV_TOKENS_MAX_TOKEN);
+                    label, number + 1, CLV_TOKENS_MAX_ID, CLV_TOKENS_MAX_TOKEN_BYTES);
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
     if (!(n = clv_utf8_decode(line + i, len - i, &c)))
@@ -36,27 +37,27 @@ static clv_code add_lines(clv_tokenizer *t, const char *text, size_t len, const 
     CLV_TRY(add_line(t, at, n, label, err));
     at += n + 1;
   }
-  clv_vocab_entry twice[2];
-  if (clv_vocab_sort(&t->vocab, twice)) return CLV_OK;
+  clv_vocab_entry duplicates[2];
+  if (clv_vocab_sort(&t->vocab, duplicates)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s:%u:1: this token is in line %u already", label,
-                  twice[1].place, twice[0].place);
+                  duplicates[1].file_position, duplicates[0].file_position);
 }
 
-/* Adds those special tokens of BERT that the vocabulary has to the tokens that are found in the
- * original text. */
-static clv_code add_special(clv_tokenizer *t, clv_err *err) {
+/* Adds the special tokens of BERT, as far as the vocabulary has them, to the added tokens that are
+ * found in the original text. */
+static clv_code add_special_tokens(clv_tokenizer *t, clv_err *err) {
   static const char *const names[] = {"[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"};
-  clv_vocab_entry twice[2];
+  clv_vocab_entry duplicates[2];
   for (size_t i = 0; i < CLV_COUNT(names); i++) {
     size_t n = strlen(names[i]);
     const clv_vocab_entry *e = clv_vocab_find(&t->vocab, names[i], n);
     if (e) CLV_TRY(clv_vocab_add(&t->raw_added, names[i], n, e->id, 0, 0, err));
   }
-  clv_vocab_sort(&t->raw_added, twice);
+  clv_vocab_sort(&t->raw_added, duplicates);
   return CLV_OK;
 }
 
-/* Refuses files that are not a list of pieces in UTF-8. */
+/* Refuses a file in UTF-16 or UTF-32, and a merges.txt. */
 static clv_code check_kind(const char *text, size_t len, const char *label, clv_err *err) {
   static const char merges[] = "#version:";
   const char *encoding = clv_text_utf16_or_32(text, len);
@@ -88,12 +89,12 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
         t->vocab.n);
   CLV_TRY(clv_vocab_make_tree(&t->vocab, err));
   t->unknown = unknown->id;
-  t->max_word = MAX_WORD;
+  t->max_word_chars = MAX_WORD_CHARS;
   t->normalizer[t->n_normalizer++] = clv_bert_normalizer(!options->keep_case, options->accents);
   t->pre_tokenizer[t->n_pre_tokenizer++] = clv_bert_pre_tokenizer();
   t->model = CLV_TOKEN_MODEL_WORDPIECE;
   clv_wordpiece_prepare(t, "##", 2);
-  CLV_TRY(add_special(t, err));
+  CLV_TRY(add_special_tokens(t, err));
   *ret = clv_steal(&t);
   return CLV_OK;
 }

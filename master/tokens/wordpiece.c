@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * WordPiece: a word becomes the longest pieces of the vocabulary, from its beginning on. Pieces
- * within a word begin with a prefix, "##".
+ * Encodes words by WordPiece. From its beginning on, a word is cut into the longest tokens that the
+ * vocabulary has. Tokens that continue a word begin with a prefix, "##".
  * Source: WordPiece of Hugging Face's tokenizers.
  */
 #include <string.h>
 
 #include "master/tokens/tokens_int.h"
 
-/* Finds the longest piece at the beginning of `word`. */
-static const clv_vocab_entry *find_longest_piece(const clv_tokenizer *t, clv_vocab_walk w,
+/* Finds the longest token at the beginning of `word`; NULL: there is none. w: state of a prefix
+ * search at the root, or after "##". ret_len: receives the bytes of `word` that the token has. */
+static const clv_vocab_entry *find_longest_token(const clv_tokenizer *t, clv_vocab_walk w,
                                                  const char *word, size_t len, size_t *ret_len) {
   const clv_vocab_entry *best = NULL;
   for (size_t i = 0; i < len && clv_vocab_walk_step(&t->vocab, &w, word[i]); i++) {
@@ -29,13 +30,13 @@ static size_t count_characters(const char *text, size_t len) {
 
 clv_code clv_wordpiece_encode(clv_encoding *e, const char *word, size_t len, clv_err *err) {
   const clv_tokenizer *t = e->t;
-  size_t before = e->out->n, n = 0;
-  if (count_characters(word, len) > t->max_word) return clv_ids_add(e->out, t->unknown, err);
+  size_t n_ids_before = e->out->n, n = 0;
+  if (count_characters(word, len) > t->max_word_chars) return clv_ids_add(e->out, t->unknown, err);
   for (size_t at = 0; at < len; at += n) {
     clv_vocab_walk from = at ? t->inside_word : clv_vocab_walk_begin(&t->vocab);
-    const clv_vocab_entry *v = find_longest_piece(t, from, word + at, len - at, &n);
+    const clv_vocab_entry *v = find_longest_token(t, from, word + at, len - at, &n);
     if (!v) {
-      e->out->n = before; /* if any part of a word is unknown, the complete word is unknown */
+      e->out->n = n_ids_before; /* if any part of a word is unknown, the complete word is unknown */
       return clv_ids_add(e->out, t->unknown, err);
     }
     CLV_TRY(clv_ids_add(e->out, v->id, err));

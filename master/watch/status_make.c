@@ -76,17 +76,17 @@ static clv_status_module make_module_status(const clv_wire_module_status *now,
   double calls = difference(now->n_forwards, before->n_forwards) +
                  difference(now->n_backwards, before->n_backwards) +
                  difference(now->n_evals, before->n_evals);
-  return (clv_status_module){
-      .index = now->module_index,
-      .name = name,
-      .device = now->device_name,
-      .is_stage = stage != NULL,
-      .steps = now->n_steps,
-      .forwards = now->n_forwards,
-      .backwards = now->n_backwards,
-      .evals = now->n_evals,
-      .calls_per_s = quotient(calls, seconds),
-      .computing = share_of_whole(difference(now->compute_ns, before->compute_ns), thread_ns)};
+  return (clv_status_module){.index = now->module_index,
+                             .name = name,
+                             .device = now->device_name,
+                             .is_stage = stage != NULL,
+                             .steps = now->n_steps,
+                             .forwards = now->n_forwards,
+                             .backwards = now->n_backwards,
+                             .evals = now->n_evals,
+                             .calls_per_s = quotient(calls, seconds),
+                             .computing_share = share_of_whole(
+                                 difference(now->compute_ns, before->compute_ns), thread_ns)};
 }
 
 static clv_status_link make_link_status(const clv_wire_link_status *now,
@@ -109,8 +109,8 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
       .tensors_out = now->tensors_out,
       .missing_in = now->missing_bytes_in,
       .missing_out = now->missing_bytes_out,
-      .receiving = share_of_whole(receiving_ns, seconds * 1e9),
-      .sending = share_of_whole(sending_ns, asked_ns),
+      .receiving_share = share_of_whole(receiving_ns, seconds * 1e9),
+      .sending_share = share_of_whole(sending_ns, asked_ns),
       .link_in_per_s =
           quotient(difference(now->received_bytes, before->received_bytes), receiving_ns / 1e9),
       .link_out_per_s =

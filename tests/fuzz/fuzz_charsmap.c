@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_text(const char *text) {
   size_t n = strlen(text);
-  NEVER(n > CLV_CHARSMAP_TEXT);
+  NEVER(n > CLV_CHARSMAP_TEXT_BYTES);
   for (size_t i = 0, k; i < n; i += k) {
     uint32_t c;
     k = clv_utf8_decode(text + i, n - i, &c);
@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_bytes_add(&table, data + 1 + len, size - 1 - len);
   NEVER(clv_charsmap_parse(&table, &m, &wrong, &err) != CLV_OK);
   for (size_t i = 0; !wrong && i < len; i++) {
-    size_t n = CLV_MIN(len - i, (size_t)CLV_CHARSMAP_KEY);
+    size_t n = CLV_MIN(len - i, (size_t)CLV_CHARSMAP_KEY_BYTES);
     const char *text = clv_charsmap_find(&m, (const char *)data + 1 + i, n);
     if (text) check_text(text);
   }

@@ -90,7 +90,7 @@ static void check_history_output(bool has_ended) {
 /* Resumes the run: lines up to the resumed step must stay, and new ones follow them. */
 static void resume_report(void) {
   clv_report_options o = {
-      .run_dir = run, .last_kept_step = LAST_KEPT_STEP, .resumed = true, .steps_per_line = 1};
+      .run_dir = run, .last_kept_step = LAST_KEPT_STEP, .is_resumed = true, .steps_per_line = 1};
   clv_reporter *r;
   clv_err err;
   NEVER(clv_reporter_open(&o, &r, &err) != CLV_OK);

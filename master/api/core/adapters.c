@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-rank adapters of a module (cleave_module_options.lora).
+ * Adds low-rank adapters to the graph of a module (cleave_module_options.lora).
  */
 #include "master/api/core/core_int.h"
 
@@ -22,7 +22,7 @@ cleave_status api_adapters_add_to_graph(cleave_module *m, const cleave_module_op
                                         cleave_error *error) {
   if (!o->lora) return CLEAVE_OK;
   COPY_OPTIONS_IN(cleave_lora, l, o->lora);
-  PASS(check_lora(m, &l, error));
+  TRY_API(check_lora(m, &l, error));
   const clv_lora lora = {.targets = l.targets,
                          .n_targets = l.n_targets,
                          .r = l.r,

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs operations. A function that waits for nodes is api_run_blocking: it begins the operation and
- * awaits its record. The asynchronous form of the function is api_run_async: it begins the same
- * operation and returns a handle of the record. Each thread that waits for one record advances all
- * of them. The thread of futures, which the first asynchronous form starts, does that while no
- * thread of the program waits, and calls callbacks. It is parked while one waits, because two
- * threads that wake for each answer cost a switch each. A runtime with single_thread has no such
- * thread.
+ * Runs operations. A function that waits for nodes calls api_run_blocking, which begins the
+ * operation and waits for its record. The asynchronous form of the function calls api_run_async,
+ * which begins the same operation and returns a handle of the record.
+ *
+ * Each thread that waits for a record advances all records. The first asynchronous form starts the
+ * thread of futures, which calls callbacks, and advances the records while no thread of the program
+ * waits. It sleeps (is parked) while one waits, because waking two threads for each answer would
+ * cost a second thread switch. A runtime with single_thread has no such thread.
  */
 #include "master/api/core/future_int.h"
 
@@ -31,8 +32,8 @@ static bool advance_future(cleave_runtime *rt, api_future *f) {
   return is_deadline_over;
 }
 
-/* Advances the futures until one ends. Returns true if one has ended: other futures may have waited
- * for it, so the caller starts again with the first. *ret_due: when to call it again. */
+/* Advances the futures in order until one ends. Returns true if one has ended: other futures may
+ * have waited for it, so the caller calls the function again. *ret_due: time of the next call. */
 static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
   *ret_due = api_step_decision_advance(rt);
   for (api_future *f = rt->futures_state->first, *next; f; f = next) {
@@ -45,9 +46,9 @@ static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
 
 uint64_t api_futures_advance(cleave_runtime *rt) {
   uint64_t due;
-  bool any = false;
-  while (advance_all(rt, &due)) any = true;
-  if (any) api_wake(rt);
+  bool has_ended_one = false;
+  while (advance_all(rt, &due)) has_ended_one = true;
+  if (has_ended_one) api_wake(rt);
   return due;
 }
 
@@ -98,21 +99,21 @@ void api_futures_stop(cleave_runtime *rt) {
   api_lock(rt);
   for (api_future *f; (f = find_first_with_thread(rt)) != NULL;)
     if (!advance_future(rt, f)) (void)api_sleep(rt, UINT64_MAX);
-  bool running = rt->futures_state->has_thread;
+  bool had_thread = rt->futures_state->has_thread;
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "the runtime was closed");
   while (rt->futures_state->first) api_future_end_early(rt, rt->futures_state->first, &why);
   rt->futures_state->has_thread = false;
   api_wake(rt);
   pthread_cond_signal(&rt->parked_cond);
-  if (!running) (void)run_callbacks(rt);
+  if (!had_thread) (void)run_callbacks(rt);
   api_unlock(rt);
-  if (running) pthread_join(rt->futures_state->thread, NULL);
+  if (had_thread) pthread_join(rt->futures_state->thread, NULL);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* The record `future`; or, if that is NULL, the first of `futures` that is done. */
+/* Records for which a function waits: `future`; or if that is NULL, any of `futures`. */
 typedef struct awaited {
   const api_future *future;
   const cleave_future *futures; /* [n] handles; a handle with id 0 is skipped */
@@ -145,8 +146,8 @@ static bool advance_until_done(cleave_runtime *rt, const awaited *a, uint64_t un
   }
 }
 
-/* Advances futures until the awaited one is done, and leaves the others to the thread of futures.
- * Returns false if until_ns has passed first, or if the program interrupts the wait. */
+/* Advances futures until an awaited one is done; the thread of futures then advances the others.
+ * Returns false if until_ns passes before, or if the program interrupts the wait. */
 static bool await_future(cleave_runtime *rt, const awaited *a, uint64_t until_ns,
                          size_t *ret_index) {
   rt->n_awaiting++;
@@ -169,18 +170,18 @@ cleave_status api_future_result(const api_future *f, cleave_error *error) {
 
 cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
                                cleave_error *error) {
-  size_t none;
+  size_t unused_index;
   const awaited a = {.future = f};
   char silence_text[200];
   api_future_set_watched(f, true);
-  bool in_time = await_future(rt, &a, until_ns, &none);
+  bool in_time = await_future(rt, &a, until_ns, &unused_index);
   api_future_set_watched(f, false);
   if (in_time) return api_future_result(f, error);
   if (f->value && !api_is_interrupted(rt)) {
-    cleave_error late;
-    f->op->deadline_error(rt, f, &late);
-    if (error) *error = late;
-    return late.status;
+    cleave_error late_error;
+    f->op->deadline_error(rt, f, &late_error);
+    if (error) *error = late_error;
+    return late_error.status;
   }
   return api_fail_late(rt, error, "future %llu, %s of %s, was not done in time%s",
                        (unsigned long long)f->id, f->op->name, f->subject,
@@ -193,7 +194,7 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
 static cleave_status begin_operation(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                                      api_future **ret, cleave_error *error) {
   api_future *f;
-  PASS(api_future_new(rt, op, api_deadline_ns(rt, a->deadline_ms), a->deadline_ms, &f, error));
+  TRY_API(api_future_new(rt, op, api_deadline_ns(rt, a->deadline_ms), a->deadline_ms, &f, error));
   cleave_status status = op->begin(rt, a, f, error);
   if (status == CLEAVE_OK) {
     *ret = f;
@@ -210,14 +211,14 @@ static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op
                                      api_future **ret, cleave_error *error) {
   LOCKED(rt);
   *ret = NULL;
-  PASS(begin_operation(rt, op, a, ret, error));
+  TRY_API(begin_operation(rt, op, a, ret, error));
   if (op->needs_no_thread)
     (*ret)->until_ns = (*ret)->next_check_ns = api_deadline_ns(rt, a->deadline_ms);
   api_future_enqueue(rt, *ret);
   cleave_status status = api_future_await(rt, *ret, UINT64_MAX, error);
   if ((*ret)->is_done) return status;
   api_future_abandon(rt, *ret);             /* the program has interrupted the wait */
-  (void)api_futures_start_thread(rt, NULL); /* ends what goes on, as the close of a context */
+  (void)api_futures_start_thread(rt, NULL); /* completes an operation that cannot be cancelled */
   return status;
 }
 
@@ -239,10 +240,10 @@ cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arg
                             cleave_future *ret, cleave_error *error) {
   api_future *f;
   LOCKED(rt);
-  if (!op->needs_no_thread) PASS(api_futures_start_thread(rt, error));
-  PASS(begin_operation(rt, op, a, &f, error));
+  if (!op->needs_no_thread) TRY_API(api_futures_start_thread(rt, error));
+  TRY_API(begin_operation(rt, op, a, &f, error));
   api_future_enqueue(rt, f);
-  rt->n_awaiting++; /* this thread advances the futures, so the other one may stay parked */
+  rt->n_awaiting++; /* the thread of futures stays parked, because this thread advances futures */
   (void)api_futures_advance(rt);
   rt->n_awaiting--;
   unpark_for_callbacks(rt);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward: one walk over the tape, from the newest value to the oldest, finds the calls that the
- * roots depend on, and counts the gradients of each; then every node is sent its part. A call that
- * no root needs takes no part, so no node waits for it.
+ * The backward pass. One walk over the tape, from the newest value to the oldest, finds the calls
+ * on which the roots depend, and counts the gradients that each call will receive. Then each node
+ * is sent its calls (PREPARE). A call on which no root depends takes no part, so no node waits for
+ * it.
  *
- * Nodes run the backwards of a module's calls in the order of the frame: grouped by the last root
- * that depends on them, in the order of the roots, and within a group from the newest to the
- * oldest. A call gets its gradient from calls of an earlier group, or from newer ones of its own
- * group, so this order cannot deadlock.
+ * Nodes run the backwards of a module's calls in the order of the frame. The calls are grouped by
+ * the last root that depends on them. The groups are in the order of the roots, and the calls of a
+ * group are from the newest to the oldest. A call gets its gradient from calls of earlier groups,
+ * or from newer calls of its own group, so this order cannot deadlock.
  */
 #include <math.h>
 #include <stdio.h>
@@ -56,11 +57,11 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
   api_value *v;
   const clv_tensor *given = given_gradient_of(s, i);
   float weight = given ? 0 : s->root_weights ? s->root_weights[i] : 1;
-  PASS(api_find_value(rt, s->roots[i], &v, error));
+  TRY_API(api_find_value(rt, s->roots[i], &v, error));
   if (v->context != c)
     return api_fail(error, CLV_INVALID, "root %llu belongs to context %s, not to %s",
                     (unsigned long long)v->id, v->context->name, c->name);
-  PASS(given ? check_gradient(v, given, error) : check_scalar(v, weight, error));
+  TRY_API(given ? check_gradient(v, given, error) : check_scalar(v, weight, error));
   if (!v->module || !v->needs_grad)
     return api_fail(error, CLV_PRECONDITION,
                     "root %llu depends on no parameter and no leaf that requires a gradient",
@@ -177,19 +178,19 @@ static cleave_status walk_tape(cleave_runtime *rt, api_context *c, const api_bac
                                cleave_error *error) {
   c->nodes_expected = c->nodes_finished = 0;
   c->n_leaf_gradients_missing = 0;
-  PASS(clear_groups(rt, s->n, error));
-  for (size_t i = 0; i < s->n; i++) PASS(mark_root(rt, c, s, (uint32_t)i, error));
+  TRY_API(clear_groups(rt, s->n, error));
+  for (size_t i = 0; i < s->n; i++) TRY_API(mark_root(rt, c, s, (uint32_t)i, error));
   for (api_value *v = c->newest_value; v; v = v->older_value) {
     if (v->last_pass != c->last_pass) continue;
-    PASS(v->module ? visit_call(rt, c, v, error) : prepare_leaf(c, v, error));
+    TRY_API(v->module ? visit_call(rt, c, v, error) : prepare_leaf(c, v, error));
   }
   for (size_t g = 0; g < s->n; g++)
     for (const api_value *v = rt->call_groups[g].first; v; v = v->next_needed)
-      PASS(check_runs_after(c, v, error));
+      TRY_API(check_runs_after(c, v, error));
   return CLEAVE_OK;
 }
 
-/* ---- telling the nodes ----------------------------------------------------------------------- */
+/* ---- sending PREPARE to the nodes ------------------------------------------------------------ */
 
 typedef struct prepare_message {
   cleave_runtime *rt;
@@ -216,7 +217,7 @@ static bool has_room_for_call(const prepare_message *p, const api_value *v) {
 
 static cleave_status add_call_to_prepare(prepare_message *p, const api_value *v,
                                          cleave_error *error) {
-  if (p->packet && !has_room_for_call(p, v)) PASS(send_prepare(p, true, error));
+  if (p->packet && !has_room_for_call(p, v)) TRY_API(send_prepare(p, true, error));
   if (!p->packet)
     TRY(clv_packet_new_prepare(p->rt->pool, p->c->id, p->c->last_pass, 0, p->retain, p->needs_vote,
                                false, &p->packet, &err));
@@ -275,9 +276,9 @@ static cleave_status send_given_gradients(cleave_runtime *rt, const api_context 
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     clv_packet *p;
     if (!given_gradient_of(s, i)) continue;
-    PASS(gradient_for_node(rt, given_gradient_of(s, i), v->module->node, &t, error));
+    TRY_API(gradient_for_node(rt, given_gradient_of(s, i), v->module->node, &t, error));
     TRY(clv_packet_new_gradient(rt->pool, c->id, c->last_pass, v->id, 0, "", t, &p, &err));
-    PASS(api_send(rt, v->module->node, p, error));
+    TRY_API(api_send(rt, v->module->node, p, error));
   }
   return CLEAVE_OK;
 }
@@ -293,7 +294,7 @@ static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_
       if (v->module->n_learning) c->has_gradient[v->module->index] = true;
     }
   for (uint32_t i = 0; i < rt->n_peers; i++)
-    if (c->nodes_expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, s->n, retain, error));
+    if (c->nodes_expected & NODE_BIT(i)) TRY_API(prepare_node(rt, c, i, s->n, retain, error));
   return send_given_gradients(rt, c, s, error);
 }
 
@@ -302,28 +303,30 @@ static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_
 static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
                                 uint64_t deadline_ms, cleave_error *ret) {
   char silence_text[200];
-  const char *who = NULL;
-  for (uint32_t i = rt->n_peers; i-- > 0 && !who;)
-    if (c->nodes_expected & ~c->nodes_finished & NODE_BIT(i)) who = rt->peers[i].name;
+  const char *late_node = NULL;
+  for (uint32_t i = rt->n_peers; i-- > 0 && !late_node;)
+    if (c->nodes_expected & ~c->nodes_finished & NODE_BIT(i)) late_node = rt->peers[i].name;
   api_fail(ret, CLV_DEADLINE, "backward of context %s took longer than %llu ms%s%s", c->name,
            (unsigned long long)(deadline_ms ? deadline_ms : rt->deadline_ms),
            deadline_ms ? "" : " (limits.step_timeout)",
            api_describe_silence(rt, silence_text, sizeof silence_text));
-  if (who) api_set_error_node(ret, who, "");
+  if (late_node) api_set_error_node(ret, late_node, "");
 }
 
-/* ---- one after the other --------------------------------------------------------------------- */
+/* ---- the operation: one pass at a time in a context ------------------------------------------ */
 
-enum { WAITS_FOR_EARLIER, RUNS };
+/* Stages of a backward (api_future.stage): earlier operations of the context have not ended; the
+ * pass is running. */
+enum { WAITS_FOR_EARLIER, PASS_RUNS };
 
 static cleave_status start_pass(cleave_runtime *rt, api_future *f, const api_backward_roots *s,
                                 cleave_error *error) {
   api_context *c = f->context;
   cleave_error why;
   c->last_pass++;
-  PASS(walk_tape(rt, c, s, error));
+  TRY_API(walk_tape(rt, c, s, error));
   c->is_backward_running = f->owns_pass = true;
-  f->stage = RUNS;
+  f->stage = PASS_RUNS;
   f->cannot_cancel = true;
   if (prepare_pass(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
   return CLEAVE_OK;
@@ -381,7 +384,7 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
                                  cleave_error *error) {
   const api_backward_roots *s = a->backward_roots;
   api_context *c;
-  PASS(api_find_context(rt, a->context, &c, error));
+  TRY_API(api_find_context(rt, a->context, &c, error));
   if (c->is_evaluation)
     return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
   f->context = c;
@@ -390,7 +393,8 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
                                        : start_pass(rt, f, s, error);
 }
 
-/* Ends a backward. Its calls then need nothing of what the program has forgotten. */
+/* Ends a backward. Then frees values that the program has forgotten and only this backward
+ * needed. */
 static void finish_pass(cleave_runtime *rt, api_context *c, api_future *f) {
   api_future_finish(rt, f, NULL);
   if (c->has_forgotten_calls) (void)api_forget_unneeded(rt, c, NULL);
@@ -401,7 +405,7 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   if (c->has_failed) {
     api_future_finish(rt, f, &c->failure);
-  } else if (f->stage == RUNS) {
+  } else if (f->stage == PASS_RUNS) {
     if (api_pass_is_done(c)) finish_pass(rt, c, f);
   } else if (!api_future_has_earlier(rt, f) &&
              start_pass(rt, f, &f->backward_roots, &why) != CLEAVE_OK) {
@@ -415,14 +419,14 @@ void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_err
 }
 
 void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  if (f->stage == RUNS)
+  if (f->stage == PASS_RUNS)
     api_pass_deadline_error(rt, f, ret);
   else
     api_fail(ret, CLV_DEADLINE, "what context %s does before this backward was not done in time",
              f->context->name);
 }
 
-/* ---- a vote on what the program has written -------------------------------------------------- */
+/* ---- votes on gradients that the program has written ----------------------------------------- */
 
 /* Sends a PREPARE without calls, which the node answers with a vote. */
 static cleave_status request_vote(cleave_runtime *rt, api_context *c, uint32_t node,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Each function of the program that waits for nodes, and its asynchronous form. Both check their
- * arguments and hand the same operation to await.c.
+ * The functions of cleave.h that wait for nodes, and their asynchronous forms. Both forms check
+ * their arguments and pass the same operation to await.c.
  */
 #include <string.h>
 
@@ -32,7 +32,7 @@ cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference refer
                                  cleave_error *error) {
   NOT_NULL(runtime, ret_tensor);
   cleave_place place;
-  PASS(cleave_owner(runtime, reference, &place, error));
+  TRY_API(cleave_owner(runtime, reference, &place, error));
   if (strcmp(place.node, "master") != 0) {
     api_fail(error, CLV_PRECONDITION,
              "reference %llu belongs to '%s', not to this process: use cleave_to_here",
@@ -88,7 +88,7 @@ cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context conte
   NOT_NULL(runtime, roots);
   COPY_OPTIONS_IN(cleave_backward_options, o, options);
   CLV_AUTO(api_backward_roots_free) api_backward_roots from = {0};
-  PASS(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
+  TRY_API(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
   api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .backward_roots = &from};
   return api_run_blocking(runtime, operation_of(API_BACKWARD), &a, NULL, error);
 }
@@ -100,7 +100,7 @@ cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context cont
   NOT_NULL(runtime, roots, ret_future);
   COPY_OPTIONS_IN(cleave_backward_options, o, options);
   CLV_AUTO(api_backward_roots_free) api_backward_roots from = {0};
-  PASS(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
+  TRY_API(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
   api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .backward_roots = &from};
   return api_run_async(runtime, operation_of(API_BACKWARD), &a, ret_future, error);
 }
@@ -157,7 +157,7 @@ cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *mo
   return api_run_async(runtime, operation_of(API_STATE_READ), &a, ret_future, error);
 }
 
-/* Frees the items that the operation has not taken. */
+/* Frees the items of a->items whose ownership the operation has not taken. */
 static void free_untaken_items(api_arguments *a) {
   if (a) api_state_items_free(a->items, a->n);
 }
@@ -180,7 +180,7 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
   NOT_NULL(items);
   CLV_AUTO(free_untaken_items)
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  PASS(copy_items(items, n, &a, error));
+  TRY_API(copy_items(items, n, &a, error));
   return api_run_blocking(runtime, operation_of(API_STATE_WRITE), &a, NULL, error);
 }
 
@@ -192,7 +192,7 @@ cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *m
   if (!n) return api_fail(error, CLV_INVALID, "no items to write");
   CLV_AUTO(free_untaken_items)
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  PASS(copy_items(items, n, &a, error));
+  TRY_API(copy_items(items, n, &a, error));
   return api_run_async(runtime, operation_of(API_STATE_WRITE), &a, ret_future, error);
 }
 
@@ -200,9 +200,9 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
                                   const cleave_tensor *tensor, uint64_t deadline_ms,
                                   cleave_error *error) {
   NOT_NULL(runtime, module, name, tensor);
-  const cleave_named_tensor one = {name, *tensor};
-  PASS(api_check_weight(module, name, tensor, error));
-  return cleave_state_write(runtime, module, CLEAVE_STATE_WEIGHTS, &one, 1, deadline_ms, error);
+  const cleave_named_tensor item = {name, *tensor};
+  TRY_API(api_check_weight(module, name, tensor, error));
+  return cleave_state_write(runtime, module, CLEAVE_STATE_WEIGHTS, &item, 1, deadline_ms, error);
 }
 
 cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *module,
@@ -210,9 +210,9 @@ cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *
                                         uint64_t deadline_ms, cleave_future *ret_future,
                                         cleave_error *error) {
   NOT_NULL(runtime, module, name, tensor, ret_future);
-  const cleave_named_tensor one = {name, *tensor};
-  PASS(api_check_weight(module, name, tensor, error));
-  return cleave_state_write_async(runtime, module, CLEAVE_STATE_WEIGHTS, &one, 1, deadline_ms,
+  const cleave_named_tensor item = {name, *tensor};
+  TRY_API(api_check_weight(module, name, tensor, error));
+  return cleave_state_write_async(runtime, module, CLEAVE_STATE_WEIGHTS, &item, 1, deadline_ms,
                                   ret_future, error);
 }
 
@@ -242,7 +242,7 @@ cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_
   NOT_NULL(runtime, ret_tensor);
   {
     LOCKED(runtime);
-    PASS(api_future_find(runtime, future, &f, error));
+    TRY_API(api_future_find(runtime, future, &f, error));
     cleave_status status =
         f->op->copy_result == api_tensor_result
             ? api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error)

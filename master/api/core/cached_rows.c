@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of a module's output that the worker behind it keeps on its disk: sent once with their
- * numbers, later the numbers alone.
+ * Rows of a module's output that the worker of the next module caches on its disk. The rows are
+ * sent once, with their record numbers; later only the numbers are sent.
  */
 #include <stdio.h>
 
@@ -41,7 +41,7 @@ static cleave_status send_cached_rows(cleave_runtime *rt, const cleave_cached *c
                                       const api_value *v, clv_tensor *values, clv_tensor *rows,
                                       cleave_error *error) {
   clv_packet *p;
-  PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  TRY_API(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   snprintf(p->frame.to, sizeof p->frame.to, "%s", api_wire_name(&rt->peers[c->to->node]));
   p->frame.has_cached = true;
   p->frame.cached = (clv_wire_cached){c->key, c->records, c->keep_s};
@@ -58,12 +58,12 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
       .dtype = CLEAVE_I64, .rank = 1, .shape = {(int64_t)c->n}, .data = (void *)(uintptr_t)c->rows};
   api_context *context;
   api_value *v;
-  if (values) PASS(api_copy_tensor_in(rt->pool, values, &t, error));
-  PASS(api_copy_tensor_in(rt->pool, &numbers, &rows, error));
+  if (values) TRY_API(api_copy_tensor_in(rt->pool, values, &t, error));
+  TRY_API(api_copy_tensor_in(rt->pool, &numbers, &rows, error));
   LOCKED(rt);
-  PASS(check_cache(c, error));
-  PASS(api_find_context(rt, handle, &context, error));
-  PASS(api_new_value(rt, context, &v, error));
+  TRY_API(check_cache(c, error));
+  TRY_API(api_find_context(rt, handle, &context, error));
+  TRY_API(api_new_value(rt, context, &v, error));
   describe_leaf(c, v);
   cleave_status status = send_cached_rows(rt, c, v, t, rows, error);
   if (status != CLEAVE_OK) { /* the value can be freed, because no other record refers to it yet */

@@ -20,13 +20,13 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   api_context *c;
   api_value *v;
-  PASS(api_copy_tensor_in(runtime->pool, tensor, &t, error));
+  TRY_API(api_copy_tensor_in(runtime->pool, tensor, &t, error));
   if (requires_grad && t->dtype != CLV_F32 && t->dtype != CLV_BF16)
     return api_fail(error, CLV_INVALID, "a leaf of %s has no gradient; only f32 and bf16 have",
                     clv_dtype_name(t->dtype));
   LOCKED(runtime);
-  PASS(api_find_context(runtime, handle, &c, error));
-  PASS(api_new_value(runtime, c, &v, error));
+  TRY_API(api_find_context(runtime, handle, &c, error));
+  TRY_API(api_new_value(runtime, c, &v, error));
   v->dtype = t->dtype;
   v->shape = t->shape;
   v->needs_grad = requires_grad && !c->is_evaluation;
@@ -35,9 +35,9 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
   return CLEAVE_OK;
 }
 
-/* ---- what a call is checked for before anything is sent -------------------------------------- */
+/* ---- checks of a call, before anything is sent ----------------------------------------------- */
 
-/* Refuses a worker's value whose copy at the master is rounded, for a module at the master. */
+/* Refuses an input of a module at the master whose copy at the master is rounded to bf16. */
 static cleave_status check_master_gets_own_dtype(const api_value *v, cleave_error *error) {
   if (!v->is_fetched_as_bf16 || v->module->node == 0) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID,
@@ -47,8 +47,8 @@ static cleave_status check_master_gets_own_dtype(const api_value *v, cleave_erro
                   (unsigned long long)v->id, v->module->name, v->module->name);
 }
 
-/* Checks that the module's node knows values in bf16, and that no module at the master computes
- * with the rounded copy that the program gets of a worker's value. */
+/* Checks that the module's node supports values in bf16, and that no module at the master computes
+ * with the copy of a worker's value that is rounded for the program. */
 static cleave_status check_rounding(const cleave_module *m, uint32_t slot, const api_value *v,
                                     cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
@@ -64,15 +64,16 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const ap
                                  int64_t batch, cleave_error *error) {
   const clv_node *in = &m->graph->nodes[m->inputs[slot]];
   bool is_widened = v->dtype == CLV_BF16 && in->dtype == CLV_F32;
-  clv_shape want = in->shape;
-  if (want.rank)
-    want.dim[0] = m->graph->has_per_input_batches && v->shape.rank ? v->shape.dim[0] : batch;
-  if ((v->dtype == in->dtype || is_widened) && clv_shape_equal(&want, &v->shape))
+  clv_shape wanted_shape = in->shape;
+  if (wanted_shape.rank)
+    wanted_shape.dim[0] =
+        m->graph->has_per_input_batches && v->shape.rank ? v->shape.dim[0] : batch;
+  if ((v->dtype == in->dtype || is_widened) && clv_shape_equal(&wanted_shape, &v->shape))
     return check_rounding(m, slot, v, error);
   char w[160], g[160];
   api_fail(error, CLV_INVALID,
            "module '%s' takes input %u ('%s') as %s %s, but value %llu is %s %s", m->name, slot,
-           in->name, clv_dtype_name(in->dtype), clv_shape_format(&want, w, sizeof w),
+           in->name, clv_dtype_name(in->dtype), clv_shape_format(&wanted_shape, w, sizeof w),
            (unsigned long long)v->id, clv_dtype_name(v->dtype),
            clv_shape_format(&v->shape, g, sizeof g));
   return CLEAVE_INVALID;
@@ -82,24 +83,25 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const ap
  * place of every input. */
 static cleave_status check_input_places(cleave_runtime *rt, const cleave_module *m,
                                         api_value *const *in, cleave_error *error) {
-  bool all = true;
+  bool all_at_node = true;
   char text[CLEAVE_TEXT] = "";
   for (uint32_t i = 0; i < m->n_inputs; i++) {
     const api_value *v = in[i];
     uint32_t node = v->module ? v->module->node : v->kept_ref ? v->kept_ref->owner : 0;
     size_t at = strlen(text);
-    bool at_hand = !v->module && !v->kept_ref && m->node == 0;
-    all &= ((v->nodes_with_value | v->nodes_awaiting_module) & NODE_BIT(m->node)) || at_hand;
+    bool is_own_leaf = !v->module && !v->kept_ref && m->node == 0;
+    all_at_node &=
+        ((v->nodes_with_value | v->nodes_awaiting_module) & NODE_BIT(m->node)) || is_own_leaf;
     snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
              m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
   }
-  if (all) return CLEAVE_OK;
-  const char *here = rt->peers[m->node].name;
+  if (all_at_node) return CLEAVE_OK;
+  const char *own_node = rt->peers[m->node].name;
   api_fail(error, CLV_PRECONDITION,
            "module '%s' at %s takes only inputs that are there: %.240s; bring them with "
            "cleave_send_to(..., \"%s\"), or load the module without local_only",
-           m->name, here, text, here);
-  api_set_error_node(error, here, m->name);
+           m->name, own_node, text, own_node);
+  api_set_error_node(error, own_node, m->name);
   return CLEAVE_PRECONDITION;
 }
 
@@ -154,25 +156,25 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
     return api_fail(error, CLV_INVALID, "module '%s' has %u input%s, not %zu", m->name, m->n_inputs,
                     CLV_S(m->n_inputs), n_inputs);
   for (uint32_t i = 0; i < m->n_inputs; i++) {
-    PASS(api_find_value(rt, inputs[i], &in[i], error));
+    TRY_API(api_find_value(rt, inputs[i], &in[i], error));
     if (in[i]->context != c)
       return api_fail(error, CLV_INVALID, "input %u of '%s' belongs to context %s, not to %s", i,
                       m->name, in[i]->context->name, c->name);
   }
-  PASS(check_devices(rt, m, in, error));
+  TRY_API(check_devices(rt, m, in, error));
   for (uint32_t i = 0; i < m->n_inputs; i++)
-    PASS(check_input(m, i, in[i], batch_size_of(in, m->n_inputs), error));
-  PASS(check_batches(m, in, error));
+    TRY_API(check_input(m, i, in[i], batch_size_of(in, m->n_inputs), error));
+  TRY_API(check_batches(m, in, error));
   return m->local_only ? check_input_places(rt, m, in, error) : CLEAVE_OK;
 }
 
-/* ---- what has to travel ---------------------------------------------------------------------- */
+/* ---- delivery of inputs ---------------------------------------------------------------------- */
 
-/* Sends the failure of a value to the master's node, which waits for the value. */
+/* Sends the failure of a value to the master's own node, which waits for the value. */
 static cleave_status send_failure_to_master_node(cleave_runtime *rt, const api_value *v,
                                                  cleave_error *error) {
   clv_packet *p;
-  PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  TRY_API(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   p->frame.has_failure = true;
   api_failure_to_frame(v, &p->frame);
   return api_send(rt, 0, p, error);
@@ -187,7 +189,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
     return CLEAVE_OK;
   bool own_leaf = !v->module && !v->kept_ref;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* the first CALL carries the leaf */
-  if (for_node && node == 0) PASS(check_master_gets_own_dtype(v, error));
+  if (for_node && node == 0) TRY_API(check_master_gets_own_dtype(v, error));
   if (for_node && node && !rt->peers[node].has_module) { /* no module there could use it */
     v->nodes_awaiting_module |= NODE_BIT(node);
     return CLEAVE_OK;
@@ -205,7 +207,8 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   if (for_node && node == 0 && v->has_failed) return send_failure_to_master_node(rt, v, error);
   if (v->cached_rows_of)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
-  if (node == 0 && v->deliver_sent) return CLEAVE_OK; /* one VALUE serves program and node */
+  /* the VALUE that is coming is for the program and for the master's node */
+  if (node == 0 && v->deliver_sent) return CLEAVE_OK;
   v->deliver_sent |= node == 0;
   TRY(clv_packet_new_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
   return api_send(rt, v->module->node, p, error);
@@ -217,8 +220,8 @@ static bool is_sent_with_call(const api_value *a, uint32_t node) {
   return a->local_tensor && !(a->nodes_with_value & NODE_BIT(node)) && (!a->module || node == 0);
 }
 
-/* Fills the arguments. Bit i of *ret_given: the value of input i is sent with this call. */
-static cleave_status add_arguments(clv_packet *p, const api_value *v, uint32_t *ret_given,
+/* Adds the arguments to a CALL. Bit i of *ret_inline: the value of input i is in this packet. */
+static cleave_status add_arguments(clv_packet *p, const api_value *v, uint32_t *ret_inline,
                                    cleave_error *error) {
   for (uint32_t i = 0; i < v->n_args; i++) {
     api_value *a = v->args[i];
@@ -226,15 +229,15 @@ static cleave_status add_arguments(clv_packet *p, const api_value *v, uint32_t *
     TRY(clv_packet_add_arg(p, a->id, a->needs_grad, is_sent_along ? a->local_tensor : NULL, &err));
     if (!is_sent_along) continue;
     a->nodes_with_value |=
-        NODE_BIT(v->module->node); /* a second slot with the same value only names it */
-    *ret_given |= 1u << i;
+        NODE_BIT(v->module->node); /* if another input is the same value, it is not sent again */
+    *ret_inline |= 1u << i;
   }
   return CLEAVE_OK;
 }
 
-/* Options of a call beside its inputs. */
+/* Properties of a call besides its inputs. */
 typedef struct call_mode {
-  uint64_t runs_after;
+  uint64_t runs_after;     /* id of the call after whose backward it runs; 0: none */
   bool has_delivery;       /* the node sends the value without a request */
   bool for_program;        /* the program receives the delivery */
   uint32_t deliver_to;     /* receiver of the delivery if for_program is false: index of a node */
@@ -247,7 +250,7 @@ static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const
                                          clv_packet *p, cleave_error *error) {
   if (!how->has_delivery || (how->deliver_to == v->module->node && !how->for_program))
     return CLEAVE_OK;
-  if (!how->deliver_to && !how->for_program) PASS(check_master_gets_own_dtype(v, error));
+  if (!how->deliver_to && !how->for_program) TRY_API(check_master_gets_own_dtype(v, error));
   if (how->deliver_to && !rt->peers[how->deliver_to].has_module) {
     v->nodes_awaiting_module |= NODE_BIT(how->deliver_to);
     return CLEAVE_OK;
@@ -276,8 +279,9 @@ static void add_positions(clv_packet *p, const api_value *v, const cleave_call_o
   if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
 }
 
-/* True if an input comes from a call at the master's own node that cannot have run yet, because no
- * thread has driven that node since. The CALL need not be sent at once then. */
+/* True if an input of v comes from a call at the master's own node that cannot have run yet,
+ * because no thread has driven that node since the call. Then the CALL of v need not be sent at
+ * once. */
 static bool waits_for_master_node(const cleave_runtime *rt, const api_value *v) {
   for (uint32_t i = 0; i < v->n_args && !rt->is_node_driven_by_caller; i++) {
     const api_value *a = v->args[i];
@@ -286,13 +290,13 @@ static bool waits_for_master_node(const cleave_runtime *rt, const api_value *v) 
   return false;
 }
 
-/* Sends a CALL. Inputs that are not part of it are requested from their owners, once for each node,
- * after the CALL that waits for them. */
+/* Sends a CALL. Then requests the inputs that are not in it from the nodes that have them, unless
+ * they were requested for the same node before. */
 static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode *how,
                                cleave_error *error) {
   cleave_module *m = v->module;
   api_context *c = v->context;
-  uint32_t given = 0;
+  uint32_t inline_inputs = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_new_call(rt->pool, c->id, v->id, m->index, !c->is_evaluation, &p, &err));
   api_set_frame_module(p, m);
@@ -301,14 +305,14 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   p->frame.call.runs_after_call = how->runs_after;
   add_positions(p, v, how->options);
   cleave_status status = add_deliver_request(rt, v, how, p, error);
-  if (status == CLEAVE_OK) status = add_arguments(p, v, &given, error);
+  if (status == CLEAVE_OK) status = add_arguments(p, v, &inline_inputs, error);
   if (status == CLEAVE_OK)
     status = how->more_follow || waits_for_master_node(rt, v)
                  ? api_send_buffered(rt, m->node, clv_steal(&p), error)
                  : api_send(rt, m->node, clv_steal(&p), error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
-    if (given & 1u << i) v->args[i]->nodes_with_value &= ~NODE_BIT(m->node);
-  PASS(status);
+    if (inline_inputs & 1u << i) v->args[i]->nodes_with_value &= ~NODE_BIT(m->node);
+  TRY_API(status);
   c->nodes |= NODE_BIT(m->node);
   v->call_number = ++c->n_calls_sent[m->node];
   v->n_drives_begun = rt->n_drives_begun;
@@ -321,7 +325,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   c->n_module_calls[m->index]++;
   api_context_use_module(c, m);
   for (uint32_t i = 0; i < v->n_args; i++)
-    PASS(api_deliver_value(rt, v->args[i], m->node, true, error));
+    TRY_API(api_deliver_value(rt, v->args[i], m->node, true, error));
   return CLEAVE_OK;
 }
 
@@ -335,20 +339,20 @@ static void set_output_shape(const cleave_module *m, api_value *v) {
 
 /* True if a backward pass reaches a call of the module on these inputs. */
 static bool needs_backward(const cleave_module *m, api_value *const *in) {
-  bool learns = m->n_learning > 0 || api_has_trainable_tie(m);
-  for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
-  return learns;
+  bool needs_grad = m->n_learning > 0 || api_has_trainable_tie(m);
+  for (uint32_t i = 0; i < m->n_inputs; i++) needs_grad |= in[i]->needs_grad;
+  return needs_grad;
 }
 
 static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module *m,
                               const cleave_reference *inputs, size_t n_inputs, const call_mode *how,
                               api_value **ret, cleave_error *error) {
   api_value *in[CLV_MAX_INPUTS], *v;
-  PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
+  TRY_API(check_call(rt, c, m, inputs, n_inputs, in, error));
   if (how->runs_after && !needs_backward(m, in))
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' learns nothing here, so a window cannot hold it", m->name);
-  PASS(api_new_value(rt, c, &v, error));
+  TRY_API(api_new_value(rt, c, &v, error));
   v->module = m;
   v->n_args = m->n_inputs;
   v->weights_version = m->weights_version;
@@ -374,18 +378,18 @@ static cleave_status check_runs_after(cleave_runtime *rt, const api_context *c,
                                       const cleave_module *m, uint64_t after, cleave_error *error) {
   api_value *v;
   if (!after) return CLEAVE_OK;
-  PASS(api_find_value(rt, (cleave_reference){after}, &v, error));
-  bool same = v->context == c && v->module && v->module->node == m->node;
-  if (same && v->needs_grad && !v->saved_tensors_freed) return CLEAVE_OK;
-  return api_fail(
-      error, CLV_PRECONDITION,
-      "module '%s' cannot run after the backward of value %llu: that is %s", m->name,
-      (unsigned long long)v->id,
-      same ? "a call without a backward to come" : "no call of this context at its node");
+  TRY_API(api_find_value(rt, (cleave_reference){after}, &v, error));
+  bool is_call_at_node = v->context == c && v->module && v->module->node == m->node;
+  if (is_call_at_node && v->needs_grad && !v->saved_tensors_freed) return CLEAVE_OK;
+  return api_fail(error, CLV_PRECONDITION,
+                  "module '%s' cannot run after the backward of value %llu: that is %s", m->name,
+                  (unsigned long long)v->id,
+                  is_call_at_node ? "a call without a backward to come"
+                                  : "no call of this context at its node");
 }
 
-/* Returns the id of the call that makes value `id`: for an output of a module with several, the
- * call of the module. */
+/* Returns the id of the call that computes value `id`. For one of several outputs of a module it is
+ * the call of this module. */
 static uint64_t call_of_value(const cleave_runtime *rt, uint64_t id) {
   const api_value *v = id ? api_id_table_get(&rt->values, id) : NULL;
   return v && v->module && v->module->output_of[0] && v->n_args ? v->args[0]->id : id;
@@ -401,21 +405,21 @@ static cleave_status make_call(cleave_runtime *rt, cleave_context handle, cleave
                                const cleave_reference *inputs, size_t n_inputs,
                                const call_mode *how, api_value **ret, cleave_error *error) {
   api_context *c;
-  PASS(api_module_place(m, needs_first_input_grad(rt, inputs, n_inputs), 0, error));
-  PASS(api_await_decision(rt, api_deadline_ns(rt, 0), error));
-  PASS(api_find_context(rt, handle, &c, error));
-  PASS(check_runs_after(rt, c, m, how->runs_after, error));
+  TRY_API(api_module_place(m, needs_first_input_grad(rt, inputs, n_inputs), 0, error));
+  TRY_API(api_await_decision(rt, api_deadline_ns(rt, 0), error));
+  TRY_API(api_find_context(rt, handle, &c, error));
+  TRY_API(check_runs_after(rt, c, m, how->runs_after, error));
   return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
 }
 
-/* Checks positions here, because a worker would refuse wrong ones by ending the session, and the
- * master's own node does not check them. */
+/* Checks the positions of a call here, because a worker refuses invalid positions by ending the
+ * session, and the master's own node does not check them. */
 static cleave_status check_positions(const cleave_call_options *o, cleave_error *error) {
   uint32_t backward = o->backward_position, weight = o->weight_position;
-  bool ascend = (!backward || (o->position && o->position < backward)) &&
-                (!weight || (backward && backward < weight));
-  uint32_t last = CLV_MAX(CLV_MAX(o->position, backward), weight);
-  if (ascend && last <= CLV_WIRE_POSITIONS) return CLEAVE_OK;
+  bool is_ascending = (!backward || (o->position && o->position < backward)) &&
+                      (!weight || (backward && backward < weight));
+  uint32_t last_position = CLV_MAX(CLV_MAX(o->position, backward), weight);
+  if (is_ascending && last_position <= CLV_WIRE_POSITIONS) return CLEAVE_OK;
   return api_fail(
       error, CLV_INVALID,
       "the positions %u, %u and %u of a call: they ascend to at most %d, each with the one "
@@ -437,7 +441,7 @@ static cleave_status read_call_options(const cleave_runtime *rt, const cleave_ca
                      .has_delivery = o && o->send_to,
                      .is_fetched_as_bf16 = o && o->fetch_dtype == CLEAVE_BF16,
                      .options = o};
-  if (o) PASS(check_positions(o, error));
+  if (o) TRY_API(check_positions(o, error));
   if (o && o->fetch_dtype && o->fetch_dtype != CLEAVE_F32 && o->fetch_dtype != CLEAVE_BF16)
     return api_fail(error, CLV_INVALID, "fetch_dtype %d; CLEAVE_F32 and CLEAVE_BF16 are possible",
                     (int)o->fetch_dtype);
@@ -462,10 +466,10 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
   COPY_OPTIONS_IN(cleave_call_options, o, options);
   api_value *v;
   call_mode how;
-  PASS(check_one_output(module, error));
+  TRY_API(check_one_output(module, error));
   LOCKED(runtime);
-  PASS(read_call_options(runtime, options ? &o : NULL, &how, error));
-  PASS(make_call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
+  TRY_API(read_call_options(runtime, options ? &o : NULL, &how, error));
+  TRY_API(make_call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   ret_reference->id = v->id;
   return CLEAVE_OK;
 }
@@ -477,7 +481,7 @@ cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
-/* Makes the calls that take the outputs out of the joined value. */
+/* Makes a call for each output, of the module that takes it out of the joined value. */
 static cleave_status call_outputs(cleave_runtime *rt, const api_value *joined, const call_mode *how,
                                   cleave_reference *ret_references, cleave_error *error) {
   const cleave_module *m = joined->module;
@@ -487,8 +491,8 @@ static cleave_status call_outputs(cleave_runtime *rt, const api_value *joined, c
   for (uint32_t k = 0; k < m->n_outputs; k++) {
     api_value *v;
     of_output.more_follow = k + 1 < m->n_outputs;
-    PASS(add_call(rt, joined->context, m->outputs[k], &(cleave_reference){joined->id}, 1,
-                  &of_output, &v, error));
+    TRY_API(add_call(rt, joined->context, m->outputs[k], &(cleave_reference){joined->id}, 1,
+                     &of_output, &v, error));
     ret_references[k].id = v->id;
   }
   return CLEAVE_OK;
@@ -511,23 +515,23 @@ cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle
     return cleave_call_with(runtime, handle, module, inputs, n_inputs, options, ret_references,
                             error);
   LOCKED(runtime);
-  PASS(read_call_options(runtime, options ? &o : NULL, &how, error));
+  TRY_API(read_call_options(runtime, options ? &o : NULL, &how, error));
   call_mode of_joined = {.runs_after = how.runs_after, .options = how.options, .more_follow = true};
-  PASS(make_call(runtime, handle, module, inputs, n_inputs, &of_joined, &v, error));
+  TRY_API(make_call(runtime, handle, module, inputs, n_inputs, &of_joined, &v, error));
   cleave_status status = call_outputs(runtime, v, &how, outputs, error);
   v->is_released = true; /* the program has handles of the outputs alone */
   if (status == CLEAVE_OK) memcpy(ret_references, outputs, n_outputs * sizeof *outputs);
   return status;
 }
 
-/* Begins a call. Its future has no deadline, because the value ends with its context; the functions
- * that wait for the value have deadlines. */
+/* Begins a call. The future has no deadline, because the value may come until its context ends. The
+ * functions that wait for the value have deadlines. */
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error) {
   api_value *v;
   const call_mode how = {.has_delivery = true, .for_program = true};
-  PASS(check_one_output(a->module, error));
-  PASS(make_call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
+  TRY_API(check_one_output(a->module, error));
+  TRY_API(make_call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
   v->is_released = !a->ret_reference;
   f->value = v;
   f->context = v->context;

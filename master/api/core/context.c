@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening contexts. Waits while too many that have ended are not freed at all nodes.
+ * Opens contexts. Waits while too many contexts have ended and are not yet freed at all nodes.
  */
 #include <stdio.h>
 
 #include "master/api/core/module_int.h"
 #include "master/api/core/future_int.h"
 
-enum { MAX_ENDING = 64 }; /* most contexts that have ended and that some node has not answered */
+/* most contexts that have ended and whose end some node has not answered */
+enum { MAX_ENDING_CONTEXTS = 64 };
 
 #include "master/api/core/future_int.h"
 #include "master/api/core/module_int.h"
 
-/* Waits while too many ended contexts are unanswered, so that a worker that does not answer cannot
- * exhaust the memory of this process. */
+/* Waits while the ends of too many contexts are unanswered, so that a worker that does not answer
+ * cannot exhaust the memory of this process. */
 static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
   uint64_t until = api_deadline_ns(rt, 0);
   char silence_text[200];
   bool in_time = true;
   rt->n_end_waiters++;
-  while (in_time && rt->n_ending_contexts > MAX_ENDING) in_time = api_wait(rt, until);
+  while (in_time && rt->n_ending_contexts > MAX_ENDING_CONTEXTS) in_time = api_wait(rt, until);
   rt->n_end_waiters--;
   if (in_time) return CLEAVE_OK;
   return api_fail_late(rt, error, "%u contexts that have ended are not freed everywhere%s",
@@ -34,8 +35,8 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   LOCKED(runtime);
   if (runtime->futures_state->is_closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
-  PASS(api_take_deferred_error(runtime, error));
-  PASS(wait_for_ends(runtime, error));
+  TRY_API(api_take_deferred_error(runtime, error));
+  TRY_API(wait_for_ends(runtime, error));
   api_context *c = runtime->free_contexts;
   if (c)
     runtime->free_contexts = c->next;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How contexts end: END_CONTEXT goes to each node that took part, and is sent again until the node
- * has answered. Nothing here sleeps.
+ * Ends contexts. END_CONTEXT is sent to each node that took part, and is sent again until the node
+ * has answered. No function of this file sleeps.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,16 +10,12 @@
 #include "master/api/core/future_int.h"
 #include "master/api/core/module_int.h"
 
-enum {
-  FIRST_RESEND_NS =
-      /* first delay before END_CONTEXT is sent again; the delay doubles up to MAX_BACKOFF times
-       * this */
-  250000000,
-  MAX_BACKOFF = 64,
-};
+/* Delay before END_CONTEXT is sent again. It doubles after each resend, up to MAX_BACKOFF times the
+ * first. */
+enum { FIRST_RESEND_NS = 250000000, MAX_BACKOFF = 64 };
 
-/* Sends END_CONTEXT again to nodes that have not answered. Only the first END_CONTEXT carries the
- * step; a later one frees what is left at the node and is answered as well. */
+/* Sends END_CONTEXT again to nodes that have not answered. Only the first END_CONTEXT can carry a
+ * final step; a repeated one frees what the node still holds, and is answered as well. */
 static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
   api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
   clv_packet *p;
@@ -64,14 +60,14 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
     TRY(clv_packet_new_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
     cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
     if (sent != CLEAVE_OK)
-      c->nodes_ended |= NODE_BIT(i); /* the node is lost, and with it all that it held */
+      c->nodes_ended |= NODE_BIT(i); /* the node is lost, so it holds nothing of the context */
     if (status == CLEAVE_OK) status = sent;
   }
   return status;
 }
 
-/* Frees the tensors of a context's values in this process. The records stay, because kept values
- * depend on them. */
+/* Frees the tensors that a context's values have in this process. The records stay, because kept
+ * values depend on them. */
 static void free_local_tensors(api_context *c) {
   for (api_value *v = c->newest_value; v; v = v->older_value) {
     v->gradient = clv_tensor_unref(v->gradient);
@@ -93,8 +89,8 @@ void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {
   if (is_ending && !c->n_waiters && !silent) api_context_free(rt, c);
 }
 
-/* Sends the nodes the ids of calls that they must keep for kept values. Returns false if there are
- * none. */
+/* Sends each node the ids of the calls that it must finish for kept values. Returns false if there
+ * are no such calls. */
 static bool send_needed_calls(cleave_runtime *rt, api_context *c) {
   return rt->kept_ops && rt->kept_ops->send_needed_calls(rt, c);
 }
@@ -105,8 +101,8 @@ void api_context_on_owners_answered(cleave_runtime *rt, api_context *c) {
   (void)send_ends(rt, c, NULL);
 }
 
-/* Defers the end of the context until the owners of kept values have answered, so that nothing they
- * keep is cancelled. Fails with CLEAVE_DEADLINE. */
+/* Defers the end of the context until the owners of kept values have answered, so that the end
+ * cancels no call whose value they will keep. Returns CLEAVE_DEADLINE. */
 static cleave_status end_after_owners_answer(cleave_runtime *rt, api_context *c,
                                              cleave_error *error) {
   keep_for_kept_values(rt, c, API_CONTEXT_OWNERS_LATE);
@@ -116,8 +112,8 @@ static cleave_status end_after_owners_answer(cleave_runtime *rt, api_context *c,
                   c->n_unconfirmed_kept, c->name);
 }
 
-/* Cancels the work in progress of the context. Nodes that have to finish calls for kept values are
- * sent no ABORT. */
+/* Cancels the work in progress of the context. If calls must be finished for kept values, sends no
+ * ABORT. */
 static void cancel_work(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   bool busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
@@ -134,10 +130,10 @@ static void cancel_work(cleave_runtime *rt, api_context *c) {
 /* Begins the end of a context and cancels its work. Returns true if END_CONTEXT must wait for the
  * owners of kept values. */
 static bool begin_end(cleave_runtime *rt, api_context *c) {
-  bool later = c->n_unconfirmed_kept && !c->has_failed;
-  c->keeps_needed_calls = !c->has_failed && (later || send_needed_calls(rt, c));
+  bool must_wait = c->n_unconfirmed_kept && !c->has_failed;
+  c->keeps_needed_calls = !c->has_failed && (must_wait || send_needed_calls(rt, c));
   cancel_work(rt, c);
-  return later;
+  return must_wait;
 }
 
 cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
@@ -155,11 +151,12 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                     c->name);
   (void)api_context_on_event(&c->state, API_CONTEXT_ENDS);
   runtime->n_ending_contexts++;
-  bool gone_on = !c->has_failed;
+  bool had_not_failed = !c->has_failed;
   if (begin_end(runtime, c)) return end_after_owners_answer(runtime, c, error);
-  bool given_up = gone_on && c->has_failed;
+  bool failed_now = had_not_failed && c->has_failed;
   cleave_status status = send_ends(runtime, c, error);
-  if (status == CLEAVE_OK && c->has_final_step && !given_up) status = api_context_failure(c, error);
+  if (status == CLEAVE_OK && c->has_final_step && !failed_now)
+    status = api_context_failure(c, error);
   if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
   if (c->keeps_needed_calls)
     free_local_tensors(c);
@@ -171,6 +168,9 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
+/* Stages of a close operation (api_future.stage): it waits for the owners of kept values, for a
+ * pending step, for other functions that wait in the context, for the nodes' answers to
+ * END_CONTEXT. */
 enum { WAITS_FOR_OWNERS, WAITS_FOR_STEP, WAITS_FOR_USERS, WAITS_FOR_ENDS };
 
 cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
@@ -182,8 +182,8 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
   return CLEAVE_OK;
 }
 
-/* Returns the context that f closes; NULL: another function has closed it meanwhile, and f ends
- * with that error. */
+/* Returns the context that f closes. NULL: another function has closed it meanwhile, so f has been
+ * ended with an error. */
 static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   api_context *c = api_id_table_get(&rt->contexts, f->context_id);
@@ -193,8 +193,8 @@ static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
   return NULL;
 }
 
-/* True if the closing still waits for owners of kept values or for a pending step, which has its
- * own deadline. */
+/* True if f still waits for the owners of kept values, or for a pending step, which has a deadline
+ * of its own. */
 static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, api_future *f) {
   if (f->stage == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->has_failed &&
       !api_is_deadline_over(rt, f->until_ns))
@@ -218,9 +218,10 @@ static void send_end_for_close(cleave_runtime *rt, api_context *c, api_future *f
 static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = f->outcome;
   api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
-  bool all = !(silent & ~c->nodes_keeping_calls);
-  if (!all && !api_is_deadline_over(rt, f->until_ns)) return;
-  if (!all) api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
+  bool have_all_answered = !(silent & ~c->nodes_keeping_calls);
+  if (!have_all_answered && !api_is_deadline_over(rt, f->until_ns)) return;
+  if (!have_all_answered)
+    api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
   if (why.status == CLEAVE_OK && silent)
     keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   else

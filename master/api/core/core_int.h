@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of libcleave: records and functions that only master/api uses. The program makes every
- * call, so the tape (which value came from which call) is kept here. The library sends nodes what
- * to compute, where to deliver values and which calls take part in a backward pass.
+ * The internals of libcleave: records and functions that only master/api uses. The program makes
+ * every call, so this process records the tape, which says which value came from which call. The
+ * library sends nodes the calls to compute, the receivers of values, and the calls that take part
+ * in a backward pass.
  *
  * The files, from the lowest layer up; a file calls only lower ones (tests/check-circles):
  *
  *   error.c, id_table.c, failures.c   errors and tensors of callers; ids; failures of other nodes
  *   state_tables.c                 states of peers, modules and contexts as tables
- *   runtime.c, incarnations.c      lock, clock, nodes by name, jobs; which workers are present
+ *   runtime.c, incarnations.c      lock, clock, nodes by name, due jobs; which workers are present
  *   send.c                         frames to nodes, failures of contexts, the unsent final step
  *   tape.c, context_end.c          contexts and values as records; how contexts end
  *   forget.c                       frees calls that no later backward can reach
@@ -51,14 +52,14 @@ enum {
   API_MAX_NODES = 64,    /* nodes of a session; a set of nodes has one bit for each */
   API_MAX_MODULES = 255, /* modules of a runtime; index 255 in a frame means all modules */
   API_DEVICE_NAME = 32,  /* bytes of a device's name */
-  API_DEVICE_LIST = 256,
+  API_DEVICE_LIST = 256, /* bytes of a list of device names */
 };
-typedef uint64_t api_node_set;
+typedef uint64_t api_node_set; /* bit i: node i of the runtime */
 #define NODE_BIT(index) ((api_node_set)1 << (index))
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Copies the caller's tensor into one of the pool. */
+/* Copies the caller's tensor into a tensor of the pool. */
 cleave_status api_copy_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
                                  cleave_error *error);
 cleave_status api_copy_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_error *error);
@@ -76,15 +77,15 @@ typedef struct api_id_table {
 clv_code api_id_table_put(api_id_table *t, uint64_t id, void *entry, clv_err *err) CLV_USE_RESULT;
 void *api_id_table_get(const api_id_table *t, uint64_t id); /* NULL: no such id */
 void api_id_table_remove(api_id_table *t, uint64_t id);
-/* Returns the entries one by one, in no order. *at is 0 for the first call; NULL behind the last
- * entry. A caller that removes one starts over, because removal moves other entries. */
+/* Returns the next entry, in no particular order; NULL: there are no more. *at: 0 before the first
+ * call. A caller that removes an entry starts again at 0, because removal moves other entries. */
 void *api_id_table_next(const api_id_table *t, size_t *at);
 void api_id_table_free(api_id_table *t);
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-/* A node of the session. Node 0 is the master itself: it has no link, its packets go through `node`
- * of the runtime. */
+/* A node of the session. Node 0 is the master itself: it has no link, and its packets go to
+ * cleave_runtime.node. */
 typedef struct api_peer {
   cleave_runtime *runtime;
   uint32_t index;
@@ -95,16 +96,17 @@ typedef struct api_peer {
   clv_wire_id incarnation;
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* silence after which the link to the peer is given up */
-  uint32_t protocol;        /* that the peer speaks */
+  uint32_t protocol;        /* version of the protocol that the peer uses */
   api_peer_state state;
   bool has_session; /* a session is open at the worker */
   bool has_module;  /* a module was loaded at the peer */
   /* features of the worker's version */
   bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties;
   bool has_bf16_weights, has_kept, has_bf16_values;
-  uint64_t last_packet_ns;      /* monotonic time of the peer's last packet */
-  uint64_t mending_since_ns;    /* since when the peer reports a broken link to a worker; 0: none */
-  char device[API_DEVICE_NAME]; /* device of the peer that "auto" means */
+  uint64_t last_packet_ns; /* monotonic time of the peer's last packet */
+  /* monotonic time since which the peer reports that it mends a link to another worker; 0: none */
+  uint64_t mending_since_ns;
+  char device[API_DEVICE_NAME];  /* device of the peer that "auto" means */
   char devices[API_DEVICE_LIST]; /* all devices of the peer: "cpu, cuda:0" */
   /* error of the peer's last loss, which functions that need the peer return */
   cleave_error loss_error;
@@ -113,7 +115,7 @@ typedef struct api_peer {
   uint32_t n_rejoins;
   char wire_name[CLEAVE_NAME + 1]; /* name of the peer in frames, once it has rejoined */
   uint64_t connect_deadline_ns;  /* monotonic time at which connecting must be done; 0: not begun */
-  uint64_t bytes_up, bytes_down; /* bytes sent and received over links that have ended */
+  uint64_t bytes_up, bytes_down; /* bytes sent and received over earlier links, which have ended */
   uint32_t n_loading;            /* number of modules that are being loaded at the peer */
 } api_peer;
 
@@ -122,6 +124,7 @@ static inline bool api_is_lost(const api_peer *p) { return p->state != PEER_PRES
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
+/* A weight that the program gave, kept until the module is loaded at its node. */
 typedef struct api_pending_weight {
   char *name;
   clv_tensor *tensor;
@@ -138,68 +141,66 @@ struct cleave_module {
   uint32_t index, generation; /* `module` and `generation` in frames */
   uint64_t load_number;       /* number in the order of loading, from 1 */
   uint32_t n_contexts;        /* contexts that have used the module and are not freed */
-  uint32_t
-      /* kept values of its outputs, and operations in progress, that need the record */
-      n_kept_refs;
-  uint64_t unload_message; /* message that sent UNLOAD to its node; 0: none unanswered */
+  /* number of kept values of its outputs, and of operations in progress, that need this record */
+  uint32_t n_kept_refs;
+  uint64_t unload_message; /* id of the UNLOAD that its node has not answered; 0: none */
   char name[CLEAVE_NAME + 1], device[API_DEVICE_NAME];
   uint32_t node;
   uint32_t n_rejoins; /* n_rejoins of its node's peer when the module was loaded there */
   clv_graph *graph;
   clv_params *params;
-  cleave_module **
-      /* [params->n_ties] module that owns each tied parameter; NULL: this module itself */
-      tie_owners;
+  /* [params->n_ties] module that owns each tied parameter; NULL: this module itself */
+  cleave_module **tie_owners;
   const char **initialized, **frozen; /* names of parameters, stored in params */
   int inputs[CLV_MAX_INPUTS];         /* input nodes of the graph */
   uint32_t n_frozen, n_initialized, n_learning, n_inputs, threads, in_flight;
-  const clv_backend
-      *backend; /* compute backend of a module at the master; NULL: it is at a worker */
+  const clv_backend *backend; /* of a module at the master; NULL: the module is at a worker */
   bool local_only, copies_inputs, is_released, was_called, needs_input_grads;
   bool has_given_weights;  /* the program gave weights when it loaded the module */
-  bool has_secret_weights; /* the program says that no one else has the values that it gives */
+  bool has_secret_weights; /* cleave_module_options.weights_are_secret */
   uint64_t seed;           /* cleave_module_options.seed */
   /* The last attempt to load it has failed with an unknown outcome. Generations from
    * first_attempt_generation to the present one may be at the node. */
   bool may_be_at_node;
   uint32_t first_attempt_generation;
-  const char **direct_to; /* [n_direct_to] names of peers; NULL: as the session says */
+  const char **direct_to; /* [n_direct_to] cleave_module_options.direct_to; NULL: as the session */
   uint32_t n_direct_to;
   bool bf16, tf32, frozen_is_final, frozen_bf16;
   char *artifact; /* name of the worker's artifact with its weights; NULL: none */
   clv_sha256 artifact_sha256;
   api_module_state state;
-  api_pending_weight *pending_weights; /* [n_weights] to be sent when it is loaded */
+  api_pending_weight *pending_weights; /* [n_pending_weights] to be sent when it is loaded */
   size_t n_pending_weights;
   /* the next use of the module loads it again; set only in state PLACED */
   bool needs_reload;
   bool resets_moments; /* the reload starts with optimiser moments of 0 */
-  /* [n_saved_state_items] weights and moments during a reload */
+  /* [0]: weights, [1]: moments; [n_saved_state_items[i]] items saved during a reload */
   struct api_state_item *saved_state[2];
   uint32_t n_saved_state_items[2];
   struct cleave_optimizer *optimizer; /* optimiser that steps the module; NULL: none */
-  const api_optimizer_group
-      *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups] parameter groups, in the numbering of its node */
+  /* [n_groups] parameter groups, as its node numbers them; the unstepped group 0 has the settings
+   * of group 1 */
+  const api_optimizer_group *groups[CLV_OPTIM_MAX_GROUPS];
   uint32_t n_groups;
-  uint8_t *
-      /* [params->n] 1 + group number of each parameter; 0: in no group. NULL without an
-       * optimiser */
-      group_of_param;
-  bool
-      /* some trainable parameters are in no group; at the node they form group 0, which no step
-       * changes */
-      has_unstepped_group;
+  /* [params->n] 1 + group number of each parameter; 0: in no group. NULL without an optimiser */
+  uint8_t *group_of_param;
+  /* some trainable parameters are in no group; at the node they form group 0, which no step
+   * changes */
+  bool has_unstepped_group;
   uint64_t weights_version; /* steps and writes that have changed its parameters */
-  /* [n_outputs] modules that take the outputs out of this module's joined output; NULL: it has one
-   * output. They are released with this module. */
+  /* [n_outputs] modules that each take one output out of the joined output of this module
+   * (outputs.c); NULLs: it has one output. They are released with this module. */
   cleave_module *outputs[CLV_MAX_OUTPUTS];
   uint32_t n_outputs; /* at least 1 */
-  /* for a module that takes an output of another one: that one's name, and the output's index */
-  char output_of[CLEAVE_NAME + 1]; /* "": a module of the program */
+  /* for a module in `outputs` of another module: name of that module, and index of the output; "":
+   * a module of the program */
+  char output_of[CLEAVE_NAME + 1];
   uint32_t output_index;
 };
 
-/* Returns the name under which the program knows the module. *ret_output: index of its output. */
+/* Returns the name of the module as the program loaded it, and in *ret_output the index of the
+ * output. For a module in `outputs` of another module these are that module's name and the output's
+ * index. */
 static inline const char *api_program_name(const cleave_module *m, uint32_t *ret_output) {
   *ret_output = m->output_index;
   return m->output_of[0] ? m->output_of : m->name;
@@ -236,9 +237,8 @@ typedef struct api_kept_ref {
   char context_name[64]; /* name of the context that made the value */
   clv_dtype dtype;
   clv_shape shape;
-  struct api_context *
-      /* context whose end waits for the owner's answer; NULL: the owner has answered */
-      awaiting_context;
+  /* context whose end waits for the owner's answer; NULL: the owner has answered */
+  struct api_context *awaiting_context;
   bool is_confirmed;         /* the owner has answered that it keeps the value */
   bool is_released;          /* the program has no handle any more */
   bool owner_has_none;       /* the owner has freed the value, or never had it */
@@ -259,10 +259,9 @@ typedef struct api_value {
   struct api_context *context;
   cleave_module *module;  /* module that was called; NULL: a leaf */
   api_kept_ref *kept_ref; /* kept reference of a leaf; NULL: a tensor of the program */
-  const cleave_module *
-      /* module whose output rows, cached at a worker, the leaf stands for; NULL: another kind of
-       * value */
-      cached_rows_of;
+  /* of a leaf of cached rows: module whose output rows the worker has cached; NULL: another
+   * value */
+  const cleave_module *cached_rows_of;
   clv_dtype dtype;
   clv_shape shape;
   /* the program gets the value rounded to bf16: local_tensor is bf16, `dtype` f32 */
@@ -276,7 +275,7 @@ typedef struct api_value {
   bool has_failed;          /* the value will never exist; `failure` says why */
   bool deliver_sent;        /* DELIVER to the master has been sent, not answered */
   bool is_received;         /* the value has come from its node */
-  bool master_node_waits;   /* the master's own node needs the value as well */
+  bool master_node_waits;   /* the master's own node waits for the value, not only the program */
   bool saved_tensors_freed; /* a backward without `retain` has covered the call */
   bool had_backward;        /* some backward pass has covered the call */
   /* the value is kept when its context ends, because a kept value depends on it */
@@ -288,10 +287,11 @@ typedef struct api_value {
   clv_tensor *local_tensor; /* the value in this process; NULL: it is not here */
   uint32_t n_args;
   struct api_value *args[CLV_MAX_INPUTS];
-  struct api_value
-      *runs_after_backward_of; /* call whose backward must run before this call; NULL: none */
-  uint32_t n_followers;        /* calls that wait for this call's backward, until that begins */
-  uint64_t needed_in_sweep;    /* number of the last sweep in which another record needed it */
+  /* call whose backward must run before this call (cleave_call_options.after); NULL: none */
+  struct api_value *runs_after_backward_of;
+  uint32_t n_followers; /* calls that run after this call's backward, which has not begun */
+  /* number of the last sweep (forget.c) in which another value needed it */
+  uint64_t needed_in_sweep;
   uint32_t call_number;     /* number of its CALL among the context's calls to the node, from 1 */
   uint64_t n_drives_begun;  /* n_drives_begun of the runtime when the call was made */
   uint64_t weights_version; /* weights_version of the module when the call was made */
@@ -304,12 +304,11 @@ typedef struct api_value {
   float root_weight;             /* initial gradient of a root; 0: not a root */
   uint32_t last_root;            /* index of the last root that depends on the value */
   struct api_value *next_needed; /* next call in its api_call_group, in descending ids */
-  uint32_t position_in_sum
-      [CLV_MAX_INPUTS]; /* position of the gradient for each input in that input's sum */
+  /* position of the gradient for each input in the sum that is the input's gradient */
+  uint32_t position_in_sum[CLV_MAX_INPUTS];
   /* The fields below belong to a leaf. */
-  clv_tensor **
-      /* [contributions_cap] gradients received in this pass, in the order of their sum */
-      contributions;
+  /* [contributions_cap] gradients received in this pass, in the order of their sum */
+  clv_tensor **contributions;
   uint32_t contributions_cap;
   clv_tensor *gradient;
   /* value of the context made before this one; in the free list: the next record */
@@ -335,44 +334,41 @@ typedef struct api_context {
   api_node_set nodes;               /* nodes that were sent something of the context */
   api_node_set nodes_ended;         /* nodes that have freed all they held for the context */
   api_node_set nodes_keeping_calls; /* nodes that have freed all but what kept values need */
-  api_node_set
-      nodes_since_restarted; /* nodes that were lost and rejoined after the context used them */
-  uint32_t n_calls_sent
-      [API_MAX_NODES]; /* calls sent to each node; PREPARE waits until the node has that many */
-  uint32_t last_pass;  /* number of the last backward pass */
+  /* nodes that were lost and have rejoined since the context used them */
+  api_node_set nodes_since_restarted;
+  /* number of calls sent to each node; the node handles a PREPARE after it has that many */
+  uint32_t n_calls_sent[API_MAX_NODES];
+  uint32_t last_pass;                   /* number of the last backward pass */
   uint32_t last_pass_at[API_MAX_NODES]; /* last backward pass in which each node took part */
   bool is_backward_running;
   bool has_used_module[API_MAX_MODULES]; /* for each module: the context has sent something to it */
   uint32_t n_module_calls[API_MAX_MODULES]; /* calls of each module so far */
-  api_node_set nodes_expected,
-      nodes_finished; /* nodes of the running pass; nodes of it that have sent FINISHED */
-  uint32_t n_leaf_gradients_missing; /* gradients of leaves, not received yet */
-  bool has_gradient[API_MAX_MODULES];
-  clv_tensor
-      *votes[API_MAX_NODES];     /* sums of squared gradients from the last FINISHED of each node */
-  api_node_set nodes_not_finite; /* nodes whose last vote had a gradient that is not finite */
+  /* nodes that take part in the running pass; those of them that have sent FINISHED */
+  api_node_set nodes_expected, nodes_finished;
+  uint32_t n_leaf_gradients_missing;  /* gradients of leaves, not received yet */
+  bool has_gradient[API_MAX_MODULES]; /* a backward has reached parameters of the module */
+  clv_tensor *votes[API_MAX_NODES];   /* sums of squared gradients in each node's last FINISHED */
+  api_node_set nodes_not_finite;      /* nodes whose last vote had a gradient that is not finite */
   api_node_set nodes_with_written_gradients; /* nodes that got gradients since their last vote */
   /* answers to APPLY or REVERT that have not arrived */
   uint32_t n_step_answers_missing;
-  uint64_t
-      /* first message of the present decision; answers to earlier messages are ignored */
-      first_apply_message;
-  uint64_t
-      step_deadline_ms; /* deadline of the step in ms, as the program gave it; 0: the runtime's */
+  /* id of the first message of the present decision; answers to earlier messages are ignored */
+  uint64_t first_apply_message;
+  uint64_t step_deadline_ms; /* deadline of the step, as the program gave it; 0: the runtime's */
   uint64_t decision_deadline_ns;     /* monotonic time at which the step is given up */
   api_node_set nodes_sent_apply;     /* nodes that were sent APPLY since the last decision */
   bool has_reverted_step;            /* a step was reverted after cleave_step had returned */
   bool has_stepped[API_MAX_MODULES]; /* the module has taken its step */
-  bool has_step_at
-      /* the module has stepped by cleave_step_at, so calls keep the weights they used */
-      [API_MAX_MODULES];
-  bool has_forgotten_calls; /* the program has forgotten calls: passes end with a sweep */
+  /* the module has stepped by cleave_step_at, so calls keep the weights that they used */
+  bool has_step_at[API_MAX_MODULES];
+  bool has_forgotten_calls; /* the program has forgotten calls, so each pass ends with a sweep */
   bool has_failed;          /* `failure` is set, and the context can only be ended */
   cleave_error failure;
   char failure_place[CLV_WIRE_NAME + 1]; /* place of the failure, as the failed node wrote it */
   struct api_context *next;              /* next record of the free list */
 } api_context;
 
+/* An item of a module's state, or a gradient. */
 typedef struct api_state_item {
   char name[CLV_WIRE_NAME + 1];
   clv_tensor *tensor;
@@ -386,14 +382,14 @@ typedef struct api_state_request {
   uint32_t node;
   const char *item_name; /* name of the item to store in `item_tensor`; NULL: none */
   clv_tensor *item_tensor;
-  api_state_item *items; /* [count] receives the items; NULL: items are not stored */
-  uint32_t n_received, count;
+  api_state_item *items;      /* [count] receives the items; NULL: items are not stored */
+  uint32_t n_received, count; /* items received so far; items that the answer has */
   bool is_for_file;
   uint64_t bytes;               /* size of the state file, as its node reports */
   clv_sha256 sha256;            /* digest of the state file, as its node reports */
   char device[API_DEVICE_NAME]; /* device that computed `item_tensor`, as its node reports */
   bool is_answered, has_failed;
-  bool may_have_fewer; /* `count` is a maximum; the answer gives the number */
+  bool may_have_fewer; /* `count` is a maximum until the answer gives the number */
   cleave_error failure;
   struct api_state_request *next;
 } api_state_request;
@@ -417,17 +413,18 @@ typedef struct api_call_group {
   api_value *first, *last;
 } api_call_group;
 
-/* A failure, and the text without secrets that was sent in its place. */
+/* A failure, and the text and place without secrets that were sent instead of its own. */
 typedef struct api_redacted_error {
   cleave_error full_error;
-  char sent_text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-  uint64_t context;
+  char sent_text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1]; /* as sent; hop: the place */
+  uint64_t context;                                          /* id of the context that failed */
 } api_redacted_error;
 
 enum { API_MAX_REDACTED = 16 };
 
-/* Clock, randomness and network of a runtime. Zeroed: the machine's clock and randomness, and
- * workers that are called and dialled over mutual TLS. A simulation passes its own functions. */
+/* Clock, randomness and network of a runtime. If it is zeroed, the runtime uses the machine's clock
+ * and randomness, and connects to workers over mutual TLS. A simulation passes its own
+ * functions. */
 typedef struct api_platform {
   void *user;
   clv_clock clock;
@@ -449,30 +446,33 @@ struct api_future; /* future_int.h */
 
 /* Functions of kept_refs.c that contexts, calls and events use. All are called with the lock. */
 typedef struct api_kept_ops {
-  /* Drops the reference's count of a leaf that is being freed. */
+  /* Decrements n_leaves of the reference, because a leaf that refers to it is being freed. */
   void (*release_leaf)(cleave_runtime *rt, api_kept_ref *k);
-  /* Sends the value that stands for a kept reference to a node that needs it. */
+  /* Has the kept value of the leaf v sent from its owner to a node that needs it. */
   cleave_status (*deliver)(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error);
+  /* Begins to fetch the kept value; f ends when it has arrived. */
   cleave_status (*fetch)(cleave_runtime *rt, api_kept_ref *k, struct api_future *f,
                          cleave_error *error);
   /* Waits until the owners of the context's kept values have answered. */
   void (*await_owners)(cleave_runtime *rt, api_context *c, uint64_t until_ns);
-  /* Ends the wait of a context for the owners of its kept values. */
+  /* Lets the context end without the answers of the owners of its kept values. */
   void (*stop_waiting)(cleave_runtime *rt, api_context *c);
-  /* Sends the nodes the ids of calls that the context's kept values depend on. Returns false if
-   * there are none. */
+  /* Sends each node the ids of its calls that the context's kept values depend on. Returns false if
+   * there are no such calls. */
   bool (*send_needed_calls)(cleave_runtime *rt, api_context *c);
   /* Marks the context's unconfirmed kept values as failed, because owners may receive the failure
    * of the context before they receive what to keep. */
   void (*context_failed)(cleave_runtime *rt, const api_context *c);
+  /* Marks the kept values at a lost node as failed. */
   void (*node_failed)(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
-  /* Takes a REF_ frame by which the master's own node answers the program. */
+  /* Handles a REF_ frame by which the master's own node answers the program. */
   void (*on_answer)(cleave_runtime *rt, const clv_packet *p);
+  /* Lists the kept references that the program has not released. */
   void (*report)(cleave_runtime *rt, cleave_leaks *l);
   void (*free)(cleave_runtime *rt);
 } api_kept_ops;
 
-/* Weights that are about to be written to a module, or that were read from it. */
+/* Weights that are about to be written to a module, or that were read from a module. */
 typedef struct api_noted_values {
   cleave_runtime *runtime;
   const cleave_module *module; /* NULL if were_read, because it may be released already */
@@ -482,28 +482,32 @@ typedef struct api_noted_values {
   bool were_read;
 } api_noted_values;
 
-/* Gate of a program's runtime (extra/open.c), asked about each tensor and each failure before the
- * program's own may_send. With the lock. */
+/* Gate of a program's runtime (extra/open.c). may_send.c asks it about each tensor and each
+ * failure, before it asks the program's own may_send. All functions but those that say otherwise
+ * are called with the lock. */
 typedef struct api_gate {
   void *user;
+  /* Permits or refuses the tensor by its row and the policy. */
   cleave_status (*check)(void *user, const cleave_sending *what, cleave_error *error);
-  /* Counts a tensor that all hooks permit. The tensor is not sent if it fails. */
+  /* Counts a tensor that all hooks permit, for the limits of the policy. If this fails, the tensor
+   * is not sent. */
   cleave_status (*charge)(void *user, const cleave_sending *what, cleave_error *error);
-  /* Compares a value of a module at the master, or a gradient for the value of a module at a
-   * worker, with its row, after `check` has found that. Called with `owner`; NULL: the gate is
-   * off. */
+  /* Compares what a tensor shows with the row that permits it, after `check` has permitted it. v: a
+   * value of a module at the master, or a value of a module at a worker whose gradient is sent.
+   * Called with `owner`; NULL: the gate is off. */
   cleave_status (*judge)(void *owner, const api_value *v, const cleave_sending *what,
                          cleave_error *error);
-  /* Note in the ledger of this host, before anything is sent, what the module's worker will know:
-   * keys of layers and values. For a module at the master they remember what will be looked up.
-   * note_values with `were_read`: the program received the values from the module's node. Called
-   * with `owner`, without the lock; NULL: the runtime is that of a command. */
+  /* Add to the ledger of this host the keys of layers and the values that the module's worker will
+   * know, before they are sent. For a module at the master they keep samples of the values, which
+   * are looked up in the ledger later. note_values is also called for values that the program has
+   * read from the module's node (were_read). Called with `owner`, without the lock; NULL: the
+   * runtime is that of a command. */
   cleave_status (*note_module)(void *owner, const cleave_module *m, cleave_error *error);
   cleave_status (*note_values)(void *owner, const api_noted_values *values, cleave_error *error);
-  /* called while workers still answer, when all contexts are closed; NULL: nothing is done then */
+  /* called when all contexts are closed, before the links end; NULL: nothing is done then */
   void (*before_close)(void *owner, cleave_runtime *rt);
-  void *owner;                     /* memory of `user` */
-  void (*free_owner)(void *owner); /* called when no link is left */
+  void *owner;                     /* object that owns `user` */
+  void (*free_owner)(void *owner); /* called after all links have ended */
 } api_gate;
 
 /* First member of a record of master/api/extra that is freed with its runtime. */
@@ -515,7 +519,7 @@ typedef struct api_attachment {
 /* Work that is due from time to time. Its owner registers it (api_add_job), and each thread that
  * waits for nodes runs it (wait.c). Both functions are called with the lock. */
 typedef struct api_job {
-  /* Does what is due. Returns the time of the next run, monotonic ns; UINT64_MAX: none. */
+  /* Does the work that is due. Returns the time of the next run, monotonic ns; UINT64_MAX: none. */
   uint64_t (*before_sleep)(cleave_runtime *rt);
   void (*after_sleep)(cleave_runtime *rt); /* called after a sleep; NULL: nothing is done then */
 } api_job;
@@ -539,8 +543,9 @@ struct cleave_runtime {
   uint64_t n_redacted;
   void *user;
   uint64_t deadline_ms;
-  bool sends_directly, via_master, single_thread;
-  unsigned local_threads; /* largest number of compute threads of a module at the master */
+  bool sends_directly;            /* the session says `transfer: direct` */
+  bool via_master, single_thread; /* as in cleave_options */
+  unsigned local_threads;         /* largest number of compute threads of a module at the master */
   clv_tls_identity *identity;
   clv_rpc_runtime *rpc;
   clv_pool *pool;
@@ -551,9 +556,9 @@ struct cleave_runtime {
   uint64_t n_drives_begun; /* times that a caller has begun to drive the master's node */
   api_peer *peers;         /* [n_peers] nodes of the session, the master first */
   uint32_t n_peers;
-  clv_wire_id session;
-  uint64_t epoch;
-  bool cannot_resume; /* the session is not that of a run, so no later attempt continues it */
+  clv_wire_id session; /* id of the session at all workers */
+  uint64_t epoch;      /* number of the attempt that the session belongs to */
+  bool cannot_resume;  /* the session is not that of a run, so no later attempt continues it */
   clv_key seed;
 
   const api_job *jobs[API_MAX_JOBS]; /* [n_jobs] in the order of their registration */
@@ -563,8 +568,8 @@ struct cleave_runtime {
   pthread_mutex_t lock;
   pthread_cond_t changed_cond;
   pthread_cond_t parked_cond; /* the thread of futures sleeps on it */
-  uint32_t n_awaiting;        /* threads of the program that wait, and advance all futures */
-  bool needs_wake;            /* an answer of a node may end some thread's sleep */
+  uint32_t n_awaiting;        /* threads of the program that wait; they advance all futures */
+  bool needs_wake;            /* sleeping threads must be woken, because of an answer of a node */
   uint64_t next_id, next_context, n_sweeps;
   api_id_table values, contexts, futures, kept_refs;
   struct api_futures *futures_state; /* future_int.h */
@@ -594,17 +599,17 @@ struct cleave_runtime {
   uint32_t n_end_waiters;      /* functions that wait until n_ending_contexts falls */
   /* monotonic time at which some context's END_CONTEXT is sent again; 0: never */
   uint64_t end_resend_ns;
-  /* A worker's report that its session has failed. If a neighbour of the worker is gone, that
-   * neighbour's own link reports it within moments, with a better reason. status OK: no report. */
+  /* A worker's report that its link to another worker, its neighbour, has ended. It is held back
+   * until broken_link_wait_until_ns: if the neighbour is lost, its own link to the master shows
+   * that soon, with a better reason. status OK: no report. */
   cleave_error broken_link_error;
-  uint32_t broken_link_worker;
+  uint32_t broken_link_worker;    /* node that has sent the report */
   uint32_t broken_link_neighbour; /* equal to broken_link_worker: the report named no neighbour */
   uint64_t broken_link_wait_until_ns;
-  uint64_t
-      /* monotonic time before which no deadline passes, because the process was stopped */
-      deadlines_paused_until_ns;
-  /* Time that does not count towards deadlines, because a link of the master or between two workers
-   * was without connection: of ended outages, and since when one lasts; 0: none does */
+  /* monotonic time before which no deadline passes, because the process was stopped */
+  uint64_t deadlines_paused_until_ns;
+  /* Outages, in which some link of a worker has no connection, do not count towards deadlines.
+   * outages_ns: total time of ended outages; outage_since_ns: begin of the present one; 0: none */
   uint64_t outages_ns, outage_since_ns;
 };
 
@@ -616,7 +621,8 @@ void api_unlockp(cleave_runtime **rt); /* unlocks *rt; for CLV_AUTO */
   CLV_AUTO(api_unlockp) cleave_runtime *locked_ = (rt); \
   api_lock(locked_)
 
-/* As cleave_open_config, on a platform of the caller. Its `user` must outlive the runtime. */
+/* As cleave_open_config, but uses the platform of the caller. platform->user must outlive the
+ * runtime. */
 cleave_status api_open_on_platform(const api_platform *platform, const clv_session_config *config,
                                    const cleave_options *options, cleave_runtime **ret_runtime,
                                    cleave_error *error) CLEAVE_RESULT;
@@ -627,31 +633,34 @@ uint64_t api_now(const cleave_runtime *rt);
 clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Return the deadline deadline_ms from now (0: the runtime's deadline), and whether a deadline has
- * passed. Both are times of a clock that stands still while a link is mended. */
+/* api_deadline_ns returns the deadline that is deadline_ms from now (0: the runtime's deadline_ms).
+ * api_is_deadline_over returns whether a deadline has passed. Deadlines are times of a clock that
+ * stops during outages (api_note_outage). */
 uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms);
 bool api_is_deadline_over(const cleave_runtime *rt, uint64_t until_ns);
-/* Returns the monotonic time at which a deadline passes if no link is mended until then. */
+/* Returns the monotonic time at which a deadline passes if there is no outage until then. */
 uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns);
-/* Stops the clock of the deadlines while a link is mended. Called now and then by who waits. With
- * the lock. */
+/* Stops or restarts the clock of the deadlines, by whether some link is being mended now. Each
+ * thread that waits calls this repeatedly. With the lock. */
 void api_note_outage(cleave_runtime *rt);
-/* Asks the workers whether they are mending links to each other, if `all`, else those that have
- * reported that. The next api_note_outage uses the answers. With the lock. */
+/* Asks workers whether they are mending links to each other: all workers if `all` is true, else
+ * those that have reported it before. Later calls of api_note_outage use the answers. With the
+ * lock. */
 void api_ask_about_outages(cleave_runtime *rt, bool all);
+/* Registers a job; `job` must be static. */
 void api_add_job(cleave_runtime *rt, const api_job *job);
 /* Add and remove a record that is freed with the runtime. With the lock. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));
 void api_detach(cleave_runtime *rt, api_attachment *a);
-/* With the lock: sleeps until something has changed, or drives the master's own node meanwhile if
- * that has no thread. False: `until_ns` has passed. */
+/* With the lock: sleeps until api_wake is called. If the master's own node has no thread, drives
+ * the node meanwhile. False: `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
 /* As api_sleep, for the thread of futures: api_wake ends it only while no thread of the program
  * awaits a future. */
 void api_sleep_parked(cleave_runtime *rt, uint64_t until_ns);
-/* As api_sleep, for functions of the program: false also if the program interrupts them. */
+/* As api_sleep, for functions of the program: also returns false if the program interrupts them. */
 bool api_wait(cleave_runtime *rt, uint64_t until_ns);
-bool api_is_interrupted(const cleave_runtime *rt); /* the program's hook says so */
+bool api_is_interrupted(const cleave_runtime *rt); /* cleave_options.interrupted returns true */
 /* As api_fail with CLV_DEADLINE, for a wait that api_wait has ended. CLV_CANCELLED if the program
  * has interrupted it. */
 cleave_status api_fail_late(const cleave_runtime *rt, cleave_error *error, const char *fmt, ...)
@@ -665,10 +674,12 @@ typedef struct api_interruptible {
 void api_interruptible_begin(cleave_runtime *rt, api_interruptible *ret);
 void api_interruptible_end(api_interruptible *i);
 void api_poll(cleave_runtime *rt); /* as api_sleep, without sleeping */
-/* Wakes all sleepers, because something has changed. */
+/* Wakes all threads that sleep in api_sleep, because something for which they wait may have
+ * changed. */
 void api_wake(cleave_runtime *rt);
 
-/* With the lock: sends a packet to a node, the master's own included. Takes the packet. */
+/* With the lock: sends a packet to a node, which may be the master's own. Takes ownership of the
+ * packet, also on failure. */
 cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error);
 /* As api_send, but the packet may wait for the next one to the node, if the caller's thread drives
  * the master's own node (cleave_options.single_thread). Before that thread sleeps, all buffered
@@ -684,26 +695,29 @@ int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 void api_module_set_device(cleave_module *m, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(api_peer *p, cleave_error *error);
-/* Hook of links: asks the gate and the program's may_send about each tensor. Reduces a failure to
- * its code and place, and asks both about it, too. */
+/* Hook that each link calls before it sends a packet. Asks the gate and the program's may_send
+ * about each tensor of the packet. If the packet has a failure, first replaces its text by code and
+ * place, and asks them about the failure as well. */
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
-/* Restores the full text of a failure that was sent as code and place and comes back from a node
- * that received it. */
+/* Restores the full text of a failure that this process has sent as code and place, and that a node
+ * has sent back. */
 void api_restore_redacted(const cleave_runtime *rt, cleave_error *why);
 /* Closes the sessions and their links. api_close_links frees the transport, after all computing has
  * ended. */
 void api_close_sessions(cleave_runtime *rt);
 void api_runtime_free(cleave_runtime *rt);
 void api_close_links(cleave_runtime *rt);
-/* Handles an answer of a node. Takes the packet. Called by any thread, without the lock. */
+/* Handles an answer of a node. Takes ownership of the packet. Called by any thread, without the
+ * lock. */
 void api_on_packet(api_peer *from, clv_packet *p);
 void api_on_program_packet(void *user, clv_packet *p);
 void api_on_suppressed_logs(void *user, const clv_log_entry *entry);
 
-/* Text for messages: "; last heard of worker 'a' 900 ms ago, 'b' 3 ms ago". */
+/* Writes when each worker was last heard of: "; last heard of worker 'a' 900 ms ago, 'b' 3 ms ago".
+ * Returns buf. */
 const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len);
 
-/* With the lock: fails everything that is in progress with the node. */
+/* With the lock: fails the contexts, requests and kept values that need the lost node. */
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* Records the first failure of a context and, unless a step is being decided, sends ABORT to nodes
  * not in `notified`. With the lock. */
@@ -720,13 +734,14 @@ void api_drop_value(cleave_runtime *rt, api_value *v);
 /* With the lock: sends DROP to all nodes that have one of the values, linked by next_needed. A node
  * frees a value after the calls that use it. (forget.c) */
 cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error);
-/* With the lock: frees, here and at all nodes, the released values of a context that no value with
- * a handle depends on. Does nothing while a backward runs, kept values are unconfirmed, or after a
- * failure. */
+/* With the lock: frees, in this process and at all nodes, the released values of a context on which
+ * no value with a handle depends. Does nothing while a backward runs or kept values are
+ * unconfirmed, or if the context has failed. */
 cleave_status api_forget_unneeded(cleave_runtime *rt, api_context *c, cleave_error *error);
 void api_drop_values(cleave_runtime *rt, api_context *c);
 void api_context_free(cleave_runtime *rt, api_context *c);
 api_node_set api_lost_nodes(const cleave_runtime *rt);
+/* Returns the failure of a context; CLEAVE_OK: it has none. */
 cleave_status api_context_failure(const api_context *c, cleave_error *error);
 
 void api_add_leak(cleave_leaks *l, const char *fmt, ...) CLV_PRINTF(2, 3);
@@ -734,8 +749,8 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
 
 /* Writes a value's failure into a frame, with the worker's name in the text. */
 void api_failure_to_frame(const api_value *v, clv_frame *ret);
-/* With the lock: requests delivery of a value to a node, or, with node 0 and for_node false, to the
- * program. */
+/* With the lock: requests that a value be delivered to a node; with node 0 and for_node false, to
+ * the program. */
 cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
                                 cleave_error *error);
 
@@ -745,11 +760,13 @@ cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t cont
                             const api_state_item *items, uint32_t n, uint64_t until_ns,
                             cleave_error *error);
 
-/* With the lock: returns, once, the failure of a step whose context has ended. */
+/* With the lock: returns and clears deferred_error, the failure of a step whose context has ended;
+ * CLEAVE_OK: there is none. */
 cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error);
 /* With the lock: frees a context without waiters once all nodes have answered its end. */
 void api_context_free_if_ended(cleave_runtime *rt, api_context *c);
-/* All owners of the context's kept values have answered: ends the context if that was pending. */
+/* Call when all owners of the context's kept values have answered. Ends the context if its end was
+ * pending for this. */
 void api_context_on_owners_answered(cleave_runtime *rt, api_context *c);
 
 clv_lr_schedule api_convert_schedule(const cleave_schedule *s);
@@ -764,38 +781,39 @@ void api_groups_leave(cleave_optimizer *o);
 uint32_t api_group_param_names(const cleave_module *m, uint32_t number, const char **ret_names);
 void api_optimizer_free(cleave_optimizer *o);
 
-/* With the lock: sends the final step that was decided and not sent, if there is one. */
+/* With the lock: sends the unsent final step (unsent_step_context), if there is one. */
 void api_flush_final_step(cleave_runtime *rt);
-/* As api_flush_final_step, but sends a node the step and END_CONTEXT in one message where possible.
- * *ret_sent: nodes that were sent both. */
+/* As api_flush_final_step, for a context that ends: if possible, sends a node the step and
+ * END_CONTEXT in one message. *ret_sent: nodes that were sent both. */
 void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent);
 
 /* With the lock: concludes the step of a context after every node has answered it. */
 void api_on_step_answered(cleave_runtime *rt, api_context *c);
 /* With the lock: refuses to change or read parameters while calls wait for a backward that has not
- * begun. The change would wait for the calls, and the backward for the change. */
+ * begun (cleave_call_options.after). Otherwise the change would wait for these calls, and the
+ * backward could not begin before the change. */
 cleave_status api_check_no_pending_backward(const cleave_runtime *rt, cleave_error *error);
-/* With the lock: reverts the pending step if it has failed or its deadline has passed. Returns when
- * to call it again, monotonic ns. */
+/* With the lock: reverts the pending step if it has failed or its deadline has passed. Returns the
+ * monotonic time at which to call it again, in ns. */
 uint64_t api_step_decision_advance(cleave_runtime *rt);
-/* With the lock: waits until no step is pending. A failed one has been reverted by then, and its
- * context has the error. */
+/* With the lock: waits until no step is pending. If the step has failed, it has been reverted when
+ * this returns, and its context has the error. */
 cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
 
-/* Builds the graph of a text of layers. n_parts: nodes over which layers may be divided; 0: no
- * layer may be divided, and ret_how is NULL. *ret_how, which the caller frees: how each node of the
- * graph is divided. */
+/* Builds a graph from a text of layers. n_parts: number of parts into which layers may be divided;
+ * 0: no layer may be divided, and ret_how is NULL. *ret_how: receives, for each node of the graph,
+ * how it is divided; the caller frees it. */
 cleave_status api_graph_from_layers(const char *layers, const cleave_input *input,
                                     uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
                                     clv_graph **ret, cleave_error *error);
-/* Reads a session file of a program, and fills in keys that only trainings need. */
+/* Parses the session file of a program, and fills in the keys that only a training needs. */
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
                               cleave_error *error);
 const clv_graph *api_unwrap_graph(const cleave_graph *g);
 /* Returns the nodes, [*ret_n], that are outputs; 0: the program has named none. */
 const int *api_graph_outputs(const cleave_graph *g, int *ret_n);
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
-/* layers: a range of them, or NULL for all. */
+/* Builds the graph of a named architecture. layers: a range of its layers; NULL: all. */
 cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error);
 
@@ -805,20 +823,22 @@ cleave_status api_graph_from_hf(const char *folder, const char *layers, const ch
 /* Adds the adapters of the options to the module's graph. (adapters.c) */
 cleave_status api_adapters_add_to_graph(cleave_module *m, const cleave_module_options *o,
                                         cleave_error *error);
-/* Freezes every parameter beside the adapters, if the module has any. */
+/* Freezes all parameters that do not belong to adapters, if the module has adapters. */
 void api_adapters_freeze_base(cleave_module *m, const cleave_module_options *o);
 
-/* Learning rate of a group for the step that is being taken. */
+/* Returns the learning rate of a group for the step that is being taken. */
 double api_group_rate(const cleave_optimizer *o, const api_optimizer_group *g);
-/* With the lock: sends the decision on a step to all modules of `nodes` that take part. */
+/* With the lock: sends the decision on a step to the modules at `nodes` that take part in it. apply
+ * false: the step is not taken. scale: factor of the gradients, from clipping. */
 cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,
                                 double scale, cleave_error *error);
-/* Learning rate of the first group `ahead` steps from now. */
+/* Returns the learning rate of the first group `ahead` steps from now. */
 double api_rate_after(const cleave_optimizer *o, uint64_t ahead);
-/* With the lock: sends APPLY with a position in the context's schedule. */
+/* With the lock: sends APPLY of cleave_step_at to one module, with a position in the context's
+ * schedule. */
 cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave_module *m,
                                uint64_t ahead, uint32_t position, bool keep, cleave_error *error);
-/* With the lock: passes the rows of an ENDED to the program's on_event. */
+/* With the lock: passes the events in a node's ENDED frame to the program's on_event. */
 void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packet *p);
 
 /* ---- kept.c ---------------------------------------------------------------------------------- */

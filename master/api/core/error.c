@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Errors, options and tensors of callers: converts them to and from the library's own.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,32 +47,32 @@ static int find_name_at(const char *names, size_t i, const char **ret) {
   return (int)strcspn(names, ",");
 }
 
-cleave_status api_check_not_null(const void *const *given, size_t n, const char *names,
+cleave_status api_check_not_null(const void *const *arguments, size_t n, const char *names,
                                  cleave_error *error) {
   for (size_t i = 0; i < n; i++) {
     const char *name;
-    if (given[i]) continue;
+    if (arguments[i]) continue;
     int len = find_name_at(names, i, &name);
     return api_fail(error, CLV_INVALID, "the argument %.*s is NULL", len, name);
   }
   return CLEAVE_OK;
 }
 
-cleave_status api_copy_options_in(const void *options, size_t known, const char *type, void *ret,
-                                  cleave_error *error) {
-  size_t size = known;
-  memset(ret, 0, known);
+cleave_status api_copy_options_in(const void *options, size_t known_size, const char *type,
+                                  void *ret, cleave_error *error) {
+  size_t size = known_size;
+  memset(ret, 0, known_size);
   if (!options) return CLEAVE_OK;
   memcpy(&size, options, sizeof size);
   if (size < sizeof size)
     return api_fail(error, CLV_INVALID, "%s.size is %zu: set it to sizeof(%s)", type, size, type);
-  for (size_t i = known; i < size; i++)
+  for (size_t i = known_size; i < size; i++)
     if (((const char *)options)[i])
       return api_fail(error, CLV_UNIMPLEMENTED,
                       "%s has %zu bytes and says something behind the %zu that this version (%s) "
                       "knows",
-                      type, size, known, CLV_VERSION);
-  memcpy(ret, options, CLV_MIN(size, known));
+                      type, size, known_size, CLV_VERSION);
+  memcpy(ret, options, CLV_MIN(size, known_size));
   return CLEAVE_OK;
 }
 
@@ -108,7 +111,7 @@ cleave_status api_copy_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_
   if (from->dtype != CLEAVE_F32 && from->dtype != CLEAVE_I64 && from->dtype != CLEAVE_BF16)
     return api_fail(error, CLV_INVALID, "dtype %d; CLEAVE_F32 and CLEAVE_I64 are possible",
                     (int)from->dtype);
-  PASS(api_copy_shape_in(from->rank, from->shape, &shape, error));
+  TRY_API(api_copy_shape_in(from->rank, from->shape, &shape, error));
   if (!from->data && cleave_tensor_count(from))
     return api_fail(error, CLV_INVALID, "a tensor without numbers");
   TRY(clv_pool_alloc_tensor(pool, (clv_dtype)from->dtype, &shape, ret, &err));

@@ -22,37 +22,38 @@ void api_set_error_node(cleave_error *error, const char *node, const char *place
     clv_err err;                                                 \
     if ((call) != CLV_OK) return api_convert_error(error, &err); \
   } while (0)
-/* Runs a call that fills `error` itself; returns if it fails. */
-#define PASS(call)                                      \
-  do {                                                  \
-    cleave_status pass_status_ = (call);                \
-    if (pass_status_ != CLEAVE_OK) return pass_status_; \
+/* Runs a call that fills `error` itself; returns its status if it fails. */
+#define TRY_API(call)                                 \
+  do {                                                \
+    cleave_status api_status_ = (call);               \
+    if (api_status_ != CLEAVE_OK) return api_status_; \
   } while (0)
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* Checks that none of given, [n], is NULL. names: their names, "runtime, ret_module". CLV_INVALID
- * names the first that is NULL. */
-cleave_status api_check_not_null(const void *const *given, size_t n, const char *names,
+/* Checks that none of the arguments [n] is NULL. names: their names, such as "runtime, ret_module".
+ * The error CLV_INVALID names the first that is NULL. */
+cleave_status api_check_not_null(const void *const *arguments, size_t n, const char *names,
                                  cleave_error *error);
 
 /* First line of a function of cleave.h: none of these pointers may be NULL. Arguments that may be
  * NULL are documented in cleave.h and listed in tests/nulls.py. */
-#define NOT_NULL(...)                                                                        \
-  PASS(api_check_not_null((const void *const[]){__VA_ARGS__},                                \
-                          sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *), \
-                          #__VA_ARGS__, error))
+#define NOT_NULL(...)                                                                           \
+  TRY_API(api_check_not_null((const void *const[]){__VA_ARGS__},                                \
+                             sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *), \
+                             #__VA_ARGS__, error))
 
 /* Copies options of a program that was compiled with an older or newer header. Their first field is
- * their size, a size_t. Fields that a shorter struct lacks are 0 in *ret. A longer struct is
- * refused if a byte behind `known` is not 0, because this library does not know its meaning. type:
- * "cleave_call_options", for messages. options NULL: zeros. */
-cleave_status api_copy_options_in(const void *options, size_t known, const char *type, void *ret,
-                                  cleave_error *error);
+ * their size, a size_t. known_size: size of the struct in this version. Fields that a shorter
+ * struct lacks are 0 in *ret. A longer struct is refused if a byte after known_size is not 0,
+ * because this library does not know its meaning. type: "cleave_call_options", for messages.
+ * options NULL: zeros. */
+cleave_status api_copy_options_in(const void *options, size_t known_size, const char *type,
+                                  void *ret, cleave_error *error);
 
 /* Declares a copy of options: COPY_OPTIONS_IN(cleave_call_options, how, options) declares `how`. */
 #define COPY_OPTIONS_IN(type, local, options) \
   type local;                                 \
-  PASS(api_copy_options_in((options), sizeof(type), #type, &local, error))
+  TRY_API(api_copy_options_in((options), sizeof(type), #type, &local, error))
 
 #endif

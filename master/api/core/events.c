@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Answers of nodes. Runs on rpc's queue threads for workers and on the node's thread for the
- * master's own node: no function here computes or waits. Answers of a worker are not trusted: one
- * that names no context, value or request that waits for it is dropped.
+ * Handles the answers of nodes. The functions run on the threads of rpc for workers, and on the
+ * node's thread for the master's own node, so they neither compute nor wait. Answers of a worker
+ * are not trusted: an answer is dropped unless it names a context, value or request that waits for
+ * it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +12,13 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
+/* time for which a report of a broken link is held back; the loss of a worker would show
+ * meanwhile */
 enum { BROKEN_LINK_WAIT_NS = 500 * 1000 * 1000 };
 
-/* Returns true if the handler has taken the packet. Sets needs_wake if a sleeping thread has to
- * look again, because a wake-up costs more than most handlers. */
+/* Handler of one kind of frame. Returns true if it has taken ownership of the packet. Sets
+ * rt->needs_wake if sleeping threads must check again what they wait for. They are not woken after
+ * each frame, because a wake-up costs more than most handlers. */
 typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
 /* Forwards a packet that is addressed to another node. Returns false if there is no such node. */
@@ -39,8 +43,8 @@ static bool is_rounded_copy(const clv_tensor *t, const api_value *v) {
   return v->is_fetched_as_bf16 && t->dtype == CLV_BF16 && clv_shape_equal(&t->shape, &v->shape);
 }
 
-/* Stores the program's copy of a value. A worker that does not know values in bf16 has sent f32,
- * which is rounded here. */
+/* Stores the program's copy of a value. If the program wants bf16 and the worker does not support
+ * it, the worker has sent f32, which is rounded here. */
 static void store_local_copy(cleave_runtime *rt, api_value *v, clv_tensor *t) {
   clv_err err;
   if (v->local_tensor) return;
@@ -79,8 +83,8 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return true;
 }
 
-/* Sums the contributions to a leaf's gradient in the order of the tape, so that the result does not
- * depend on the order in which they arrive. */
+/* Sums the contributions to a leaf's gradient in the order of the tape, so that the sum does not
+ * depend on the order in which they have arrived. */
 static void sum_contributions(cleave_runtime *rt, api_value *v) {
   for (uint32_t i = 0; i < v->n_contributions; i++) {
     clv_tensor *t = clv_steal(&v->contributions[i]);
@@ -102,8 +106,8 @@ static void sum_contributions(cleave_runtime *rt, api_value *v) {
   }
 }
 
-/* Hands a gradient to the master's own node if it belongs to a call there. Returns true if it
- * did. */
+/* Passes a gradient to the master's own node, if it is for a call at this node. Returns true if it
+ * was passed on. */
 static bool take_local_gradient(cleave_runtime *rt, const api_peer *from, api_value *v,
                                 clv_packet *p) {
   cleave_error why;
@@ -154,8 +158,8 @@ static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* Counts an answer to APPLY or REVERT, which may be an error. Concludes the step after the last
- * answer. */
+/* Counts an answer to APPLY or REVERT, which may be an error. After the last answer the step is
+ * decided or reverted. */
 static void count_step_answer(cleave_runtime *rt, api_context *c, const clv_packet *p) {
   if (!c || !c->n_step_answers_missing || p->frame.reply_to < c->first_apply_message ||
       --c->n_step_answers_missing)
@@ -214,7 +218,8 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* Handles the last answer to STATE_GET. It may overtake large items, so it has their number. */
+/* Handles the last answer to STATE_GET. It has the number of items, because it may arrive before
+ * large items. */
 static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r || r->is_for_file) return false;
@@ -233,8 +238,8 @@ static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* Records a worker's report that its link to another worker has ended. Either that worker is
- * lost, which its own link to the master will show soon, or both are alive and cannot reach each
+/* Records the report of worker `from` that its link to worker `to` has ended. Either `to` is lost,
+ * which its own link to the master will show soon, or both workers are alive and cannot reach each
  * other. */
 static void record_broken_link(cleave_runtime *rt, const api_peer *from, const char *to,
                                const cleave_error *why) {
@@ -253,8 +258,8 @@ void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
              (unsigned long long)e->n_dropped, e->event_kind);
 }
 
-/* Reports an error of a worker that answers no request of this process. Rate-limited, because a
- * worker may send such errors for ever. */
+/* Notifies the program of a worker's error that answers no request of this process. Limits the rate
+ * of such notices, because a worker may send any number of such errors. */
 static void notify_unrequested(cleave_runtime *rt, const api_peer *from, const char *text) {
   const clv_log_source source = {.peer = from->name, .event_kind = "complaints"};
   if (clv_log_limiter_pass(&rt->worker_log_limiter, CLV_LOG_WARN, "notice", &source,
@@ -294,7 +299,7 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
   int to = api_find_node_by_wire_name(rt, p->frame.to);
   cleave_error why;
-  clv_packet *instead;
+  clv_packet *failure_packet;
   if (to <= 0) {
     clv_packet_free(p);
     return;
@@ -302,19 +307,19 @@ static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet
   memset(p->frame.reference.node_name, 0, sizeof p->frame.reference.node_name);
   snprintf(p->frame.reference.node_name, sizeof p->frame.reference.node_name, "%s",
            api_wire_name(from));
-  clv_frame frame = p->frame; /* the packet is freed with the attempt to send it */
+  clv_frame frame = p->frame; /* a copy, because api_send frees the packet */
   if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
-  if (api_packet_new(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;
-  instead->frame.reference = frame.reference;
-  memcpy(instead->frame.to, frame.to, sizeof frame.to);
-  instead->frame.has_failure = true;
-  clv_frame_set_failure(&instead->frame, (clv_code)why.status, why.text, "master");
-  (void)api_send(rt, (uint32_t)to, instead, NULL);
+  if (api_packet_new(rt, CLV_REF_VALUE, 0, 0, &failure_packet, NULL) != CLEAVE_OK) return;
+  failure_packet->frame.reference = frame.reference;
+  memcpy(failure_packet->frame.to, frame.to, sizeof frame.to);
+  failure_packet->frame.has_failure = true;
+  clv_frame_set_failure(&failure_packet->frame, (clv_code)why.status, why.text, "master");
+  (void)api_send(rt, (uint32_t)to, failure_packet, NULL);
 }
 
-/* Handles a REF_ frame. The master's own node answers the program; requests of workers to the
- * master go to that node. Only the program makes references and passes them on, so KEEP, USE and
- * ACCEPT of workers are dropped. Returns true if the packet was handed over. */
+/* Handles a REF_ frame. A frame of the master's own node answers the program. A worker's request to
+ * the master is passed to the master's own node. Only the program makes references and passes them
+ * on, so KEEP, USE and ACCEPT of workers are dropped. Returns true if the packet was passed on. */
 static bool on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!from->index) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What failed elsewhere, in the program's words; and what leaves of a failure.
+ * Converts failures that nodes report to errors with the program's names, and the failure of a
+ * value to a frame.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static const cleave_module *parse_module_number(const cleave_runtime *rt, const 
   return rt->modules[number];
 }
 
-/* Replaces `module N` in a text by the module's name, because nodes know modules by number. */
+/* Replaces `module N` in a text from a node by the module's name. */
 static void replace_module_numbers(const cleave_runtime *rt, const char *from, char *ret,
                                    size_t size) {
   size_t n = 0;
@@ -42,17 +43,17 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   snprintf(ret->node, sizeof ret->node, "%s", from->name);
   unsigned module; /* nodes know modules by number */
   const cleave_runtime *rt = from->runtime;
-  bool known = sscanf(f->failure.detected_at, "module %u", &module) == 1 &&
-               module < rt->n_modules && rt->modules[module];
+  bool is_known = sscanf(f->failure.detected_at, "module %u", &module) == 1 &&
+                  module < rt->n_modules && rt->modules[module];
   ret->reported = from->index != 0;
   snprintf(ret->place, sizeof ret->place, "%s",
-           known ? rt->modules[module]->name : f->failure.detected_at);
+           is_known ? rt->modules[module]->name : f->failure.detected_at);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
   const char *element = from->index ? "" : f->failure.offending_value;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
            element[0] ? ")" : "");
   if (from->index)
-    api_restore_redacted(rt, ret); /* finds the full text by the text that was sent */
+    api_restore_redacted(rt, ret); /* if the text is one that this process has sent */
   char names_worker[CLEAVE_TEXT];
   memcpy(names_worker, ret->text, sizeof names_worker);
   replace_module_numbers(rt, names_worker, ret->text, sizeof ret->text);
@@ -62,8 +63,8 @@ bool cleave_is_passed_on(const cleave_error *why) {
   return strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
 }
 
-/* Writes a value's failure into a frame. For a module at the master that lacks a worker's value,
- * the text names that worker. */
+/* The text of the failure names the worker that has failed, if the value's module is at the master
+ * and lacks a value of that worker. */
 void api_failure_to_frame(const api_value *v, clv_frame *ret) {
   const cleave_error *e = &v->failure;
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];

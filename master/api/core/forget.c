@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frees values before their context ends, as Python's garbage collector frees a graph. The program
- * forgets a call with cleave_call_forget. A sweep then walks the tape from the newest value to the
- * oldest. A value with a handle is needed, and so are the inputs of each needed value whose
- * backward may still come. All other values are freed, here and at their nodes.
+ * Frees values before their context ends, as Python's garbage collector frees an autograd graph.
+ * The program forgets a call with cleave_call_forget. A sweep then walks the tape from the newest
+ * value to the oldest. A value is needed if the program has a handle for it, or if it is an input
+ * of a needed value whose backward may still come. All other values are freed, in this process and
+ * at their nodes.
  */
 #include "master/api/core/future_int.h"
 
@@ -25,14 +26,14 @@ static cleave_status drop_at_node(cleave_runtime *rt, const api_value *first, ui
     if (!(v->nodes_with_value & NODE_BIT(node))) continue;
     ids[n++] = v->id;
     if (n < CLV_WIRE_UPSTREAM) continue;
-    PASS(send_drop(rt, first->context, node, ids, n, error));
+    TRY_API(send_drop(rt, first->context, node, ids, n, error));
     n = 0;
   }
   return n ? send_drop(rt, first->context, node, ids, n, error) : CLEAVE_OK;
 }
 
 cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error) {
-  for (uint32_t i = 0; first && i < rt->n_peers; i++) PASS(drop_at_node(rt, first, i, error));
+  for (uint32_t i = 0; first && i < rt->n_peers; i++) TRY_API(drop_at_node(rt, first, i, error));
   for (api_value *v = first; v; v = v->next_needed) {
     v->local_tensor = clv_tensor_unref(v->local_tensor);
     v->nodes_with_value = 0;
@@ -42,7 +43,7 @@ cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_err
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
 
-/* True if the value is still to come from its node, or some function waits for it. */
+/* True if the value has been requested and has not arrived, or if some function waits for it. */
 static bool is_awaited(const cleave_runtime *rt, const api_value *v) {
   bool is_requested = v->deliver_sent || v->master_node_waits;
   bool found = v->n_waiters || (is_requested && !v->is_received && !v->has_failed);
@@ -56,7 +57,8 @@ static bool is_needed(const cleave_runtime *rt, const api_value *v) {
          is_awaited(rt, v);
 }
 
-/* Marks the inputs of a needed value, unless its last backward is over: nothing reads them then. */
+/* Marks the inputs of a needed value as needed, unless the value has no further backward, because
+ * only a backward reads them. */
 static void mark_inputs(const cleave_runtime *rt, api_value *v) {
   if (v->runs_after_backward_of) v->runs_after_backward_of->needed_in_sweep = rt->n_sweeps;
   if (v->saved_tensors_freed && !v->is_kept) v->n_args = 0;
@@ -66,9 +68,9 @@ static void mark_inputs(const cleave_runtime *rt, api_value *v) {
   }
 }
 
-/* Unlinks the values that are not needed from the tape. Returns them, linked by next_needed. */
+/* Removes the values that are not needed from the tape. Returns them, linked by next_needed. */
 static api_value *take_unneeded(cleave_runtime *rt, api_context *c) {
-  api_value *taken = NULL;
+  api_value *unneeded = NULL;
   rt->n_sweeps++;
   for (api_value **at = &c->newest_value; *at;) {
     api_value *v = *at;
@@ -78,17 +80,17 @@ static api_value *take_unneeded(cleave_runtime *rt, api_context *c) {
       continue;
     }
     *at = v->older_value;
-    v->next_needed = taken;
-    taken = v;
+    v->next_needed = unneeded;
+    unneeded = v;
   }
-  return taken;
+  return unneeded;
 }
 
 cleave_status api_forget_unneeded(cleave_runtime *rt, api_context *c, cleave_error *error) {
   if (c->is_backward_running || c->n_unconfirmed_kept || c->has_failed) return CLEAVE_OK;
-  api_value *taken = take_unneeded(rt, c);
-  cleave_status status = api_drop_at_nodes(rt, taken, error);
-  for (api_value *v = taken, *next; v; v = next) {
+  api_value *unneeded = take_unneeded(rt, c);
+  cleave_status status = api_drop_at_nodes(rt, unneeded, error);
+  for (api_value *v = unneeded, *next; v; v = next) {
     next = v->next_needed;
     api_drop_value(rt, v);
   }
@@ -100,7 +102,7 @@ cleave_status cleave_call_forget(cleave_runtime *runtime, cleave_reference refer
   NOT_NULL(runtime);
   api_value *v;
   LOCKED(runtime);
-  PASS(api_find_value(runtime, reference, &v, error));
+  TRY_API(api_find_value(runtime, reference, &v, error));
   if (v->n_followers)
     return api_fail(error, CLV_PRECONDITION,
                     "calls run after the backward of value %llu (cleave_call_options.after): it "

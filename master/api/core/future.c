@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The records of what is waited for. Nothing here waits, wakes or sends.
+ * The records of operations in progress (future_int.h). No function of this file waits, wakes a
+ * thread or sends.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,12 +62,12 @@ void api_futures_free(cleave_runtime *rt) {
 
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
                              uint64_t deadline_ms, api_future **ret, cleave_error *error) {
-  api_futures *all = rt->futures_state;
-  api_future *f = all->free_records;
-  if (all->is_closing && !op->may_begin_while_closing)
+  api_futures *futures = rt->futures_state;
+  api_future *f = futures->free_records;
+  if (futures->is_closing && !op->may_begin_while_closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
   if (f)
-    all->free_records = f->next;
+    futures->free_records = f->next;
   else
     TRY(clv_alloc(1, sizeof *f, &f, &err));
   *f = (api_future){.op = op,
@@ -130,11 +131,11 @@ void api_future_set_watched(api_future *f, bool watch) {
 }
 
 cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error) {
-  if (f->runtime) PASS(api_note_weight_read(f, error));
+  if (f->runtime) TRY_API(api_note_weight_read(f, error));
   return api_copy_tensor_out(f->tensor, ret, error);
 }
 
-/* ---- the end of one -------------------------------------------------------------------------- */
+/* ---- ending a record ------------------------------------------------------------------------- */
 
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why) {
   if (f->is_done) return;
@@ -187,13 +188,13 @@ bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
   return false;
 }
 
-/* ---- the end of all -------------------------------------------------------------------------- */
+/* ---- ending all records of a context --------------------------------------------------------- */
 
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c) {
-  bool any = false;
-  for (const api_future *f = rt->futures_state->first; f && !any; f = f->next)
-    any = f->context == c && f->n_users;
-  return any;
+  bool has_waiter = false;
+  for (const api_future *f = rt->futures_state->first; f && !has_waiter; f = f->next)
+    has_waiter = f->context == c && f->n_users;
+  return has_waiter;
 }
 
 static api_future *find_first_in_context(const cleave_runtime *rt, const api_context *c) {

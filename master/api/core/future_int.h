@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records of operations in progress. A function that blocks has one until it returns; a future is
- * one with a handle of the program. The events that nodes send (events.c) change contexts, values
- * and requests; an operation's `advance` then checks whether the operation is finished. `advance`
- * is called by every thread that waits for anything, and by the runtime's thread of futures once
- * there is one (await.c).
+ * Records of operations in progress. A function that blocks has a record until it returns; a future
+ * is a record for which the program has a handle. The answers of nodes (events.c) change contexts,
+ * values and requests; an operation's `advance` then checks whether the operation is finished. Each
+ * thread that waits calls `advance` of all records, and so does the runtime's thread of futures, if
+ * it exists (await.c).
  *
  * A record is *done* when its result is known. It is *finished* when no more answers will come,
  * which for a cancelled operation may be later.
@@ -14,20 +14,21 @@
 
 #include "master/api/core/core_int.h"
 
+/* A callback of cleave_future_then. */
 typedef struct api_callback {
   void (*function)(void *user, cleave_future future, const cleave_error *error);
   void *user;
   struct api_callback *next;
 } api_callback;
 
-/* Roots of a backward. A backward that waits for an earlier one has copies of them. */
+/* Roots of a backward. A future copies them, because its backward may wait for an earlier one. */
 typedef struct api_backward_roots {
   cleave_reference *roots; /* [n] roots */
   float *root_weights;     /* [n] weights of the roots; NULL: 1 each */
   /* [n] gradients of the roots, NULL for a root with a weight; NULL: all have weights */
   clv_tensor **gradients;
   size_t n;
-  bool retain;
+  bool retain; /* keep the saved tensors for another backward */
 } api_backward_roots;
 
 /* Arguments of a function of cleave.h that waits for nodes, or of its asynchronous form. Each
@@ -43,26 +44,26 @@ typedef struct api_arguments {
   cleave_state_kind kind;
   clv_frame_kind frame_kind; /* kind of frame of a request about a state file */
   clv_tensor *tensor;
-  api_state_item *items; /* [n] items to write; the operation takes them */
+  api_state_item *items; /* [n] items to write; the operation takes ownership */
   uint32_t n;
-  void *work; /* job of an operation with a thread; taken by the operation */
+  void *work; /* job of an operation with has_thread; the operation takes ownership */
   const api_backward_roots *backward_roots;
   const cleave_reference *inputs; /* [n_inputs] inputs of a call */
   size_t n_inputs;
   cleave_reference *ret_reference; /* handle of the call's value; NULL: no handle is wanted */
-  const cleave_step_options *step_options; /* the program's own share of a step; NULL: none */
-  const clv_sha256 *digest; /* of the file that is loaded; NULL: any file of that name */
+  const cleave_step_options *step_options; /* parameters that the program steps; NULL: none */
+  const clv_sha256 *digest;                /* digest that the loaded file must have; NULL: any */
 } api_arguments;
 
 /* A kind of operation: a row of core/operations.c or of a table in extra. All functions but
  * copy_result are called with the lock. */
 typedef struct api_operation {
   const char *name; /* name in messages, such as "a step" */
-  /* Checks the arguments and sends, or leaves sending to the first `advance`. If it fails, nothing
-   * has begun. */
+  /* Checks the arguments, and sends the requests or leaves that to the first `advance`. If it
+   * fails, nothing has begun. */
   cleave_status (*begin)(cleave_runtime *rt, api_arguments *a, struct api_future *f,
                          cleave_error *error);
-  /* Finishes f if all answers are there. */
+  /* Continues the operation after answers, and finishes f if all answers have arrived. */
   void (*advance)(cleave_runtime *rt, struct api_future *f);
   /* Fills in the error of a deadline that has passed. NULL: `advance` checks deadlines. */
   void (*deadline_error)(cleave_runtime *rt, const struct api_future *f, cleave_error *ret);
@@ -88,7 +89,7 @@ typedef struct api_future {
   bool is_done;        /* `outcome` is set; functions that wait for the future return */
   bool is_finished;    /* the operation has ended; a cancelled one may be done before */
   bool is_released;    /* the program has no handle any more */
-  bool cannot_cancel;  /* its work goes on after a cancel; only the result is dropped */
+  bool cannot_cancel;  /* its work continues after a cancel; only the result is dropped */
   /* this operation runs the context's backward pass now, or for a step the vote; when it ends,
    * is_backward_running is cleared */
   bool owns_pass;
@@ -98,17 +99,18 @@ typedef struct api_future {
   uint64_t next_check_ns;          /* when its deadline is checked; UINT64_MAX: never */
   cleave_error outcome;            /* how the operation ended; status OK: success */
   char subject[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
+  /* callbacks not called yet; the last link of the list */
   api_callback *callbacks, **callbacks_end;
   struct api_future *next, **prev_link; /* in the list of unfinished or free records */
-  struct api_future *next_ready;
+  struct api_future *next_ready;        /* in api_futures.ready */
   /* The fields below name the subject of the operation. */
   api_context *context; /* the record ends with this context; NULL: with none */
   uint64_t context_id;
   api_value *value;
   cleave_module *module;
-  cleave_runtime *runtime; /* of a reading of state; NULL: another operation */
+  cleave_runtime *runtime; /* set only if the operation reads state */
   cleave_optimizer *optimizer;
-  double other_square;   /* of a step: the program's own share of the squared norm */
+  double other_square;   /* of a step: sum of squared gradients of the program's own parameters */
   bool other_not_finite; /* of a step: one of the program's own gradients is not finite */
   clv_state_kind state_kind;
   clv_frame_kind frame_kind; /* kind of frame of a request about the state file `file` */
@@ -123,18 +125,19 @@ typedef struct api_future {
   uint32_t n_items;
 } api_future;
 
+/* All records of a runtime, and its thread of futures. */
 typedef struct api_futures {
-  api_future *first, **end; /* list of unfinished records, oldest first */
-  /* list of records that are done and have callbacks not called yet */
+  api_future *first, **end; /* list of unfinished records, oldest first; its last link */
+  /* list of records that are done and have callbacks not called yet; its last link */
   api_future *ready, **ready_end;
   api_future *free_records;
   api_callback *free_callbacks;
   pthread_t thread;
-  /* Calls the callbacks that are due. NULL: no callback was ever given. */
+  /* Calls the callbacks that are due. NULL: the program has registered no callback. */
   bool (*run_callbacks)(cleave_runtime *rt);
   bool has_thread;      /* the thread of futures exists */
-  bool is_closing;      /* the thread is to exit; no operation begins */
-  bool is_calling_back; /* a callback is running, on thread `caller` */
+  bool is_closing;      /* the thread must exit, and no operation may begin */
+  bool is_calling_back; /* a callback is running, on the thread callback_thread */
   pthread_t callback_thread;
 } api_futures;
 
@@ -148,9 +151,10 @@ cleave_status api_future_assign_handle(cleave_runtime *rt, api_future *f, cleave
                                        cleave_error *error);
 cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_future **ret,
                               cleave_error *error);
-/* Drops the use that api_future_new or api_future_find has taken. */
+/* Decrements n_users, which api_future_new and api_future_find have incremented. */
 void api_future_release_use(cleave_runtime *rt, api_future *f);
-/* Counts a waiter: answers for f then wake the threads that sleep. */
+/* Counts a waiter of f, or with `watch` false one less. While f has waiters, answers for it wake
+ * the threads that sleep. */
 void api_future_set_watched(api_future *f, bool watch);
 /* Sets the result, unless f is done. why NULL: success. */
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why);
@@ -158,8 +162,8 @@ void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *wh
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* As api_future_finish, for an operation that is still in progress: withdraws it first. */
 void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why);
-/* Cancels an operation. One that was sent and changes something continues; only its result is
- * dropped. */
+/* Cancels an operation. If it cannot be cancelled (cannot_cancel), it continues, and only its
+ * result is dropped. */
 void api_future_abandon(cleave_runtime *rt, api_future *f);
 /* True if an earlier backward, step or write of its context is unfinished. */
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
@@ -168,7 +172,7 @@ bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c);
 /* Ends all unfinished records of the context, with the context's failure or as cancelled. */
 void api_futures_end_in_context(cleave_runtime *rt, api_context *c);
 void api_futures_report_leaks(cleave_runtime *rt, cleave_leaks *l);
-/* Frees a finished record that has no user and no handle. */
+/* Frees the record if it is finished and has neither a user nor a handle. */
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f);
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -196,8 +200,8 @@ void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);
 
-/* Fills in the roots of a backward. Copies only the gradients, which api_backward_roots_free frees;
- * roots and weights point to the program's memory. */
+/* Fills in *ret from the program's arguments. Copies only the gradients, which
+ * api_backward_roots_free frees; roots and weights point to the program's memory. */
 cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference *roots, size_t n,
                                       const cleave_backward_options *o, api_backward_roots *ret,
                                       cleave_error *error);
@@ -211,7 +215,8 @@ void api_vote_begin(cleave_runtime *rt, api_context *c);
 static inline bool api_pass_is_done(const api_context *c) {
   return !(c->nodes_expected & ~c->nodes_finished) && !c->n_leaf_gradients_missing;
 }
-/* Fills in the error of a pass that is late. That error ends its context. */
+/* Fills in the error of a pass that has missed its deadline. The error also ends the pass's
+ * context. */
 void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
 cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
@@ -222,30 +227,30 @@ cleave_status api_step_result(const api_future *f, void *ret, cleave_error *erro
 /* Decides the step by the votes received, and sends the decision. */
 cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *error);
 
-/* Reads one parameter or buffer, a->name, or with NULL all state of the kind. */
+/* Reads the parameter or buffer a->name; NULL: all state of the kind. */
 cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error);
 void api_state_advance(cleave_runtime *rt, api_future *f);
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-void api_state_free_work(
-    cleave_runtime *rt,
-    api_future *f); /* drops the future's use of its module, also before the end */
+/* Ends the future's use of its module. */
+void api_state_free_work(cleave_runtime *rt, api_future *f);
 cleave_status api_state_result(const api_future *f, void *ret, cleave_error *error);
 cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                     cleave_error *error);
 void api_state_write_advance(cleave_runtime *rt, api_future *f);
 void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
-/* Closing checks its deadline itself, because parts of it have deadlines of their own. */
+/* Close a context. api_close_advance checks the deadline itself, because some parts of closing have
+ * deadlines of their own. */
 cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error);
 void api_close_advance(cleave_runtime *rt, api_future *f);
 
 /* ---- await.c --------------------------------------------------------------------------------- */
 
-/* Each function of cleave.h that waits for nodes calls one of these, without the lock.
+/* Each function of cleave.h that waits for nodes calls one of these two, without the lock.
  * api_run_blocking begins an operation and waits for it; api_run_async begins it and returns a
- * future. ret: as for the operation's copy_result. */
+ * future. ret: the `ret` of the operation's copy_result. */
 cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                                void *ret, cleave_error *error);
 cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arguments *a,
@@ -256,7 +261,8 @@ cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error);
 /* With the lock: waits until f is done or until_ns has passed. Returns its result. */
 cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
                                cleave_error *error);
-/* With the lock: advances all unfinished records. Returns when to call it again, monotonic ns. */
+/* With the lock: advances all unfinished records. Returns the monotonic time at which to call it
+ * again, in ns. */
 uint64_t api_futures_advance(cleave_runtime *rt);
 /* With the lock: waits until one of futures, [n], is done. Handles with id 0 are skipped. False:
  * the deadline has passed. */
@@ -266,10 +272,11 @@ bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, siz
 cleave_status api_future_result(const api_future *f, cleave_error *error);
 /* Copies the result of an operation out of its record. */
 typedef cleave_status api_result_fn(const api_future *f, void *ret, cleave_error *error);
-/* Copies the result of a future that has ended with success, and whose operation has the result
- * function `out`. what: the result in the message of CLV_INVALID. (future_poll.c) */
+/* Copies the result of a future that has ended with success. CLV_INVALID: its operation has another
+ * copy_result than `copy_result`; what: name of the expected result, for the message.
+ * (future_poll.c) */
 cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, const char *what,
-                                     api_result_fn *out, void *ret, cleave_error *error);
+                                     api_result_fn *copy_result, void *ret, cleave_error *error);
 
 /* worker_files.c: saves, loads or removes a->name at the module's worker, by a->frame_kind */
 cleave_status api_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
@@ -279,15 +286,16 @@ void api_file_deadline_error(cleave_runtime *rt, const api_future *f, cleave_err
 cleave_status api_file_result(const api_future *f, void *ret, cleave_error *error);
 /* Checks that *ret has its size set. NULL is allowed. (worker_file_calls.c) */
 cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
-/* Ends all records, and the thread of futures after it has called every callback. */
+/* Ends all records. Then ends the thread of futures, after it has called all callbacks. */
 void api_futures_stop(cleave_runtime *rt);
 
 /* ---- noted_values.c: without the lock -------------------------------------------------------- */
 
+/* Passes weights that are about to be written to a module to the gate's note_values. */
 cleave_status api_note_written_values(const cleave_module *m, const cleave_named_tensor *items,
                                       size_t n, cleave_error *error) CLEAVE_RESULT;
-/* Note weights that have come from a worker, which knows them: of a reading of state, and the one
- * weight of a reading by name. */
+/* Pass weights that were read from a worker, which therefore knows them, to the gate's note_values:
+ * the items of a reading of state, or the one weight of a reading by name. */
 cleave_status api_note_read_values(const api_future *f, const cleave_named_tensor *items, size_t n,
                                    cleave_error *error) CLEAVE_RESULT;
 cleave_status api_note_weight_read(const api_future *f, cleave_error *error) CLEAVE_RESULT;

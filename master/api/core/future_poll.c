@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Futures that commands use as well as programs: whether one is done, waiting for it, its result,
- * and releasing it.
+ * The functions on futures that commands and programs use: polling, waiting, results and releasing.
  */
 #include "master/api/core/future_int.h"
 
@@ -10,7 +9,7 @@ cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, 
   api_future *f;
   NOT_NULL(runtime, ret_ready);
   LOCKED(runtime);
-  PASS(api_future_find(runtime, future, &f, error));
+  TRY_API(api_future_find(runtime, future, &f, error));
   if (runtime->single_thread) api_poll(runtime);
   (void)api_futures_advance(runtime);
   if (runtime->single_thread && runtime->futures_state->run_callbacks)
@@ -25,7 +24,7 @@ cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
   api_future *f;
   NOT_NULL(runtime);
   LOCKED(runtime);
-  PASS(api_future_find(runtime, future, &f, error));
+  TRY_API(api_future_find(runtime, future, &f, error));
   cleave_status status = api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error);
   api_future_release_use(runtime, f);
   return status;
@@ -36,7 +35,7 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
   api_future *f;
   NOT_NULL(runtime);
   LOCKED(runtime);
-  PASS(api_future_find(runtime, future, &f, error));
+  TRY_API(api_future_find(runtime, future, &f, error));
   f->is_released = true;
   api_future_release_use(runtime, f);
   return CLEAVE_OK;
@@ -44,13 +43,13 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Finds a future that has ended with success and has results of that type. */
+/* Finds a future that has ended with success and whose operation has this copy_result. */
 static cleave_status find_done(cleave_runtime *rt, cleave_future future, const char *what,
-                               api_result_fn *out, api_future **ret, cleave_error *error) {
+                               api_result_fn *copy_result, api_future **ret, cleave_error *error) {
   api_future *f;
-  PASS(api_future_find(rt, future, &f, error));
+  TRY_API(api_future_find(rt, future, &f, error));
   cleave_status status = CLEAVE_OK;
-  if (f->op->copy_result != out)
+  if (f->op->copy_result != copy_result)
     status = api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no %s",
                       (unsigned long long)future.id, f->op->name, f->subject, what);
   else if (!f->is_done)
@@ -67,13 +66,13 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
 
 /* Copies without the lock, because a record that is done does not change. */
 cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, const char *what,
-                                     api_result_fn *out, void *ret, cleave_error *error) {
+                                     api_result_fn *copy_result, void *ret, cleave_error *error) {
   api_future *f;
   {
     LOCKED(rt);
-    PASS(find_done(rt, future, what, out, &f, error));
+    TRY_API(find_done(rt, future, what, copy_result, &f, error));
   }
-  cleave_status status = out(f, ret, error);
+  cleave_status status = copy_result(f, ret, error);
   LOCKED(rt);
   api_future_release_use(rt, f);
   return status;
@@ -82,6 +81,6 @@ cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, c
 cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
                                        cleave_state_file *ret_file, cleave_error *error) {
   NOT_NULL(runtime, ret_file);
-  PASS(api_file_check_result(ret_file, error));
+  TRY_API(api_file_check_result(ret_file, error));
   return api_future_take_result(runtime, future, "file of state", api_file_result, ret_file, error);
 }

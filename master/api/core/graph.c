@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs as data: node by node, and from texts in the session file's syntax. A text is read as part
- * of a session file, so that it means the same and its errors point at a line and column.
+ * Builds graphs node by node, and from texts in the syntax of session files. A text is made part of
+ * a session file and read as such, so it has the same meaning there and here, and its errors have
+ * line and column.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
   return CLEAVE_OK;
 }
 
-/* ---- the parts of a session file that a program leaves out ----------------------------------- */
+/* ---- parts of a session file that a program does not have ------------------------------------ */
 
 static bool has_key(const char *text, const char *key) {
   size_t len = strlen(key);
@@ -51,9 +52,9 @@ static bool has_key(const char *text, const char *key) {
   return false;
 }
 
-/* Values for keys that a session file requires and a program does not use: data, loss and
- * optimiser. They also replace these keys of a file. Stages cannot be overridden, so they are
- * appended to the text; positions in errors stay those of the file. */
+/* Values of the keys that a session file requires and a program does not use: data, loss and
+ * optimiser. They override these keys of the file. Stages cannot be overridden, so they are
+ * appended to the text, which leaves the positions in errors as they are in the file. */
 static const char *const placeholder_settings[] = {
     "data.format=npy",   "data.train=[none, none]",  "loss.kind=mse",
     "train.batch=65536", "train.optimizer.kind=sgd", "train.optimizer.lr=1",
@@ -71,8 +72,9 @@ static clv_code parse_program(const char *path, const char *text, const clv_conf
   CLV_TRY(clv_alloc(n + n_more, sizeof *sets, &sets, err));
   memcpy(sets, placeholder_settings, sizeof placeholder_settings);
   if (n_more) memcpy(sets + n, more->sets, n_more * sizeof *sets);
-  clv_config_overrides over = {.env = more ? more->env : NULL, .sets = sets, .n_sets = n + n_more};
-  return clv_session_config_parse(path, whole.data, whole.len, &over, ret, err);
+  clv_config_overrides overrides = {
+      .env = more ? more->env : NULL, .sets = sets, .n_sets = n + n_more};
+  return clv_session_config_parse(path, whole.data, whole.len, &overrides, ret, err);
 }
 
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
@@ -87,10 +89,11 @@ clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
   clv_err ignored;
   if (clv_session_config_load(path, over, ret, err) == CLV_OK) return CLV_OK;
   if (clv_file_read(path, 1 << 20, &text, &ignored) != CLV_OK || !text.data) return err->code;
-  bool whole = has_key(text.data, "data") && has_key(text.data, "stages") &&
-               has_key(text.data, "train") && has_key(text.data, "loss");
-  bool program = !whole && strstr(text.data, "version") && strlen(text.data) == text.len;
-  return program ? parse_program(path, text.data, over, ret, err) : err->code;
+  bool is_session_file = has_key(text.data, "data") && has_key(text.data, "stages") &&
+                         has_key(text.data, "train") && has_key(text.data, "loss");
+  bool is_program =
+      !is_session_file && strstr(text.data, "version") && strlen(text.data) == text.len;
+  return is_program ? parse_program(path, text.data, over, ret, err) : err->code;
 }
 
 static unsigned count_lines(const char *text) {
@@ -99,19 +102,19 @@ static unsigned count_lines(const char *text) {
   return n;
 }
 
-/* Converts the position in an error about a generated text to one in `own`, the caller's text,
- * which begins `before` bytes into the first line. An error outside the caller's text gets no
- * position. */
+/* Converts the position in an error about a generated text to the position in `own`, the caller's
+ * text. This text begins after `before` bytes of the first line. If the error is outside the
+ * caller's text, its position is removed. */
 static cleave_status map_error_places(cleave_status status, const char *name, const char *own,
                                       size_t before, cleave_error *error) {
   unsigned line = 0, column = 0;
   char text[CLV_ERR_TEXT], place[80] = "";
   size_t n = strlen(name);
-  int rest = 0;
+  int n_parsed = 0;
   if (status == CLEAVE_OK || !error || strncmp(error->text, name, n) != 0 ||
-      sscanf(error->text + n, ":%u:%u: %n", &line, &column, &rest) != 2 || !rest)
+      sscanf(error->text + n, ":%u:%u: %n", &line, &column, &n_parsed) != 2 || !n_parsed)
     return status;
-  snprintf(text, sizeof text, "%s", error->text + n + rest);
+  snprintf(text, sizeof text, "%s", error->text + n + n_parsed);
   if (own && line <= count_lines(own) && (line > 1 || column > before))
     snprintf(place, sizeof place, "%s:%u:%zu: ", name, line, column - (line > 1 ? 0 : before));
   snprintf(error->text, sizeof error->text, "%s%.*s", place,
@@ -168,7 +171,7 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   return CLV_OK;
 }
 
-/* Checks that the layer may be divided over n_parts nodes as it says. */
+/* Checks that the layer can be divided into n_parts as its key `parallel` says. */
 static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec *spec,
                                const clv_graph *g, int node, uint32_t n_parts, clv_err *err) {
   clv_err why;
@@ -186,7 +189,7 @@ static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec
   return CLV_OK;
 }
 
-/* Text around a caller's layers, which makes them part of a session file. */
+/* Text before a caller's layers, which makes them part of a session file. */
 #define BEFORE_LAYERS "stages: [{name: layers, at: master, layers: "
 
 static cleave_status parse_layers(const char *layers, clv_session_config **ret,
@@ -197,8 +200,8 @@ static cleave_status parse_layers(const char *layers, clv_session_config **ret,
   return api_read_config("layers", text.data, ret, error);
 }
 
-/* Adds the layers of the first stage to g as a chain. how: receives, for each graph node, how its
- * layer is split into parts; [n_layers + 1], because node 0 is the input. */
+/* Adds the layers of the first stage to g as a chain. how: [n_layers + 1] receives, for each node
+ * of the graph, how its layer is divided into parts; node 0 is the input. */
 static clv_code add_chain(const clv_session_config *c, uint32_t first_layer, uint32_t n_parts,
                           clv_parallel *how, clv_graph *g, clv_err *err) {
   const clv_stage_spec *s = &c->stages[0];
@@ -220,8 +223,8 @@ static cleave_status build_layers_graph(const char *layers, const cleave_input *
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_freep) clv_parallel *how = NULL;
   clv_shape shape;
-  PASS(api_copy_shape_in(input->rank, input->shape, &shape, error));
-  PASS(parse_layers(layers, &c, error));
+  TRY_API(api_copy_shape_in(input->rank, input->shape, &shape, error));
+  TRY_API(parse_layers(layers, &c, error));
   TRY(clv_alloc(c->stages[0].n_layers + 1, sizeof *how, &how, &err));
   TRY(clv_graph_new(&g, &err));
   TRY(clv_graph_add_input(g, "input", (clv_dtype)input->dtype, &shape, &(int){0}, &err));
@@ -239,21 +242,21 @@ cleave_status api_graph_from_layers(const char *layers, const cleave_input *inpu
       layers, sizeof BEFORE_LAYERS - 1, error);
 }
 
-/* Builds the graph of a model, or of a range of its layers. model: its keys in YAML, "arch:
- * mlp}". */
+/* Builds the graph of a model, or of a range of its layers. model: the keys of `model:` in YAML
+ * flow syntax with the closing brace, such as "arch: mlp}". */
 static cleave_status build_model_graph(const char *model, const char *layers,
                                        const cleave_input *input, clv_graph **ret,
                                        cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_shape shape;
-  PASS(api_copy_shape_in(input->rank, input->shape, &shape, error));
+  TRY_API(api_copy_shape_in(input->rank, input->shape, &shape, error));
   clv_bytes_printf(&text,
                    "model: {%s\nversion: 1\nname: model\n"
                    "stages: [{name: part, at: master, layers: %s}]\n",
                    model, layers ? layers : "0..0");
   if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
-  PASS(api_read_config("model", text.data, &c, error));
+  TRY_API(api_read_config("model", text.data, &c, error));
   if (layers)
     TRY(clv_model_make_first_stage_graph(c, &shape, ret, &err));
   else
@@ -317,7 +320,7 @@ cleave_status cleave_graph_input(cleave_graph *graph, const char *name, cleave_d
                                  cleave_error *error) {
   NOT_NULL(graph, name, shape, ret_node);
   clv_shape s;
-  PASS(api_copy_shape_in(rank, shape, &s, error));
+  TRY_API(api_copy_shape_in(rank, shape, &s, error));
   TRY(clv_graph_add_input(graph->graph, name, (clv_dtype)dtype, &s, ret_node, &err));
   return CLEAVE_OK;
 }
@@ -334,7 +337,7 @@ static cleave_status add_op(cleave_graph *graph, const char *op, const char *att
                     CLV_MAX_IN);
   clv_bytes_printf(&layer, "[{op: %s%s%s]", op, *first == '}' ? "" : ", ", first);
   if (layer.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
-  PASS(parse_layers(layer.data, &c, error));
+  TRY_API(parse_layers(layer.data, &c, error));
   int node;
   TRY(check_parallel(c, &c->stages[0].layers[0], graph->graph, 0, 0, &err));
   TRY(add_layer(c, &c->stages[0].layers[0], name, graph->n_ops, inputs, n_inputs, graph->graph,

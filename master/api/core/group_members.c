@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which parameters of a module are in which group of its optimiser, and its leaving.
+ * Lists the parameters of a module that are in a group of its optimiser, and removes modules from
+ * their optimiser.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ void api_optimizer_free(cleave_optimizer *o) {
   free(o);
 }
 
-/* Takes a module out of its optimiser. A released optimiser is freed with its last module. */
+/* Removes a module from its optimiser. A released optimiser is freed with its last module. */
 void api_module_leave_optimizer(cleave_module *m) {
   cleave_optimizer *o = m->optimizer;
   size_t at = 0;

@@ -1,10 +1,13 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The hash table from ids to records (api_id_table).
+ */
 #include <stdlib.h>
 
 #include "master/api/core/core_int.h"
 
-/* Returns the first slot to probe for an id. Ids are consecutive, so a multiplication spreads them
- * (Fibonacci hashing, Knuth 6.4). */
+/* Returns the slot at which the search for an id begins. Ids are consecutive, and a multiplication
+ * spreads them over the table (Fibonacci hashing, Knuth 6.4). */
 static size_t first_probed_slot(const api_id_table *t, uint64_t id) {
   return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (t->cap - 1);
 }
@@ -16,30 +19,30 @@ static size_t find_slot(const api_id_table *t, uint64_t id) {
 }
 
 static clv_code grow_table(api_id_table *t, clv_err *err) {
-  api_id_table wider = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
-  CLV_TRY(clv_alloc(wider.cap, sizeof *wider.ids, &wider.ids, err));
-  clv_code code = clv_alloc(wider.cap, sizeof *wider.entries, &wider.entries, err);
+  api_id_table grown = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
+  CLV_TRY(clv_alloc(grown.cap, sizeof *grown.ids, &grown.ids, err));
+  clv_code code = clv_alloc(grown.cap, sizeof *grown.entries, &grown.entries, err);
   if (code != CLV_OK) {
-    free(wider.ids);
+    free(grown.ids);
     return code;
   }
   for (size_t i = 0; i < t->cap; i++) {
     if (!t->ids[i]) continue;
-    size_t at = find_slot(&wider, t->ids[i]);
-    wider.ids[at] = t->ids[i];
-    wider.entries[at] = t->entries[i];
+    size_t at = find_slot(&grown, t->ids[i]);
+    grown.ids[at] = t->ids[i];
+    grown.entries[at] = t->entries[i];
   }
   api_id_table_free(t);
-  *t = wider;
+  *t = grown;
   return CLV_OK;
 }
 
-clv_code api_id_table_put(api_id_table *t, uint64_t id, void *thing, clv_err *err) {
+clv_code api_id_table_put(api_id_table *t, uint64_t id, void *entry, clv_err *err) {
   if (2 * (t->n + 1) > t->cap) CLV_TRY(grow_table(t, err));
   size_t i = find_slot(t, id);
   t->n += !t->ids[i];
   t->ids[i] = id;
-  t->entries[i] = thing;
+  t->entries[i] = entry;
   return CLV_OK;
 }
 
@@ -49,16 +52,16 @@ void *api_id_table_get(const api_id_table *t, uint64_t id) {
   return t->ids[i] ? t->entries[i] : NULL;
 }
 
-/* Removes an entry. Moves later entries of the probe sequence up, so that no search ends early at
- * the gap. */
+/* Removes an entry. Moves later entries of the probe sequence into the gap, because a search ends
+ * at the first free slot. */
 void api_id_table_remove(api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return;
   size_t gap = find_slot(t, id), mask = t->cap - 1;
   if (!t->ids[gap]) return;
   t->n--;
   for (size_t i = (gap + 1) & mask; t->ids[i]; i = (i + 1) & mask) {
-    size_t wants = first_probed_slot(t, t->ids[i]);
-    if (((i - wants) & mask) < ((i - gap) & mask)) continue;
+    size_t wanted_slot = first_probed_slot(t, t->ids[i]);
+    if (((i - wanted_slot) & mask) < ((i - gap) & mask)) continue;
     t->ids[gap] = t->ids[i];
     t->entries[gap] = t->entries[i];
     gap = i;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Incarnations of workers: which node a name in a frame means, which node is there, and which
- * modules were lost with an earlier incarnation.
+ * Incarnations of workers: finds the node that a name in a frame means, and checks whether a node
+ * is present and whether a module was lost with an earlier incarnation of its node.
  */
 #include "master/api/core/incarnations_int.h"
 
@@ -22,7 +22,7 @@ cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node, cl
 
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
-  PASS(api_check_node_present(m->runtime, m->node, error));
+  TRY_API(api_check_node_present(m->runtime, m->node, error));
   if (m->state != MODULE_PLACED || m->n_rejoins == p->n_rejoins) return CLEAVE_OK;
   api_fail(error, CLV_UNAVAILABLE,
            "module '%s' was lost with worker '%s', which has come back without it: load it again "

@@ -11,14 +11,15 @@
 
 /* ---- names in frames ------------------------------------------------------------------------- */
 
+/* Returns the name of the peer's present incarnation in frames. */
 static inline const char *api_wire_name(const api_peer *p) {
   return p->n_rejoins ? p->wire_name : p->name;
 }
 /* Returns the index of the node with this name in frames; -1: no node has the name, or an earlier
  * incarnation had it. */
 int api_find_node_by_wire_name(const cleave_runtime *rt, const char *name);
-/* True if two workers may dial each other. After a loss of either, the master relays values between
- * them. */
+/* True if two workers may have a direct link. If either was ever lost, the master relays values
+ * between them. */
 static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
   return !api_is_lost(a) && !api_is_lost(b) && !a->n_rejoins && !b->n_rejoins;
 }
@@ -30,24 +31,25 @@ static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
 cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
-/* True if the frame belongs to a context that used an earlier incarnation of the worker. The
- * present one does not know the context. */
+/* True if the frame belongs to a context that used an earlier incarnation of the worker `to`. The
+ * present incarnation does not know this context. */
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f);
 
 /* ---- workers.c: without the lock, BLOCKS ----------------------------------------------------- */
 
 clv_rpc_pem api_tls_pem(const cleave_runtime *rt);
-void api_end_session(const api_peer *p); /* sends CloseSession; ignores a missing answer */
+void api_end_session(const api_peer *p);            /* sends CloseSession; ignores errors */
 unsigned api_connect_timeout_ms(const api_peer *p); /* milliseconds left to connect */
-/* Sends Hello and OpenSession; before, CloseSession of a session that an earlier incarnation
- * left. */
+/* Sends Hello and OpenSession. If the worker rejoins, first sends CloseSession, for a session that
+ * its earlier incarnation may have left open. */
 cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT;
 
 /* ---- state_dict.c ---------------------------------------------------------------------------- */
 
-/* Copies items of a module's state and checks that each belongs to it. The caller passes
- * *ret_items, [n], to api_state_items_free, whatever the result. Without the lock. */
+/* Copies items of a module's state, and checks that the module has an item with this name, dtype
+ * and shape. The caller passes *ret_items [n] to api_state_items_free, also after a failure.
+ * Without the lock. */
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
                                    const cleave_named_tensor *from, size_t n,
                                    api_state_item **ret_items, cleave_error *error) CLEAVE_RESULT;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbers of a runtime and of its links, for monitoring.
+ */
 #include "master/api/core/core_int.h"
 
 void cleave_inspect(cleave_runtime *rt, cleave_holding *ret) {
@@ -15,22 +18,24 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
   if (node < 1 || node >= rt->n_peers) return false;
   LOCKED(rt);
   const api_peer *p = &rt->peers[node];
-  uint64_t heard = __atomic_load_n(&p->last_packet_ns, __ATOMIC_RELAXED), now = api_now(rt);
+  uint64_t last_packet_ns = __atomic_load_n(&p->last_packet_ns, __ATOMIC_RELAXED),
+           now = api_now(rt);
   if (p->link) {
     clv_link_get_counts(p->link, &c);
     clv_link_get_load(p->link, &load);
   }
-  *ret = (cleave_link_status){.worker = p->name,
-                              .bytes_out = c.bytes_out,
-                              .bytes_in = c.bytes_in,
-                              .pending_out = load.bytes_out,
-                              .pending_in = load.bytes_in,
-                              .packets_out = load.frames_out,
-                              .packets_in = load.frames_in,
-                              .round_trip_s = (double)c.round_trip_ns * 1e-9,
-                              .reconnects = c.n_reconnects,
-                              .resent_bytes = c.resent_bytes,
-                              .silent_s = heard ? (double)(now - CLV_MIN(heard, now)) * 1e-9 : 0};
+  *ret = (cleave_link_status){
+      .worker = p->name,
+      .bytes_out = c.bytes_out,
+      .bytes_in = c.bytes_in,
+      .pending_out = load.bytes_out,
+      .pending_in = load.bytes_in,
+      .packets_out = load.frames_out,
+      .packets_in = load.frames_in,
+      .round_trip_s = (double)c.round_trip_ns * 1e-9,
+      .reconnects = c.n_reconnects,
+      .resent_bytes = c.resent_bytes,
+      .silent_s = last_packet_ns ? (double)(now - CLV_MIN(last_packet_ns, now)) * 1e-9 : 0};
   return true;
 }
 

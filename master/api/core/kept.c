@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches and files of state that a worker keeps for this identity: listed, read and removed by the
- * unary method Kept, which needs no session.
+ * Lists, reads and removes the caches and files of state that a worker keeps for this identity,
+ * with the unary gRPC method Kept, which needs no session.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +97,8 @@ static void copy_file(const clv_wire_kept_file *from, cleave_kept_file *to) {
   snprintf(to->name, sizeof to->name, "%s", from->file_name);
 }
 
-/* Appends the files of a reply, whose names must ascend, so that a list ends. */
+/* Appends the files of a reply to the list. Refuses names that do not ascend, because a worker
+ * could otherwise send files without end. */
 static clv_code append_files(const clv_wire_kept_reply *r, cleave_kept_files *l, clv_err *err) {
   cleave_kept_file *grown = realloc(l->files, (l->n + r->n_files + 1) * sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a list of kept files");
@@ -132,7 +133,7 @@ clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_f
 
 /* ---- read, remove ---------------------------------------------------------------------------- */
 
-/* Reads the beginning of a range: one call. *ret_bytes: bytes that were read. */
+/* Reads the first part of a range with one call. *ret_bytes: bytes that were read. */
 static clv_code read_part(cleave_kept_client *k, const clv_wire_kept_request *q, void *data,
                           size_t *ret_bytes, uint64_t *ret_version, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply r = {0};

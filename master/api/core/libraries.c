@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cleave_libraries: which OpenSSL, gRPC, oneDNN and OpenBLAS this process runs.
+ * Finds the versions and paths of OpenSSL, gRPC, oneDNN and OpenBLAS in this process
+ * (cleave_libraries).
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +11,8 @@
 #include "kernels/kernels.h"
 #include "master/api/core/core_int.h"
 
-/* Fills a row with the part of the CPU backend's text that begins with the library's name: the text
- * is "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX". */
+/* Fills a row from the part of the CPU backend's text that begins with the library's name. Such a
+ * text is "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX". */
 static void fill_backend_row(const char *name, const char *file, cleave_library *row) {
   const char *text = strstr(clv_backend_libraries(clv_backend_cpu()), name);
   const char *version = text ? text + strlen(name) + 1 : "";

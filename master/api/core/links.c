@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The link to a worker, from its opening to its loss.
+ * Opens the link to a worker, and handles its end.
  */
 #include <string.h>
 
@@ -24,13 +24,13 @@ static void free_ended_contexts(cleave_runtime *rt) {
 
 /* Maps the codes with which the link to a dead worker may end to CLV_UNAVAILABLE. */
 static clv_code map_loss_code(clv_code code) {
-  bool silent = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
-                code == CLV_UNKNOWN || code == CLV_ABORTED;
-  return silent ? CLV_UNAVAILABLE : code;
+  bool means_silence = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
+                       code == CLV_UNKNOWN || code == CLV_ABORTED;
+  return means_silence ? CLV_UNAVAILABLE : code;
 }
 
-/* Handles the end of a link: contexts that use the worker fail, and its answers are not waited for
- * any more. */
+/* Handles the end of a link: fails the contexts that use the worker, and ends the waits for its
+ * answers. */
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   api_peer *p = user;
   cleave_runtime *rt = p->runtime;

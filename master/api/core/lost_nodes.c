@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a lost node, or a lost link between two nodes, means for contexts, modules and requests.
+ * Fails the contexts, modules and requests that use a lost node, or both ends of a lost link
+ * between two workers.
  */
 #include <stdio.h>
 
@@ -14,14 +15,15 @@ api_node_set api_lost_nodes(const cleave_runtime *rt) {
 }
 
 const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len) {
-  size_t used = 0;
+  size_t len_used = 0;
   uint64_t now = api_now(rt);
   buf[0] = '\0';
-  for (uint32_t i = 1; i < rt->n_peers && used < len; i++) {
-    uint64_t heard = __atomic_load_n(&rt->peers[i].last_packet_ns, __ATOMIC_RELAXED);
-    used += (size_t)snprintf(buf + used, len - used, "%s'%.64s' %llu ms ago",
-                             used ? ", " : "; last heard of worker ", rt->peers[i].name,
-                             (unsigned long long)(now - CLV_MIN(heard, now)) / 1000000u);
+  for (uint32_t i = 1; i < rt->n_peers && len_used < len; i++) {
+    uint64_t last_packet_ns = __atomic_load_n(&rt->peers[i].last_packet_ns, __ATOMIC_RELAXED);
+    len_used +=
+        (size_t)snprintf(buf + len_used, len - len_used, "%s'%.64s' %llu ms ago",
+                         len_used ? ", " : "; last heard of worker ", rt->peers[i].name,
+                         (unsigned long long)(now - CLV_MIN(last_packet_ns, now)) / 1000000u);
   }
   return buf;
 }
@@ -41,8 +43,9 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
   api_wake(rt);
 }
 
-/* Fails the contexts that use both ends of a broken link between workers, after the time in which
- * the loss of either worker would have shown. Other contexts and kept values are not affected. */
+/* Fails the contexts that use both ends of a broken link between workers, once the time has passed
+ * in which the master would have noticed the loss of either worker. Other contexts and kept values
+ * are not affected. */
 static void fail_broken_link(cleave_runtime *rt) {
   if (!rt->broken_link_error.status || api_now(rt) < rt->broken_link_wait_until_ns) return;
   cleave_error why = rt->broken_link_error;

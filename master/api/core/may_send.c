@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides whether a tensor may leave this process: describes it in the program's words, and asks
- * the gate and the program's may_send before the link takes it. Of a failure only code and place
- * leave.
+ * Decides whether a tensor may leave this process. Describes it as a cleave_sending, and asks the
+ * gate and the program's may_send before the link sends it. Of a failure only the code and the
+ * place are sent.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,11 +13,11 @@ static clv_code fail_closed_context(clv_err *err) {
   return clv_fail(err, CLV_CANCELLED, "its context has been closed");
 }
 
-/* Returns the input slot of tensor number `tensor` in a CALL. */
+/* Returns the index of the input whose value is tensor number `tensor` in a CALL. */
 static uint32_t input_of_tensor(const clv_frame *f, uint32_t tensor) {
-  uint32_t seen = 0;
+  uint32_t n_inline = 0;
   for (uint32_t i = 0; i < f->call.n_args; i++)
-    if (f->call.args[i].is_inline && seen++ == tensor) return i;
+    if (f->call.args[i].is_inline && n_inline++ == tensor) return i;
   return 0;
 }
 
@@ -43,8 +43,8 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
   return CLV_OK;
 }
 
-/* Describes a kept value. If the master has no record of the value, the value is the output of a
- * module at one worker, which the master relays to another. */
+/* Describes a kept value. If the master has no record of the value, it relays the value from one
+ * worker to another. */
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
   const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref_id);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
@@ -105,8 +105,9 @@ static clv_code ask_program(const cleave_runtime *rt, const cleave_sending *what
   return CLV_OK;
 }
 
-/* Compares the value of a module at the master, or the gradient of one at a worker, with its row.
- * Relayed ones passed the gate when they were sent to the worker that made them. */
+/* Asks the gate's judge about the value of a module at the master, or the gradient for the value of
+ * a module at a worker. Does nothing for a relayed tensor, because what the worker that computed it
+ * was sent has passed the gate. */
 static clv_code judge(const cleave_runtime *rt, const clv_frame *f, const cleave_sending *what,
                       clv_err *err) {
   cleave_error why = {.status = CLEAVE_OK};
@@ -141,8 +142,8 @@ static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) 
   return &rt->peers[i];
 }
 
-/* Replaces a module's name in the place of a failure by `module N`, as workers know it. Returns the
- * module; NULL: the place names none. */
+/* Replaces a module's name in the place of a failure by `module N`, because workers know modules by
+ * number. Returns the module; NULL: the place names none. */
 static const cleave_module *replace_module_name(const cleave_runtime *rt, clv_frame *f) {
   unsigned number;
   if (sscanf(f->failure.detected_at, "module %u", &number) == 1)
@@ -159,32 +160,32 @@ static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
   return c && c->step ? c->step : f->context;
 }
 
-/* Returns the number of a redacted failure, a new one unless it was sent before. f gets the place
- * that was sent then. */
-static uint64_t store_redacted(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
+/* Stores a failure and returns its number in rt->redacted. If the failure was stored before,
+ * returns the number that it has, and sets the place in f to the one that was sent then. */
+static uint64_t store_redacted(cleave_runtime *rt, clv_frame *f, const cleave_error *full_error) {
   for (uint64_t n = rt->n_redacted; n > 0 && n + API_MAX_REDACTED > rt->n_redacted; n--) {
     const api_redacted_error *t = &rt->redacted[n % API_MAX_REDACTED];
-    if (t->context != f->context || strcmp(t->full_error.text, whole->text) != 0 ||
-        strcmp(t->full_error.hop, whole->hop) != 0)
+    if (t->context != f->context || strcmp(t->full_error.text, full_error->text) != 0 ||
+        strcmp(t->full_error.hop, full_error->hop) != 0)
       continue;
     memcpy(f->failure.detected_at, t->hop, sizeof f->failure.detected_at);
     return n;
   }
   api_redacted_error *t = &rt->redacted[++rt->n_redacted % API_MAX_REDACTED];
-  *t = (api_redacted_error){.full_error = *whole, .context = f->context};
+  *t = (api_redacted_error){.full_error = *full_error, .context = f->context};
   memcpy(t->hop, f->failure.detected_at, sizeof t->hop);
   return rt->n_redacted;
 }
 
-/* Prepares a failure for sending: replaces its text, which may quote secrets of the master or of
- * the worker that it came from, by code and place. Then asks may_send. */
+/* Prepares a failure for sending: replaces its text by code and place, because the text may quote
+ * secrets of the master or of another worker. Then asks the gate and may_send. */
 static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   cleave_runtime *rt = to->runtime;
   clv_frame *f = &p->frame;
-  cleave_error whole;
-  api_failure_from_frame(sender_of(rt, p), f, &whole);
+  cleave_error full_error;
+  api_failure_from_frame(sender_of(rt, p), f, &full_error);
   const cleave_module *m = replace_module_name(rt, f);
-  uint64_t number = store_redacted(rt, f, &whole);
+  uint64_t number = store_redacted(rt, f, &full_error);
   clv_frame_redact_failure(f, step_of(rt, f), number);
   snprintf(rt->redacted[number % API_MAX_REDACTED].sent_text, CLV_WIRE_TEXT + 1, "%s",
            f->failure.text);
@@ -206,8 +207,8 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
   LOCKED(rt);
   if (clv_frame_is_failure(&p->frame)) CLV_TRY(send_failure(to, p, err));
   if (!rt->may_send && !rt->gate.check) return CLV_OK;
-  /* A packet is sent with all its tensors or not at all, so none is counted before all may
-   * leave. */
+  /* A packet is sent with all its tensors or not at all, so a tensor is counted only after all
+   * tensors are permitted. */
   cleave_sending what[CLV_WIRE_TENSORS];
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     what[i] = (cleave_sending){.worker = to->name, .name = ""};

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Makes modules: checks their options, derives the keys of their layers, chooses their device, and
+ * gives them an index of the runtime.
+ */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,15 +19,15 @@ static cleave_status freeze_parameters(cleave_module *m, const cleave_module_opt
                                        cleave_error *error) {
   TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen, &m->frozen, &err));
   for (size_t k = 0; k < o->n_frozen; k++) {
-    bool any = false;
+    bool has_match = false;
     for (int i = 0; i < m->params->n; i++) {
       clv_param *p = &m->params->list[i];
       if (!p->trainable || fnmatch(o->frozen[k], p->name, 0) != 0) continue;
-      any = true;
+      has_match = true;
       if (!p->frozen) m->frozen[m->n_frozen++] = p->name;
       p->frozen = true;
     }
-    if (!any)
+    if (!has_match)
       return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s' to freeze", m->name,
                       o->frozen[k]);
   }
@@ -40,14 +44,15 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
   size_t n = 0;
   for (int i = 0; i < m->params->n && n < CLV_COUNT(names); i++)
     names[n++] = m->params->list[i].name;
-  const char *near = clv_did_you_mean(name, names, n);
+  const char *suggestion = clv_did_you_mean(name, names, n);
   if (!p)
     return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s'%s%s%s", m->name, name,
-                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+                    suggestion ? "; did you mean '" : "", suggestion ? suggestion : "",
+                    suggestion ? "'?" : "");
   if (!t) return CLEAVE_OK;
   char want[160], got[160];
   clv_shape shape;
-  PASS(api_copy_shape_in(t->rank, t->shape, &shape, error));
+  TRY_API(api_copy_shape_in(t->rank, t->shape, &shape, error));
   if ((clv_dtype)t->dtype == p->dtype && clv_shape_equal(&shape, &p->shape)) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, not %s %s", name, m->name,
                   clv_dtype_name(p->dtype), clv_shape_format(&p->shape, want, sizeof want),
@@ -61,10 +66,10 @@ static cleave_status copy_weights(cleave_module *m, const cleave_module_options 
   m->seed = o->seed;
   TRY(clv_alloc(o->n_weights, sizeof *m->pending_weights, &m->pending_weights, &err));
   for (size_t i = 0; i < o->n_weights; i++) {
-    PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
+    TRY_API(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
     api_pending_weight *w = &m->pending_weights[m->n_pending_weights++];
     TRY(clv_strdup(o->weights[i].name, &w->name, &err));
-    PASS(api_copy_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
+    TRY_API(api_copy_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
   }
   return CLEAVE_OK;
 }
@@ -100,13 +105,13 @@ static cleave_status copy_artifact(cleave_module *m, const cleave_module_options
 /* Copies the names of parameters that get initial values. Call after the parameters are listed. */
 static cleave_status copy_initialized(cleave_module *m, const cleave_module_options *o,
                                       cleave_error *error) {
-  size_t most = o->n_initialized + (size_t)m->params->n;
-  TRY(clv_alloc(most, sizeof *m->initialized, &m->initialized, &err));
+  size_t max_names = o->n_initialized + (size_t)m->params->n;
+  TRY(clv_alloc(max_names, sizeof *m->initialized, &m->initialized, &err));
   for (int i = 0; o->lora && m->artifact && i < m->params->n; i++)
     if (clv_name_is_of_adapter(m->params->list[i].name))
       m->initialized[m->n_initialized++] = m->params->list[i].name;
   for (size_t i = 0; i < o->n_initialized; i++) {
-    PASS(api_check_weight(m, o->initialized[i], NULL, error));
+    TRY_API(api_check_weight(m, o->initialized[i], NULL, error));
     m->initialized[m->n_initialized++] = clv_params_find(m->params, o->initialized[i])->name;
   }
   return CLEAVE_OK;
@@ -143,7 +148,7 @@ static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
                   m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
 }
 
-enum { NODE_BYTES = 16 }; /* bytes that are used of the digest of a node's name */
+enum { NODE_BYTES = 16 }; /* first bytes of the digest of a node's name, which the key depends on */
 _Static_assert(12 + sizeof(clv_sha256) + NODE_BYTES <= CLV_KEY_MAX_INPUT,
                "what a key is derived of");
 
@@ -177,16 +182,16 @@ clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t se
   return CLV_OK;
 }
 
-/* Derives the keys of a graph's layers. Of the session's seed only these keys are sent with a
- * module. */
+/* Derives the keys of a graph's layers. A module is sent with these keys and without the session's
+ * seed. */
 cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
                               clv_graph *g, cleave_error *error) {
   TRY(clv_layer_keys(&rt->seed, network, seed, g, &err));
   return CLEAVE_OK;
 }
 
-/* Returns the master's backend for a device name; NULL: no such device. The processor has three
- * names. */
+/* Returns the master's backend for a device name; NULL: no such device. "cpu", "cpu:0" and "cpu:1"
+ * are all the processor. */
 static const clv_backend *find_own_backend(const cleave_runtime *rt, const char *device) {
   static const char *const cpu[] = {"cpu", "cpu:0", "cpu:1"};
   const clv_backends *others = &rt->platform.other_backends;
@@ -207,8 +212,8 @@ static cleave_status fail_no_device(const cleave_module *m, cleave_error *error)
                   m->device, has.len ? (const char *)has.data : "");
 }
 
-/* Checks that the module's device supports TF32. The worker itself checks a device that is not its
- * processor. */
+/* Checks that the module's device supports TF32. For a worker's device other than a processor the
+ * worker itself checks. */
 static clv_code check_tf32(const cleave_module *m, clv_err *err) {
   const clv_backend *b = strncmp(m->device, "cpu", 3) == 0 ? clv_backend_cpu() : m->backend;
   if (!m->tf32 || !b || clv_backend_check_tf32(b, err) == CLV_OK) return CLV_OK;
@@ -249,24 +254,24 @@ static cleave_status fill_module(cleave_module *m, const cleave_module_options *
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;
-  PASS(copy_direct_to(m, o, error));
+  TRY_API(copy_direct_to(m, o, error));
   m->bf16 = o->bf16;
   m->tf32 = o->tf32;
   if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
   TRY(check_tf32(m, &err));
-  PASS(copy_artifact(m, o, error));
-  PASS(api_adapters_add_to_graph(m, o, error));
-  PASS(find_inputs(m, error));
-  PASS(api_mark_recompute_blocks(m, o, error));
-  PASS(api_ties_add_to_graph(m, o, error));
+  TRY_API(copy_artifact(m, o, error));
+  TRY_API(api_adapters_add_to_graph(m, o, error));
+  TRY_API(find_inputs(m, error));
+  TRY_API(api_mark_recompute_blocks(m, o, error));
+  TRY_API(api_ties_add_to_graph(m, o, error));
   TRY(clv_params_make(m->graph, &m->params, &err));
-  PASS(api_ties_find_owners(m, o, error));
-  PASS(copy_initialized(m, o, error));
-  PASS(freeze_parameters(m, o, error));
+  TRY_API(api_ties_find_owners(m, o, error));
+  TRY_API(copy_initialized(m, o, error));
+  TRY_API(freeze_parameters(m, o, error));
   m->frozen_is_final = o->frozen_is_final && (m->node == 0 || rt->peers[m->node].has_fixed_modules);
-  PASS(enable_bf16_storage(rt, m, o, error));
+  TRY_API(enable_bf16_storage(rt, m, o, error));
   if (m->frozen_is_final) clv_params_fix_frozen(m->params);
-  PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
+  TRY_API(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
   return copy_weights(m, o, error);
 }
 
@@ -294,19 +299,19 @@ static bool find_free_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *r
 cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   uint64_t until = api_deadline_ns(rt, 0);
-  uint32_t n_unloading, released = 0;
+  uint32_t n_unloading, n_released = 0;
   bool found = find_free_index(rt, &m->index, &n_unloading);
   while (!found && n_unloading && api_wait(rt, until))
     found = find_free_index(rt, &m->index, &n_unloading);
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    released += rt->modules[i] && rt->modules[i]->is_released;
+    n_released += rt->modules[i] && rt->modules[i]->is_released;
   if (!found)
     return api_fail(error, CLV_EXHAUSTED,
                     "module '%s': a runtime has at most %d modules; %u of these are released, and "
                     "stay until contexts that used them have ended and their optimisers are "
                     "released",
-                    m->name, API_MAX_MODULES, released);
-  PASS(check_name(rt, m, error));
+                    m->name, API_MAX_MODULES, n_released);
+  TRY_API(check_name(rt, m, error));
   m->load_number = ++rt->n_loaded;
   rt->modules[m->index] = m;
   rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);
@@ -343,7 +348,7 @@ cleave_status cleave_load_layers(cleave_runtime *runtime, const cleave_module_op
   NOT_NULL(runtime, options, layers, input, ret_module);
   COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_graph_from_layers(layers, input, o.first_layer, 0, NULL, &graph, error));
+  TRY_API(api_graph_from_layers(layers, input, o.first_layer, 0, NULL, &graph, error));
   return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 
@@ -354,7 +359,7 @@ cleave_status cleave_load_architecture(cleave_runtime *runtime,
   NOT_NULL(runtime, options, arch, input, ret_module);
   COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_graph_from_arch(arch, attributes, o.layers, input, &graph, error));
+  TRY_API(api_graph_from_arch(arch, attributes, o.layers, input, &graph, error));
   return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 
@@ -365,7 +370,7 @@ cleave_status cleave_load_hf(cleave_runtime *runtime, const cleave_module_option
   NOT_NULL(runtime, options, folder, input, ret_module);
   COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_graph_from_hf(folder, layers ? layers : o.layers, head, input, &graph, error));
+  TRY_API(api_graph_from_hf(folder, layers ? layers : o.layers, head, input, &graph, error));
   return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 
@@ -376,7 +381,7 @@ cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_opti
   COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
   clv_shape shape;
-  PASS(api_copy_shape_in(prediction->rank, prediction->shape, &shape, error));
+  TRY_API(api_copy_shape_in(prediction->rank, prediction->shape, &shape, error));
   if (!shape.rank) return api_fail(error, CLV_INVALID, "a prediction without a batch");
   TRY(clv_loss_make_graph(kind, &shape, shape.dim[0], &graph, &err));
   return api_module_new(runtime, &o, NULL, graph, ret_module, error);
@@ -394,7 +399,7 @@ const char *cleave_module_weight_name(const cleave_module *module, size_t index)
 }
 API_OLD_NAME(cleave_module_weight, cleave_module_weight_name);
 
-/* ---- while no function uses it --------------------------------------------------------------- */
+/* ---- waiting until modules are idle ---------------------------------------------------------- */
 
 static bool is_module_busy(const cleave_module *m) {
   return m->n_contexts || m->state == MODULE_PLACING;
@@ -418,7 +423,7 @@ cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, co
   for (size_t i = 0; i < n; i++) {
     const cleave_module *m = modules[i];
     if (!is_module_busy(m)) continue;
-    PASS(check_contexts_closing(m, what, error));
+    TRY_API(check_contexts_closing(m, what, error));
     if (!api_wait(m->runtime, until_ns))
       return api_fail_late(m->runtime, error, "module '%s' %s: its contexts have not ended in time",
                            m->name, what);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads modules at their nodes: at their first use, and again when the node's settings are
- * outdated. Then the module's state is read, saved in this process, and sent again after the load.
+ * Loads modules at their nodes: at their first use, and again when the settings at the node are
+ * outdated. Before a module is loaded again, its state is read and saved in this process; after the
+ * load the state is sent back.
  */
 #include <stdio.h>
 
@@ -9,18 +10,18 @@
 #include "master/api/core/incarnations_int.h"
 #include "master/api/core/ties_int.h"
 
-/* ---- loading it again ------------------------------------------------------------------------ */
+/* ---- loading a module again ------------------------------------------------------------------ */
 
 cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, uint64_t until,
                                         cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
-  PASS(api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message = ++rt->next_id, &p, error));
+  TRY_API(api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message = ++rt->next_id, &p, error));
   api_set_frame_module(p, m);
   p->frame.module_generation = generation;
-  PASS(api_send(rt, m->node, p, error));
+  TRY_API(api_send(rt, m->node, p, error));
   while (m->unload_message) {
-    PASS(api_check_node_present(rt, m->node, error));
+    TRY_API(api_check_node_present(rt, m->node, error));
     if (!api_wait(rt, until))
       return api_fail_late(rt, error, "'%s' has not let go of module '%s' in time",
                            rt->peers[m->node].name, m->name);
@@ -29,14 +30,14 @@ cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, u
 }
 
 static cleave_status save_state(cleave_module *m, uint64_t until, cleave_error *error) {
-  PASS(api_state_read_all(m, CLEAVE_STATE_WEIGHTS, until, &m->saved_state[0],
-                          &m->n_saved_state_items[0], error));
+  TRY_API(api_state_read_all(m, CLEAVE_STATE_WEIGHTS, until, &m->saved_state[0],
+                             &m->n_saved_state_items[0], error));
   if (m->resets_moments) return CLEAVE_OK;
   return api_state_read_all(m, CLEAVE_STATE_OPTIMIZER, until, &m->saved_state[1],
                             &m->n_saved_state_items[1], error);
 }
 
-/* Unloads the modules that are tied to the owner, before the owner is unloaded. Their next use
+/* Unloads the modules that are tied to the owner; call before the owner is unloaded. Their next use
  * loads them again, after the owner. */
 static cleave_status unload_tied(const cleave_module *owner, uint64_t until_ns,
                                  cleave_error *error) {
@@ -47,7 +48,7 @@ static cleave_status unload_tied(const cleave_module *owner, uint64_t until_ns,
     while (m->state == MODULE_PLACING)
       if (!api_wait(rt, until_ns))
         return api_fail_late(rt, error, "module '%s' was not loaded in time", m->name);
-    if (m->state == MODULE_PLACED) PASS(api_module_save_and_unload(m, until_ns, error));
+    if (m->state == MODULE_PLACED) TRY_API(api_module_save_and_unload(m, until_ns, error));
   }
   return CLEAVE_OK;
 }
@@ -79,20 +80,21 @@ cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns, clea
   static const clv_state_kind what[] = {CLV_STATE_WEIGHTS, CLV_STATE_OPTIMIZER};
   for (int k = 0; k < 2; k++)
     if (m->n_saved_state_items[k])
-      PASS(api_state_put(m, what[k], 0, m->saved_state[k], m->n_saved_state_items[k], until_ns,
-                         error));
+      TRY_API(api_state_put(m, what[k], 0, m->saved_state[k], m->n_saved_state_items[k], until_ns,
+                            error));
   for (int k = 0; k < 2; k++) api_module_free_saved_state(m, k);
   return CLEAVE_OK;
 }
 
-/* ---- placing it ------------------------------------------------------------------------------ */
+/* ---- loading a module at its node ------------------------------------------------------------ */
 
 static cleave_status send_given_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   for (size_t i = m->n_pending_weights;
-       i-- > 0;) { /* all are kept until the node has the last, for another attempt */
+       /* none is freed before the node has all of them, so another attempt can follow */
+       i-- > 0;) {
     api_state_item item = {.tensor = m->pending_weights[i].tensor};
     snprintf(item.name, sizeof item.name, "%s", m->pending_weights[i].name);
-    PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
+    TRY_API(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
   }
   api_module_drop_weights(m);
   return CLEAVE_OK;
@@ -112,11 +114,11 @@ static cleave_status try_load(cleave_module *m, uint64_t until_ns, cleave_error 
   return status;
 }
 
-/* Unloads the generations of attempts that were late, or whose outcome is unknown. */
+/* Unloads the generations of earlier attempts that have ended late or with an unknown outcome. */
 static cleave_status unload_earlier_attempts(cleave_module *m, uint64_t until_ns,
                                              cleave_error *error) {
   for (uint32_t g = m->first_attempt_generation; g != m->generation; g++)
-    PASS(api_module_unload_at_node(m, g, until_ns, error));
+    TRY_API(api_module_unload_at_node(m, g, until_ns, error));
   m->first_attempt_generation = m->generation;
   return CLEAVE_OK;
 }
@@ -126,7 +128,7 @@ static cleave_status unload_earlier_attempts(cleave_module *m, uint64_t until_ns
  * link. */
 static cleave_status detect_broken_link(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_error exists = error ? *error : (cleave_error){0};
-  PASS(api_module_unload_at_node(m, m->generation, until_ns, error));
+  TRY_API(api_module_unload_at_node(m, m->generation, until_ns, error));
   if (error) *error = exists;
   return CLEAVE_EXISTS;
 }
@@ -135,7 +137,7 @@ cleave_status api_module_load_at_node(cleave_module *m, uint64_t until_ns, cleav
   cleave_status status = try_load(m, until_ns, error);
   if (status != CLEAVE_EXISTS) return status;
   if (!m->may_be_at_node) return detect_broken_link(m, until_ns, error);
-  PASS(unload_earlier_attempts(m, until_ns, error));
+  TRY_API(unload_earlier_attempts(m, until_ns, error));
   return try_load(m, until_ns, error);
 }
 
@@ -151,14 +153,14 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   while (m->state == MODULE_PLACING)
     if (!api_wait(rt, until))
       return api_fail_late(rt, error, "module '%s' was not loaded in time", m->name);
-  PASS(api_check_module_present(m, error));
+  TRY_API(api_check_module_present(m, error));
   for (int i = 0; i < m->params->n_ties; i++)
-    if (m->tie_owners[i]) PASS(api_module_place(m->tie_owners[i], false, deadline_ms, error));
+    if (m->tie_owners[i]) TRY_API(api_module_place(m->tie_owners[i], false, deadline_ms, error));
   for (uint32_t i = 0; !m->is_released && m->n_outputs > 1 && i < m->n_outputs; i++)
-    PASS(api_module_place(m->outputs[i], true, deadline_ms, error));
+    TRY_API(api_module_place(m->outputs[i], true, deadline_ms, error));
   if (m->state == MODULE_PLACED && !m->needs_reload) return CLEAVE_OK;
   if (m->state == MODULE_PLACED) {
-    PASS(api_module_save_and_unload(m, until, error));
+    TRY_API(api_module_save_and_unload(m, until, error));
     input_grads = m->needs_input_grads;
   }
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);

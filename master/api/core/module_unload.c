@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How modules end, and how they are loaded again. A released module stays while a context that has
- * used it is not forgotten, or its optimiser is not released. Then its node is sent UNLOAD, and
- * when that has answered, its index is free for another module, with the next generation. Nothing
- * here sleeps.
+ * Unloads modules. A released module stays until all contexts that have used it are freed and its
+ * optimiser is released. Then its node is sent UNLOAD. When the node has answered, the module's
+ * index is free for another module, with the next generation. No function of this file sleeps.
  */
 #include <stdlib.h>
 
@@ -46,26 +45,27 @@ void api_module_mark_outdated(cleave_module *m, bool resets_moments) {
   m->resets_moments |= resets_moments;
 }
 
-/* ---- its end --------------------------------------------------------------------------------- */
+/* ---- unloading a module ---------------------------------------------------------------------- */
 
 static void unload_unused_owners(cleave_runtime *rt);
 
 static void remove_module(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
-  bool tied = m->params->n_ties > 0;
+  bool has_ties = m->params->n_ties > 0;
   rt->modules[m->index] = NULL;
   if (!m->n_kept_refs) api_module_free(m);
   clv_pool_free_unused_tensors(rt->pool); /* frees blocks of sizes that only this module has used */
   api_wake(rt);
-  if (tied) unload_unused_owners(rt);
+  if (has_ties) unload_unused_owners(rt);
 }
 
 static void drop_module(cleave_module *m) {
   if (api_module_on_event(&m->state, MODULE_DROPPED) == API_END) remove_module(m);
 }
 
-/* Sends UNLOAD, or drops the module if its node does not have it. A link that ends during the send
- * drops the module as well, so api_module_add_kept keeps the record meanwhile. */
+/* Sends UNLOAD, or drops the module if its node does not have it. If the link ends during the send,
+ * its handler drops the module; api_module_add_kept therefore keeps the record until the send has
+ * returned. */
 static void send_unload(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
@@ -91,27 +91,28 @@ static bool is_module_needed(const cleave_module *m) {
 }
 
 void api_module_unload_if_unused(cleave_module *m) {
-  /* without a node the runtime is being closed */
+  /* if the runtime has no node, it is being closed */
   if (is_module_needed(m) || !m->runtime->node) return;
   api_module_leave_optimizer(m);
   send_unload(m);
 }
 
-/* Unloads modules that stayed only because others were tied to them. */
+/* Unloads released modules that nothing needs any more, because the modules tied to them are
+ * gone. */
 static void unload_unused_owners(cleave_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (rt->modules[i] && rt->modules[i]->is_released) api_module_unload_if_unused(rt->modules[i]);
 }
 
 void api_optimizer_unload_if_unused(cleave_optimizer *o) {
-  bool last = false;
-  for (size_t i = o->n_modules; i-- > 0 && !last;) {
-    last = o->n_modules == 1; /* the optimiser is freed with its last module */
+  bool is_last = false;
+  for (size_t i = o->n_modules; i-- > 0 && !is_last;) {
+    is_last = o->n_modules == 1; /* the optimiser is freed with its last module */
     api_module_unload_if_unused(o->modules[i]);
   }
 }
 
-/* ---- who needs it ---------------------------------------------------------------------------- */
+/* ---- users of a module ----------------------------------------------------------------------- */
 
 void api_context_use_module(api_context *c, cleave_module *m) {
   m->n_contexts += !c->has_used_module[m->index];
@@ -141,8 +142,9 @@ static cleave_module *find_unloading_module(cleave_runtime *rt, const api_peer *
                                             const clv_frame *f) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
-    bool asked = m && (m->state == MODULE_UNLOADING || m->state == MODULE_PLACING);
-    if (asked && m->unload_message && m->unload_message == f->reply_to && m->node == from->index)
+    bool awaits_answer = m && (m->state == MODULE_UNLOADING || m->state == MODULE_PLACING);
+    if (awaits_answer && m->unload_message && m->unload_message == f->reply_to &&
+        m->node == from->index)
       return m;
   }
   return NULL;
@@ -162,8 +164,9 @@ bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* Handles an ERROR that answers UNLOAD. NOT_FOUND: the module is not there, since the answer to its
- * load was lost. A module that the node refuses to unload keeps its index. */
+/* Handles an ERROR that answers UNLOAD. After NOT_FOUND the module counts as unloaded, because the
+ * node does not have it; after another error too, if it was not certain that the node has it
+ * (may_be_at_node). Any other module that the node refuses to unload keeps its index. */
 bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   cleave_module *m = find_unloading_module(rt, from, f);
   if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) take_unload_answer(m);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hands weights that are about to be written to a module, or were read from one, to the gate of a
- * program's runtime, which adds them to the ledger of the host (extra/fronts.c).
+ * Passes weights that are about to be written to a module, or were read from a module, to the gate
+ * of a program's runtime, which adds them to the ledger of the host (extra/fronts.c).
  */
 #include <string.h>
 
@@ -26,8 +26,8 @@ cleave_status api_note_read_values(const api_future *f, const cleave_named_tenso
 
 cleave_status api_note_weight_read(const api_future *f, cleave_error *error) {
   const clv_tensor *t = f->tensor;
-  cleave_named_tensor one = {
+  cleave_named_tensor item = {
       f->subject, {.dtype = (cleave_dtype)t->dtype, .rank = t->shape.rank, .data = t->data}};
-  memcpy(one.tensor.shape, t->shape.dim, sizeof one.tensor.shape);
-  return api_note_read_values(f, &one, 1, error);
+  memcpy(item.tensor.shape, t->shape.dim, sizeof item.tensor.shape);
+  return api_note_read_values(f, &item, 1, error);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations of core, a row each. Each is a function of the program that waits for nodes and
- * the asynchronous form of that function (blocking.c, worker_file_calls.c); await.c runs both.
+ * The table of the operations of core. An operation implements a function of cleave.h that waits
+ * for nodes, and the asynchronous form of this function (blocking.c, worker_file_calls.c); await.c
+ * runs both.
  */
 #include "master/api/core/future_int.h"
 

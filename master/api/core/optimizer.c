@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The distributed optimiser: one local optimiser per module, one decision for all of them. The
- * votes came with the last backward; the decision goes to every node, and if one of them cannot
- * follow, all go back. Which parameters take part is in param_groups.c.
+ * The distributed optimiser: one local optimiser per module, and one decision for all of them. The
+ * nodes have voted with their last backward. The decision is sent to every node, and if a node
+ * cannot step, all nodes revert the step. param_groups.c has the groups of parameters.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/future_int.h"
 
-/* ---- making one ------------------------------------------------------------------------------ */
+/* ---- making an optimiser --------------------------------------------------------------------- */
 
 static int compare_load_numbers(const void *a, const void *b) {
   uint64_t x = (*(cleave_module *const *)a)->load_number,
@@ -61,7 +61,7 @@ cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer
                                        cleave_error *error) {
   if (!optimizer) return CLEAVE_OK;
   NOT_NULL(runtime);
-  PASS(check_owner(runtime, optimizer, error));
+  TRY_API(check_owner(runtime, optimizer, error));
   LOCKED(runtime);
   optimizer->is_released = true;
   api_optimizer_unload_if_unused(optimizer);
@@ -71,7 +71,7 @@ cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer
 cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                          uint64_t steps, cleave_error *error) {
   NOT_NULL(runtime, optimizer);
-  PASS(check_owner(runtime, optimizer, error));
+  TRY_API(check_owner(runtime, optimizer, error));
   LOCKED(runtime);
   api_flush_final_step(runtime);
   optimizer->steps = steps;
@@ -82,7 +82,7 @@ cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime, cleave_optimiz
  * group. */
 static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, size_t group,
                                 api_optimizer_group **ret, cleave_error *error) {
-  PASS(check_owner(rt, o, error));
+  TRY_API(check_owner(rt, o, error));
   if (group >= o->n_groups)
     return api_fail(error, CLV_NOT_FOUND, "group %zu of an optimiser with %zu", group, o->n_groups);
   *ret = &o->groups[group];
@@ -92,8 +92,8 @@ static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, s
 cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                             const cleave_schedule *schedule, cleave_error *error) {
   NOT_NULL(runtime, optimizer, schedule);
-  PASS(check_owner(runtime, optimizer, error));
-  PASS(api_check_schedule(schedule, error));
+  TRY_API(check_owner(runtime, optimizer, error));
+  TRY_API(api_check_schedule(schedule, error));
   LOCKED(runtime);
   api_flush_final_step(runtime);
   for (size_t i = 0; i < optimizer->n_groups; i++)
@@ -103,8 +103,8 @@ cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime, cleave_opti
 
 /* ---- the vote -------------------------------------------------------------------------------- */
 
-/* Adds a module's sums of squares to `total`. sums: one for each trainable parameter, in order.
- * Parameters in no group are left out. */
+/* Returns `total` plus a module's sums of squared gradients. sums: one sum for each trainable
+ * parameter, in order. Sums of parameters in no group are left out. */
 static double add_grouped_sums(const cleave_module *m, const double *sums, double total) {
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
@@ -115,9 +115,10 @@ static double add_grouped_sums(const cleave_module *m, const double *sums, doubl
   return total;
 }
 
-/* Adds the sums of squares that the nodes have voted. A node sends them in the order of modules and
- * parameters, for its modules that have gradients. They are added in the order of loading, so that
- * the norm does not depend on the nodes or the indexes of the modules. */
+/* Adds the sums of squared gradients in the votes of the nodes. A vote has them in the order of the
+ * modules and parameters of the node, for modules that have gradients. They are added in the order
+ * in which modules were loaded, so that the norm depends neither on the nodes nor on the indices of
+ * the modules. */
 static cleave_status sum_squared_norms(const cleave_optimizer *o, const api_context *c, double *ret,
                                        cleave_error *error) {
   const cleave_runtime *rt = o->runtime;
@@ -153,7 +154,7 @@ cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *o
   NOT_NULL(runtime, optimizer, ret_rate);
   api_optimizer_group *g = NULL;
   LOCKED(runtime);
-  PASS(find_group(runtime, optimizer, group, &g, error));
+  TRY_API(find_group(runtime, optimizer, group, &g, error));
   *ret_rate = api_group_rate(optimizer, g);
   return CLEAVE_OK;
 }
@@ -163,7 +164,7 @@ cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimize
   NOT_NULL(runtime, optimizer);
   api_optimizer_group *g = NULL;
   LOCKED(runtime);
-  PASS(find_group(runtime, optimizer, group, &g, error));
+  TRY_API(find_group(runtime, optimizer, group, &g, error));
   clv_optim_config changed = g->optim;
   changed.lr = rate;
   TRY(clv_optim_check(&changed, &err));
@@ -172,8 +173,8 @@ cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimize
   return CLEAVE_OK;
 }
 
-/* Sends REVERT to every node that was sent APPLY and is not lost. The node then restores the bytes
- * from before the step. */
+/* Sends REVERT to every node that was sent APPLY and is not lost. The node then restores the values
+ * from before the step, bit by bit. */
 static void send_reverts(cleave_runtime *rt, api_context *c) {
   clv_err err;
   c->n_step_answers_missing = 0;
@@ -193,8 +194,8 @@ void api_on_step_answered(cleave_runtime *rt, api_context *c) {
   for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->is_decision_pending = false;
 }
 
-/* Reverts the pending step. Nodes receive the failure after REVERT, because a failure makes them
- * drop what they would restore. */
+/* Reverts the pending step. The failure is sent to the nodes after REVERT, because a node that
+ * receives it drops the copies that REVERT restores. */
 static void begin_revert(cleave_runtime *rt, api_context *c) {
   cleave_error is_late;
   api_fail(&is_late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
@@ -213,8 +214,8 @@ static void end_revert(cleave_runtime *rt, api_context *c) {
   api_wake(rt);
 }
 
-/* Advances the decision whether the pending step is kept or reverted. The function that needs the
- * answers to APPLY first waits for them. */
+/* Begins or ends the revert of the pending step. The first function that needs the answers to APPLY
+ * waits for them. */
 uint64_t api_step_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;
@@ -241,14 +242,14 @@ cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_e
 
 static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
                                 cleave_error *error) {
-  bool any = false;
+  bool has_gradient = false;
   for (size_t i = 0; i < o->n_modules; i++) {
-    any |= c->has_gradient[o->modules[i]->index];
+    has_gradient |= c->has_gradient[o->modules[i]->index];
     if (c->has_stepped[o->modules[i]->index])
       return api_fail(error, CLV_PRECONDITION, "module '%s' has taken its step of context %s",
                       o->modules[i]->name, c->name);
   }
-  if (!any)
+  if (!has_gradient)
     return api_fail(error, CLV_PRECONDITION,
                     "context %s has no gradient of any module of this optimiser", c->name);
   return CLEAVE_OK;
@@ -264,9 +265,9 @@ static void record_step(cleave_optimizer *o, api_context *c, bool apply) {
 
 /* ---- final steps --------------------------------------------------------------------------------
  *
- * No function waits for the answers to a final step; a failure is an error of its context. The step
- * is held until the next packet is sent, mostly the end of its context, so that one message carries
- * both. */
+ * No function waits for the answers to a final step; if it fails, its context has the error. The
+ * step is not sent until the next packet is. This is mostly the end of its context, and then one
+ * message carries both. */
 
 static void decide_final_step(cleave_optimizer *o, api_context *c, bool apply, double scale) {
   cleave_runtime *rt = o->runtime;
@@ -279,7 +280,7 @@ static void decide_final_step(cleave_optimizer *o, api_context *c, bool apply, d
   record_step(o, c, apply);
 }
 
-/* ---- steps that can be taken back ------------------------------------------------------------ */
+/* ---- steps that can be reverted -------------------------------------------------------------- */
 
 /* Sends a step that can be reverted. Several optimisers may step in one context; their steps are
  * decided together. If sending fails, the context fails, and the steps are reverted at once. */
@@ -306,9 +307,9 @@ cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *e
   cleave_optimizer *o = f->optimizer;
   api_context *c = f->context;
   double norm_sq;
-  PASS(check_step(o, c, error));
-  PASS(api_check_no_pending_backward(rt, error));
-  PASS(sum_squared_norms(o, c, &norm_sq, error));
+  TRY_API(check_step(o, c, error));
+  TRY_API(api_check_no_pending_backward(rt, error));
+  TRY_API(sum_squared_norms(o, c, &norm_sq, error));
   norm_sq += f->other_square;
   bool is_finite = !c->nodes_not_finite && !f->other_not_finite;
   bool apply = is_finite && isfinite(norm_sq) && norm_sq >= 0;
@@ -316,7 +317,7 @@ cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *e
   f->step_decision = (cleave_step_decision){.applied = apply,
                                             .norm = sqrt(norm_sq),
                                             .lr = api_group_rate(o, &o->groups[0]),
-                                            .scale = (float)scale, /* as nodes receive it */
+                                            .scale = (float)scale, /* f32, as in APPLY */
                                             .number = o->steps + 1};
   if (o->cannot_revert)
     decide_final_step(o, c, apply, scale);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Modules with several outputs. A node computes one value for each call, so the module's graph ends
- * with the concatenation of its outputs. For each output the library loads one more module at the
- * same node, which takes the output out of the joined value and has no parameters. A call of the
- * module is then a call of all of them. So an output is a value like any other: it is sent, fetched
- * and kept alone, and the concatenation's backward gets the sum of the outputs' gradients.
+ * with the concatenation of its outputs, the joined value. For each output the library loads
+ * another module at the same node, an output module, which takes the output out of the joined value
+ * and has no parameters. A call of the module also calls its output modules. So each output is a
+ * value that can be sent, fetched and kept separately, and the concatenation's backward gets the
+ * sum of the outputs' gradients.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static void free_output_graphs(output_graphs *g) {
   for (int k = 0; k < g->n; k++) clv_graph_free(g->list[k]);
 }
 
-/* Joins the outputs of the graph, and makes the graphs that take them out again. name: that of the
+/* Joins the outputs of the graph g, and makes the graphs of the output modules. name: of the
  * module, for messages. */
 static cleave_status join_outputs(const char *name, clv_graph *g, const int *outputs, int n,
                                   output_graphs *ret, cleave_error *error) {
@@ -34,7 +35,7 @@ static cleave_status join_outputs(const char *name, clv_graph *g, const int *out
   return CLEAVE_OK;
 }
 
-/* Makes the module of output k. */
+/* Makes the output module of output k. Takes ownership of the graph. */
 static cleave_status make_output(cleave_module *m, const cleave_module_options *of, uint32_t k,
                                  clv_graph *graph, cleave_error *error) {
   char name[CLEAVE_NAME + 32];
@@ -54,17 +55,17 @@ static cleave_status make_output(cleave_module *m, const cleave_module_options *
                                    .in_flight = of->in_flight,
                                    .direct_to = of->direct_to,
                                    .n_direct_to = of->n_direct_to};
-  PASS(api_module_new(m->runtime, &o, NULL, graph, &m->outputs[k], error));
+  TRY_API(api_module_new(m->runtime, &o, NULL, graph, &m->outputs[k], error));
   snprintf(m->outputs[k]->output_of, sizeof m->outputs[k]->output_of, "%s", m->name);
   m->outputs[k]->output_index = k;
   return CLEAVE_OK;
 }
 
-/* Loads a module and those of its outputs. Takes the graphs. */
+/* Makes a module and its output modules. Takes ownership of the graphs. */
 static cleave_status load_all(cleave_runtime *rt, const cleave_module_options *o, clv_graph *graph,
                               output_graphs *of_outputs, cleave_module **ret, cleave_error *error) {
   cleave_module *m;
-  PASS(api_module_new(rt, o, NULL, graph, &m, error));
+  TRY_API(api_module_new(rt, o, NULL, graph, &m, error));
   m->n_outputs = (uint32_t)of_outputs->n;
   cleave_status status = CLEAVE_OK;
   for (uint32_t k = 0; k < m->n_outputs && status == CLEAVE_OK; k++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups of an optimiser: which parameters of its modules are in which, and what a module's node is
- * told of that. A module numbers its own groups in the order in which they were given; when some of
- * its parameters that learn are in none, number 0 stands for these and is not stepped.
+ * Groups of an optimiser: adds the parameters of modules to groups, and numbers the groups of each
+ * module for its node. A module numbers its own groups in the order in which the program gave them.
+ * If some of its trainable parameters are in no group, group 0 is for these and is not stepped.
  */
 #include <float.h>
 #include <fnmatch.h>
@@ -13,7 +13,7 @@
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-/* Checks that the optimiser kinds of cleave.h are those of common/base/settings. */
+/* Checks that the optimiser kinds of cleave.h have the numbers of common/base/settings. */
 #define CLV_OPTIMIZER(NAME, name, ...) \
   _Static_assert((int)CLEAVE_##NAME == (int)CLV_OPTIM_##NAME, #name " in cleave.h");
 #include "common/base/settings/optimizers.def"
@@ -52,7 +52,7 @@ cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error) 
 
 static cleave_status check_settings(const cleave_group *g, cleave_error *error) {
   clv_optim_config config = config_of(g);
-  PASS(api_check_schedule(&g->schedule, error));
+  TRY_API(api_check_schedule(&g->schedule, error));
   TRY(clv_optim_check(&config, &err));
   return CLEAVE_OK;
 }
@@ -75,7 +75,7 @@ static bool matches_any(const cleave_group *g, const char *pattern) {
   return false;
 }
 
-/* Checks that each name or glob matches a parameter that learns. */
+/* Checks that each name or glob of the group matches a trainable parameter. */
 static cleave_status check_names(const cleave_group *g, cleave_error *error) {
   const char *learning_names[64];
   size_t n = 0;
@@ -87,10 +87,11 @@ static cleave_status check_names(const cleave_group *g, cleave_error *error) {
         learning_names[n++] = g->modules[k]->params->list[i].name;
   for (size_t i = 0; g->parameters && i < g->n_parameters; i++) {
     if (matches_any(g, g->parameters[i])) continue;
-    const char *near = clv_did_you_mean(g->parameters[i], learning_names, n);
-    return api_fail(
-        error, CLV_NOT_FOUND, "no parameter '%s' that learns in the modules of this group%s%s%s",
-        g->parameters[i], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    const char *suggestion = clv_did_you_mean(g->parameters[i], learning_names, n);
+    return api_fail(error, CLV_NOT_FOUND,
+                    "no parameter '%s' that learns in the modules of this group%s%s%s",
+                    g->parameters[i], suggestion ? "; did you mean '" : "",
+                    suggestion ? suggestion : "", suggestion ? "'?" : "");
   }
   return CLEAVE_OK;
 }
@@ -115,7 +116,7 @@ static cleave_status fail_too_many_groups(const cleave_module *m, cleave_error *
                   m->name, CLV_OPTIM_MAX_GROUPS);
 }
 
-/* Adds a group to a module. With its first group the module joins the optimiser. */
+/* Adds a group to a module. With its first group the module becomes a module of the optimiser. */
 static cleave_status add_group(cleave_optimizer *o, const api_optimizer_group *g, cleave_module *m,
                                cleave_error *error) {
   if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return fail_too_many_groups(m, error);
@@ -141,14 +142,14 @@ static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
     if (m->group_of_param && m->group_of_param[i])
       return api_fail(error, CLV_EXISTS, "parameter '%s' of module '%s' is in two groups", p->name,
                       m->name);
-    if (!joined) PASS(add_group(o, g, m, error));
+    if (!joined) TRY_API(add_group(o, g, m, error));
     joined = true;
     m->group_of_param[i] = (uint8_t)m->n_groups;
   }
   return CLEAVE_OK;
 }
 
-/* Takes a module out of a released optimiser that it was in. */
+/* Removes a module from its optimiser, if that was released and is not o. */
 static void leave_released_optimizer(const cleave_optimizer *o, cleave_module *m) {
   if (!m->optimizer || m->optimizer == o) return;
   api_module_leave_optimizer(m);
@@ -158,25 +159,25 @@ static void leave_released_optimizer(const cleave_optimizer *o, cleave_module *m
 static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
                                 cleave_error *error) {
   api_optimizer_group *g = &o->groups[o->n_groups++];
-  PASS(check_settings(from, error));
+  TRY_API(check_settings(from, error));
   if (from->no_rollback != o->cannot_revert)
     return api_fail(error, CLV_INVALID, "groups with final steps and groups without");
   *g = (api_optimizer_group){config_of(from), api_convert_schedule(&from->schedule)};
-  for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
-  PASS(check_names(from, error));
+  for (size_t k = 0; k < from->n_modules; k++) TRY_API(check_module(o, from->modules[k], error));
+  TRY_API(check_names(from, error));
   for (size_t k = 0; k < from->n_modules; k++) leave_released_optimizer(o, from->modules[k]);
   for (size_t k = 0; k < from->n_modules; k++)
-    PASS(join_module(o, from, g, from->modules[k], error));
+    TRY_API(join_module(o, from, g, from->modules[k], error));
   return CLEAVE_OK;
 }
 
 /* Inserts group 0 for the trainable parameters that are in no group, if there are any. */
 cleave_status api_module_add_unstepped_group(cleave_module *m, cleave_error *error) {
-  bool rest = false;
+  bool has_ungrouped = false;
   if (!m->optimizer || m->has_unstepped_group) return CLEAVE_OK;
   for (int i = 0; i < m->params->n; i++)
-    rest |= api_requires_grad(&m->params->list[i]) && !m->group_of_param[i];
-  if (!rest) return CLEAVE_OK;
+    has_ungrouped |= api_requires_grad(&m->params->list[i]) && !m->group_of_param[i];
+  if (!has_ungrouped) return CLEAVE_OK;
   if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return fail_too_many_groups(m, error);
   m->has_unstepped_group = true;
   memmove(m->groups + 1, m->groups, m->n_groups++ * sizeof(api_optimizer_group *));
@@ -184,8 +185,8 @@ cleave_status api_module_add_unstepped_group(cleave_module *m, cleave_error *err
   return CLEAVE_OK;
 }
 
-/* True if the module may join the optimiser: it is of the same runtime, and in no optimiser that is
- * still in use. */
+/* True if the module may join the optimiser: it is of the same runtime, and in no other optimiser
+ * that the program still uses. */
 static bool may_join_optimizer(const cleave_optimizer *o, const cleave_module *m) {
   return m->runtime == o->runtime && (!m->optimizer || m->optimizer->is_released);
 }
@@ -206,9 +207,9 @@ cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_grou
 cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
                               cleave_error *error) {
   o->cannot_revert = groups[0].no_rollback;
-  for (size_t i = 0; i < n_groups; i++) PASS(join_group(o, &groups[i], error));
+  for (size_t i = 0; i < n_groups; i++) TRY_API(join_group(o, &groups[i], error));
   for (size_t i = 0; i < o->n_modules; i++)
-    PASS(api_module_add_unstepped_group(o->modules[i], error));
+    TRY_API(api_module_add_unstepped_group(o->modules[i], error));
   return CLEAVE_OK;
 }
 

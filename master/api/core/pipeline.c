@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program needs beyond calls to run a schedule and to see how it went: steps inside a
- * context, the measure of a link, and the events of a context.
+ * Functions for programs that run a pipeline schedule: steps inside a context (cleave_step_at),
+ * measurements of links, and the events of a context.
  */
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
   NOT_NULL(runtime, optimizer, module);
   api_context *c;
   LOCKED(runtime);
-  PASS(api_find_context(runtime, handle, &c, error));
+  TRY_API(api_find_context(runtime, handle, &c, error));
   if (module->optimizer != optimizer || !optimizer->cannot_revert)
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' is not of this optimiser, or its steps are not final",
@@ -28,10 +28,10 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
     return api_fail(error, CLV_PRECONDITION,
                     "a step inside a context sees the gradients of one module alone: no clipping "
                     "by the norm of all");
-  PASS(api_check_module_present(module, error));
+  TRY_API(api_check_module_present(module, error));
   if (module->state != MODULE_PLACED)
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
-  PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
+  TRY_API(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
   api_context_use_module(c, module);
   c->has_stepped[module->index] = c->has_step_at[module->index] = true;
   module->weights_version++;
@@ -48,7 +48,7 @@ static double bytes_per_second(uint64_t bytes, uint64_t ns) {
 
 static cleave_status take_link_reference(api_peer *p, clv_link **ret, cleave_error *error) {
   LOCKED(p->runtime);
-  PASS(api_check_node_present(p->runtime, p->index, error));
+  TRY_API(api_check_node_present(p->runtime, p->index, error));
   *ret = clv_link_ref(p->link);
   return CLEAVE_OK;
 }
@@ -62,7 +62,7 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
     return api_fail(error, CLV_INVALID, "node %u is no worker", node);
   api_peer *p = &runtime->peers[node];
   CLV_AUTO(clv_link_unrefp) clv_link *link = NULL;
-  PASS(take_link_reference(p, &link, error));
+  TRY_API(take_link_reference(p, &link, error));
   clv_err err;
   uint64_t ms = deadline_ms ? deadline_ms : runtime->deadline_ms;
   CLV_AUTO(api_interruptible_end) api_interruptible waits;
@@ -74,13 +74,13 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
     return (cleave_status)err.code;
   }
   clv_link_get_counts(link, &now);
-  clv_link_counts *last = &p->last_counts;
+  clv_link_counts *last_counts = &p->last_counts;
   ret->round_trip_s = (double)ns * 1e-9;
-  ret->up_bytes_s = bytes_per_second(now.peer_received_bytes - last->peer_received_bytes,
-                                     now.peer_receiving_ns - last->peer_receiving_ns);
-  ret->down_bytes_s = bytes_per_second(now.received_bytes - last->received_bytes,
-                                       now.receiving_ns - last->receiving_ns);
-  *last = now;
+  ret->up_bytes_s = bytes_per_second(now.peer_received_bytes - last_counts->peer_received_bytes,
+                                     now.peer_receiving_ns - last_counts->peer_receiving_ns);
+  ret->down_bytes_s = bytes_per_second(now.received_bytes - last_counts->received_bytes,
+                                       now.receiving_ns - last_counts->receiving_ns);
+  *last_counts = now;
   return CLEAVE_OK;
 }
 
@@ -90,8 +90,8 @@ _Static_assert((int)CLEAVE_EVENT_KINDS == CLV_TRACE_KINDS &&
                    (int)CLEAVE_EVENT_GRADIENT_IN == CLV_TRACE_GRADIENT_IN,
                "kinds of events are those of rows");
 
-/* Converts a row of a worker's trace to an event. Returns false if kind or module is unknown. The
- * times and the clock offset of a worker may be any numbers; they wrap. */
+/* Converts a row of a worker's trace to an event. Returns false if kind or module is unknown. A
+ * worker may send any numbers as times and clock offset; sums of them wrap around. */
 static bool read_event(const cleave_runtime *rt, const api_peer *from, const int64_t *row,
                        int64_t ahead_ns, cleave_event *ret) {
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
@@ -99,7 +99,7 @@ static bool read_event(const cleave_runtime *rt, const api_peer *from, const int
   bool of_module = kind <= CLV_TRACE_STEP;
   const cleave_module *m = module >= 0 && module < rt->n_modules ? rt->modules[module] : NULL;
   if (of_module && !(m && m->node == from->index)) return false;
-  if (of_module && m->output_of[0]) return false; /* takes an output out of the module's value */
+  if (of_module && m->output_of[0]) return false; /* an output module, not one of the program */
   *ret = (cleave_event){.kind = (cleave_event_kind)kind,
                         .node = from->index,
                         .module = of_module ? m : NULL,

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cleave_module_options.recompute_blocks: which nodes of a module backward computes again together.
+ * Marks the nodes of a module whose forward runs again before their backward
+ * (cleave_module_options.recompute_blocks).
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/api/core/recompute_blocks_int.h"
 
-/* Finds the first and the last node of a block: the nodes called `name`, or `name` with a dot and
- * more behind it. */
+/* Finds the first and the last node of a block: the nodes whose name is `name`, or begins with
+ * `name` and a dot. */
 static bool find_block(const clv_graph *g, const char *name, size_t len, int *ret_first,
                        int *ret_last) {
   bool found = false;
@@ -28,9 +29,10 @@ static clv_code fail_no_block(const clv_graph *g, const char *name, clv_err *err
   size_t n = 0;
   for (int i = 0; i < g->n_nodes && n < CLV_COUNT(names); i++)
     if (g->nodes[i].op != CLV_OP_INPUT) names[n++] = g->nodes[i].name;
-  const char *near = clv_did_you_mean(name, names, n);
+  const char *suggestion = clv_did_you_mean(name, names, n);
   return clv_fail(err, CLV_NOT_FOUND, "there is no layer or block '%s'%s%s%s", name,
-                  near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+                  suggestion ? "; did you mean '" : "", suggestion ? suggestion : "",
+                  suggestion ? "'?" : "");
 }
 
 static clv_code prefix_with_entry(const char *entry, clv_code code, clv_err *err) {

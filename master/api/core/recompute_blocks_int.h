@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Recompute blocks: layers of a module whose forward is computed again before their backward.
+ * Recompute blocks: groups of layers of a module whose forward runs again before their backward, so
+ * that their activations need not be stored (activation checkpointing).
  */
 #ifndef CLEAVE_API_BLOCKS_INT_H
 #define CLEAVE_API_BLOCKS_INT_H

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values at other nodes: fetches them to the program, and finds the node and device of each.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,9 +13,9 @@
 cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
   api_value *v;
-  PASS(api_find_value(rt, a->reference, &v, error));
+  TRY_API(api_find_value(rt, a->reference, &v, error));
   if (v->kept_ref) return rt->kept_ops->fetch(rt, v->kept_ref, f, error);
-  PASS(api_deliver_value(rt, v, 0, false, error));
+  TRY_API(api_deliver_value(rt, v, 0, false, error));
   f->value = v;
   f->context = v->context;
   snprintf(f->subject, sizeof f->subject, "%s", v->module ? v->module->name : "a leaf");
@@ -43,13 +46,13 @@ cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference
   NOT_NULL(runtime, node);
   api_value *v;
   LOCKED(runtime);
-  PASS(api_find_value(runtime, reference, &v, error));
-  PASS(api_context_failure(v->context, error));
+  TRY_API(api_find_value(runtime, reference, &v, error));
+  TRY_API(api_context_failure(v->context, error));
   int at = api_find_node(runtime, node);
   if (at < 0)
     return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", node,
                     runtime->config->file);
-  PASS(api_check_node_present(runtime, (uint32_t)at, error));
+  TRY_API(api_check_node_present(runtime, (uint32_t)at, error));
   return api_deliver_value(runtime, v, (uint32_t)at, true, error);
 }
 
@@ -58,7 +61,7 @@ cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
   NOT_NULL(runtime, ret_place);
   api_value *v;
   LOCKED(runtime);
-  PASS(api_find_value(runtime, reference, &v, error));
+  TRY_API(api_find_value(runtime, reference, &v, error));
   const cleave_module *m = v->kept_ref ? v->kept_ref->module : v->module;
   ret_place->node = runtime->peers[m ? m->node : 0].name;
   ret_place->device = m ? m->device : "cpu";
@@ -70,10 +73,10 @@ cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference
   NOT_NULL(runtime);
   api_value *v;
   LOCKED(runtime);
-  PASS(api_find_value(runtime, reference, &v, error));
+  TRY_API(api_find_value(runtime, reference, &v, error));
   v->is_released = true;
   if (v->context->n_unconfirmed_kept)
-    /* the value is freed with its context, because the owner may not have it yet */
+    /* not freed now, because the owner may not have it yet; its context frees it */
     return CLEAVE_OK;
   if (v->needs_grad) return CLEAVE_OK;
   v->next_needed = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A runtime's lock, its time, its nodes by name, and the list of its due jobs, in which their
- * owners register. wait.c runs the jobs.
+ * A runtime's lock, the clock of its deadlines, its nodes by name, and the list of its jobs, which
+ * wait.c runs.
  */
 #include <assert.h>
 #include <string.h>
@@ -22,7 +22,7 @@ clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len, clv_er
                          : clv_random_bytes(ret, len, err);
 }
 
-/* Returns how long the clock of the deadlines has stood still so far. */
+/* Returns the total time for which the clock of the deadlines has been stopped by outages. */
 static uint64_t time_in_outages(const cleave_runtime *rt) {
   return rt->outages_ns + (rt->outage_since_ns ? api_now(rt) - rt->outage_since_ns : 0);
 }
@@ -39,8 +39,8 @@ uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns) {
 
 static bool has_link(const api_peer *p) { return !api_is_lost(p) && p->link; }
 
-/* Returns true if the worker reports that it mends a link to another worker. One report counts for
- * limits.lease, because a link between workers does not live longer without a connection. */
+/* Returns true if the worker has reported that it mends a link to another worker. A report is valid
+ * for limits.lease, because a link between workers ends after this time without a connection. */
 static bool reports_outage(const cleave_runtime *rt, api_peer *p) {
   uint64_t now = api_now(rt);
   if (!has_link(p) || !clv_link_is_peer_mending(p->link))
@@ -66,7 +66,7 @@ void api_ask_about_outages(cleave_runtime *rt, bool all) {
       clv_link_ping_async(rt->peers[i].link);
 }
 
-/* Returns the longest time in which a silent worker may not have been noticed. */
+/* Returns the longest time that it takes to notice a silent worker. */
 static uint64_t longest_peer_timeout_ns(const cleave_runtime *rt) {
   uint64_t ms = 0;
   for (uint32_t i = 1; i < rt->n_peers; i++)

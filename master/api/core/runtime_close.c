@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of a runtime: what was left open is listed, its contexts are closed, its futures end.
+ * Closes a runtime: lists the handles that are still open, closes the contexts and ends the
+ * futures.
  */
 #include "master/api/core/future_int.h"
 
@@ -19,7 +20,7 @@ static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
   LOCKED(rt);
   *l = (cleave_leaks){0};
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->state > API_CONTEXT_CLOSING) continue; /* the program has ended the context */
+    if (c->state > API_CONTEXT_CLOSING) continue; /* the program has ended this context */
     l->contexts++;
     api_add_leak(l, "context %s\n", c->name);
     report_values(c, l);
@@ -58,7 +59,8 @@ static uint64_t find_open_context(cleave_runtime *rt, uint64_t until_ns) {
   return 0;
 }
 
-/* Marks the runtime as closing. Fails in a callback, which would wait for itself. */
+/* Marks the runtime as closing. Fails if a callback calls cleave_close, because that would wait for
+ * the callback. */
 static cleave_status begin_closing(cleave_runtime *rt, cleave_error *error) {
   LOCKED(rt);
   if (rt->futures_state->is_calling_back &&
@@ -88,7 +90,7 @@ cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave
                            cleave_error *error) {
   if (ret_leaks) *ret_leaks = (cleave_leaks){0};
   if (!runtime) return CLEAVE_OK;
-  PASS(begin_closing(runtime, error));
+  TRY_API(begin_closing(runtime, error));
   CLV_AUTO(api_interruptible_end) api_interruptible waits;
   api_interruptible_begin(runtime, &waits);
   if (ret_leaks) report_leaks(runtime, ret_leaks);

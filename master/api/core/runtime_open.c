@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A runtime from its options to its end: workers are listed and connected, the master's own node is
- * started; in the end all of it is freed.
+ * Opens a runtime: lists its workers, starts the master's own node, and connects. Also frees a
+ * runtime after it was closed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,9 +40,10 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 /* ---- opening --------------------------------------------------------------------------------- */
 
 bool api_is_worker_wanted(const cleave_options *o, const char *worker) {
-  bool any = !o->workers;
-  for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
-  return any;
+  bool is_wanted = !o->workers;
+  for (size_t i = 0; !is_wanted && i < o->n_workers; i++)
+    is_wanted = strcmp(o->workers[i], worker) == 0;
+  return is_wanted;
 }
 
 static cleave_status check_worker_names(const cleave_runtime *rt, const cleave_options *o,
@@ -54,7 +55,8 @@ static cleave_status check_worker_names(const cleave_runtime *rt, const cleave_o
   return CLEAVE_OK;
 }
 
-/* Sets session id, epoch and seed: those of a run, or new ones for a program. */
+/* Sets the session id, the epoch and the seed: those of the run for a command, new ones for a
+ * program. */
 static cleave_status set_session_ids(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;
@@ -98,26 +100,26 @@ static cleave_status fill_runtime(cleave_runtime *rt, const cleave_options *o,
   rt->deadline_ms = o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
   rt->sends_directly = c->transfer == CLV_TRANSFER_DIRECT;
   rt->via_master = o->via_master;
-  PASS(list_peers(rt, o, error));
-  PASS(check_worker_names(rt, o, error));
+  TRY_API(list_peers(rt, o, error));
+  TRY_API(check_worker_names(rt, o, error));
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
   api_add_job(rt, &api_step_job);
   api_add_job(rt, &api_context_end_job);
   api_add_job(rt, &api_broken_link_job);
-  PASS(api_futures_new(rt, error));
-  PASS(set_session_ids(rt, error));
+  TRY_API(api_futures_new(rt, error));
+  TRY_API(set_session_ids(rt, error));
   rt->worker_log_limiter.report_dropped = api_on_suppressed_logs;
   rt->worker_log_limiter.user = rt;
   rt->single_thread = o->single_thread;
   rt->may_send = o->may_send;
   rt->on_event = o->on_event;
   rt->on_notice = (clv_notifier){o->on_notice, o->user};
-  if (rt->n_peers > 1) PASS(api_connect(rt, error));
+  if (rt->n_peers > 1) TRY_API(api_connect(rt, error));
   return start_node(rt, error);
 }
 
 static cleave_status join_worker(api_peer *p, cleave_error *error) {
-  PASS(api_open_link(p, error));
+  TRY_API(api_open_link(p, error));
   TRY(clv_node_add_peer(p->runtime->node, p->name, p->link, &err));
   return CLEAVE_OK;
 }
@@ -130,7 +132,7 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   TRY(clv_alloc(1, sizeof *rt, &rt, &err));
   rt->config = config;
   rt->platform = *platform;
-  /* recursive: a link that ends during a send calls on_closed within the sending call */
+  /* recursive, because a link that ends during a send calls on_closed on the sending thread */
   pthread_mutexattr_t recursive;
   pthread_mutexattr_init(&recursive);
   pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);

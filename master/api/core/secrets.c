@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of weights that a session calls secret, and what workers say that they have.
+ * Checks that no worker has, as an artifact, a file of weights that the session declares secret.
  */
 #include <string.h>
 

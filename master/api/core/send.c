@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames to nodes. A final step that was decided earlier is sent before any other frame. No
- * function waits for its answers, so it is held until the next frame, mostly the end of its
- * context: one message then carries both.
+ * Sends frames to nodes. A final step that was decided earlier is sent before any other frame. No
+ * function waits for its answers, so it is held back until the next frame. This is mostly the end
+ * of its context, and one message then carries both.
  */
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +49,7 @@ cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p
 
 /* ---- failures of contexts -------------------------------------------------------------------- */
 
-/* Sends ABORT to nodes that do not know of the failure yet. */
+/* Sends ABORT to the nodes of the context that are not in `notified`. */
 void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set notified) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
@@ -57,7 +57,7 @@ void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set no
     if (api_packet_new(rt, CLV_ABORT, c->id, ++rt->next_id, &p, NULL) != CLEAVE_OK) return;
     clv_frame_set_failure(&p->frame, (clv_code)c->failure.status, c->failure.text,
                           c->failure_place[0] ? c->failure_place : c->failure.hop);
-    /* this node is lost as well: it needs no ABORT */
+    /* a failed send means that this node is lost as well, so it needs no ABORT */
     if (api_send(rt, i, p, NULL) != CLEAVE_OK) continue;
   }
 }
@@ -104,7 +104,7 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
   TRY(clv_packet_new_planned_step(rt->pool, c->id, ++rt->next_id, m->index, position, keep, 0, &p,
                                   &err));
   api_set_frame_module(p, m);
-  PASS(add_rates(p, m, o->steps + ahead, error));
+  TRY_API(add_rates(p, m, o->steps + ahead, error));
   return api_send(rt, m->node, clv_steal(&p), error);
 }
 
@@ -116,15 +116,15 @@ static cleave_status send_apply_of_module(cleave_optimizer *o, api_context *c,
   TRY(clv_packet_new_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p,
                            &err));
   api_set_frame_module(p, m);
-  PASS(add_rates(p, m, o->steps, error));
-  PASS(api_send(rt, m->node, clv_steal(&p), error));
+  TRY_API(add_rates(p, m, o->steps, error));
+  TRY_API(api_send(rt, m->node, clv_steal(&p), error));
   c->nodes_sent_apply |= NODE_BIT(m->node);
   c->n_step_answers_missing += !o->cannot_revert;
   return CLEAVE_OK;
 }
 
 /* True for a module that takes no step and whose calls have changed its running statistics. If the
- * step of the others is not applied, these are restored as well. */
+ * step of the other modules is not applied, these statistics are restored as well. */
 static bool reverts_statistics(const cleave_module *m, const api_context *c) {
   return (!m->optimizer || !m->n_learning) && c->n_module_calls[m->index] &&
          m->params->total_bytes > m->params->buffer_offset;
@@ -137,28 +137,28 @@ cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_se
     if (!m) continue;
     bool steps = m->optimizer == o && c->has_gradient[i];
     if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && reverts_statistics(m, c))))
-      PASS(send_apply_of_module(o, c, m, apply, scale, error));
+      TRY_API(send_apply_of_module(o, c, m, apply, scale, error));
   }
   return CLEAVE_OK;
 }
 
-/* ---- the held step --------------------------------------------------------------------------- */
+/* ---- the unsent final step ------------------------------------------------------------------- */
 
-/* True if one message can tell a node the decision on the step for all its modules that the context
- * has called: those with an optimiser have this one, one group each and the same learning rate,
- * *ret_rate. False if there is no module with an optimiser. */
+/* True if one message can carry the decision on the step for all modules of the node that the
+ * context has called. That is so if all of these modules that have an optimiser have this one, one
+ * group and the same learning rate, *ret_rate. False if no such module has an optimiser. */
 static bool has_one_decision(const cleave_optimizer *o, const api_context *c, uint32_t node,
                              float *ret_rate) {
-  bool any = false, same = true;
+  bool has_module = false, is_same_step = true;
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
     if (!m || m->node != node || !c->n_module_calls[i] || !m->optimizer) continue;
     float rate = (float)api_group_rate(o, m->groups[0]);
-    same &= m->optimizer == o && m->n_groups == 1 && (!any || rate == *ret_rate);
+    is_same_step &= m->optimizer == o && m->n_groups == 1 && (!has_module || rate == *ret_rate);
     *ret_rate = rate;
-    any = true;
+    has_module = true;
   }
-  return any && same;
+  return has_module && is_same_step;
 }
 
 static void send_unsent_step(cleave_runtime *rt, api_context *c, api_node_set nodes) {
@@ -196,8 +196,8 @@ void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *r
   rt->unsent_step_optimizer->steps++;
 }
 
-/* Sends the unsent final step before a thread sleeps, because the thread may wait for its
- * effect. */
+/* Sends the unsent final step before a thread sleeps, because the thread may wait for an effect of
+ * this step. */
 static uint64_t before_sleep(cleave_runtime *rt) {
   api_flush_final_step(rt);
   return UINT64_MAX;

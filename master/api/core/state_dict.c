@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads and writes parameters, buffers and optimiser state by name, at whichever node the module
- * is. Answers are checked against the module's graph.
+ * Reads and writes parameters, buffers and optimiser state by name, at the node of the module.
+ * Answers are checked against the module's graph.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "master/api/core/state_requests_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* ---- whole state_dicts ----------------------------------------------------------------------- */
+/* ---- complete state_dicts -------------------------------------------------------------------- */
 
 static cleave_status fill_state(const api_state_item *items, uint32_t n, cleave_state *ret,
                                 cleave_error *error) {
@@ -45,10 +45,11 @@ cleave_status api_state_result(const api_future *f, void *ret, cleave_error *err
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* Stages of an operation on state (api_future.stage). */
 enum { WAITS_FOR_STEP, REQUEST_SENT };
 
-/* Begins reading state. The module is at its node when this returns; pending steps are waited for
- * later. */
+/* Begins to read state. When this returns, the module is at its node; the operation waits for
+ * pending steps later. */
 cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
   cleave_module *m = a->module;
@@ -57,14 +58,14 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   f->runtime = rt;
   f->state_kind = (clv_state_kind)a->kind;
   snprintf(f->subject, sizeof f->subject, "%s", name ? name : m->name);
-  if (name) PASS(api_check_weight(m, name, NULL, error));
-  PASS(api_module_place(m, false, f->deadline_ms, error));
-  PASS(api_check_no_pending_backward(rt, error));
+  if (name) TRY_API(api_check_weight(m, name, NULL, error));
+  TRY_API(api_module_place(m, false, f->deadline_ms, error));
+  TRY_API(api_check_no_pending_backward(rt, error));
   f->request.item_name = name ? f->subject : NULL;
   f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
   if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
   f->n_items = f->request.count;
-  /* the module's worker may withhold frozen parameters */
+  /* the worker may leave out the frozen parameters of its artifact */
   f->request.may_have_fewer = !name && m->artifact;
   f->request.items = f->items;
   api_module_add_kept(m);
@@ -82,12 +83,12 @@ static cleave_status take_read_result(cleave_runtime *rt, api_future *f, cleave_
   const cleave_module *m = f->module;
   const char *name = f->request.item_name;
   if (!name) {
-    PASS(api_take_deferred_error(
+    TRY_API(api_take_deferred_error(
         rt, error)); /* the node has answered all earlier messages, failed steps included */
     return api_state_check_items(m, (cleave_state_kind)f->state_kind, f->items, f->request.count,
                                  error);
   }
-  PASS(api_state_check_item(m, name, f->request.item_tensor, error));
+  TRY_API(api_state_check_item(m, name, f->request.item_tensor, error));
   f->tensor = clv_steal(&f->request.item_tensor);
   if (f->tensor) return CLEAVE_OK;
   if (m->artifact)
@@ -139,13 +140,13 @@ static cleave_status copy_items(const cleave_module *m, cleave_state_kind kind,
     const cleave_tensor *t = &from[i].tensor;
     clv_shape shape;
     char text[160];
-    PASS(api_copy_shape_in(t->rank, t->shape, &shape, error));
+    TRY_API(api_copy_shape_in(t->rank, t->shape, &shape, error));
     if (!api_has_state_item(m, kind, from[i].name, (clv_dtype)t->dtype, &shape))
       return api_fail(error, CLV_INVALID, "module '%s' has no state '%s' %s %s", m->name,
                       from[i].name, clv_dtype_name((clv_dtype)t->dtype),
                       clv_shape_format(&shape, text, sizeof text));
     snprintf(items[i].name, sizeof items[i].name, "%s", from[i].name);
-    PASS(api_copy_tensor_in(m->runtime->pool, t, &items[i].tensor, error));
+    TRY_API(api_copy_tensor_in(m->runtime->pool, t, &items[i].tensor, error));
   }
   return CLEAVE_OK;
 }
@@ -154,7 +155,7 @@ cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kin
                                    const cleave_named_tensor *from, size_t n,
                                    api_state_item **ret_items, cleave_error *error) {
   TRY(clv_alloc(n, sizeof **ret_items, ret_items, &err));
-  PASS(copy_items(m, kind, from, n, *ret_items, error));
+  TRY_API(copy_items(m, kind, from, n, *ret_items, error));
   return kind == CLEAVE_STATE_WEIGHTS ? api_note_written_values(m, from, n, error) : CLEAVE_OK;
 }
 
@@ -165,8 +166,8 @@ cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_fu
   f->n_items = a->n;
   f->state_kind = (clv_state_kind)a->kind;
   snprintf(f->subject, sizeof f->subject, "%s", m->name);
-  PASS(api_module_place(m, false, f->deadline_ms, error));
-  PASS(api_check_no_pending_backward(rt, error));
+  TRY_API(api_module_place(m, false, f->deadline_ms, error));
+  TRY_API(api_check_no_pending_backward(rt, error));
   api_module_add_kept(m);
   f->module = m;
   return CLEAVE_OK;

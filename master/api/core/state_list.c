@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a module's state consists of, as its graph and its optimiser's settings tell.
+ * Lists the items of a module's state: parameters and buffers by its graph, moments by the settings
+ * of its optimiser.
  */
 #include <stdio.h>
 #include <stdlib.h>

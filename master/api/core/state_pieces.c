@@ -11,45 +11,49 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* Bytes of a piece: MAX_PIECE, at the end of an item halved down to MIN_HALVED, so that the pool
- * keeps tensors of few sizes. */
-enum { MAX_PIECE = 256 << 10, MIN_HALVED = 64 << 10, MAX_REQUESTS = 64 };
+/* A piece has MAX_PIECE_BYTES. At the end of an item, smaller pieces have a half or a quarter of
+ * it, and only what is less than MIN_HALVED_BYTES has another size, so that the pool keeps tensors
+ * of few sizes. */
+enum { MAX_PIECE_BYTES = 256 << 10, MIN_HALVED_BYTES = 64 << 10, MAX_REQUESTS = 64 };
+/* Limits in bytes of the window, the bytes in flight. It is 1 / WINDOW_DIVISOR of all bytes. */
 enum { MIN_WINDOW = 2 << 20, MAX_WINDOW = 16 << 20, WINDOW_DIVISOR = 32 };
 
+/* A piece in flight: bytes offset..offset + length - 1 of items[item]. */
 typedef struct piece {
   size_t item;
   uint64_t offset;
   size_t length;
   api_state_request request;
-  api_state_item received;
+  api_state_item received; /* the bytes of a piece that is read */
 } piece;
 
+/* A call of cleave_state_take or cleave_state_give. */
 typedef struct transfer {
   cleave_runtime *rt;
   cleave_module *m;
   cleave_state_kind kind;
-  const clv_weights_want *items;  /* [n] items to move */
-  size_t n, bytes;                /* n: number of items; bytes: size of items[item] */
-  size_t window, bytes_in_flight; /* window: most bytes that may be in flight */
-  size_t item;                    /* index of the item that the next piece belongs to */
-  uint64_t offset;                /* byte of the item at which the next piece begins */
-  piece pieces[MAX_REQUESTS];     /* circular list of the pieces in flight */
-  size_t first_request, n_requests;
+  const clv_weights_want *items;    /* [n] items to move */
+  size_t n, bytes;                  /* n: number of items; bytes: size of items[item] */
+  size_t window, bytes_in_flight;   /* window: most bytes that may be in flight */
+  size_t item;                      /* index of the item that the next piece belongs to */
+  uint64_t offset;                  /* byte of the item at which the next piece begins */
+  piece pieces[MAX_REQUESTS];       /* circular list of the pieces in flight */
+  size_t first_request, n_requests; /* index of the oldest piece in flight; number in flight */
 } transfer;
 
-/* ---- which pieces ---------------------------------------------------------------------------- */
+/* ---- division into pieces -------------------------------------------------------------------- */
 
 static clv_code bytes_of(const clv_weights_want *w, size_t *ret, clv_err *err) {
   return clv_shape_bytes(&w->shape, w->dtype, ret, err);
 }
 
 static size_t length_at(const transfer *p) {
-  size_t left = p->bytes - (size_t)p->offset, length = MAX_PIECE;
-  while (length > left && length > MIN_HALVED) length /= 2;
-  return CLV_MIN(left, length);
+  size_t remaining = p->bytes - (size_t)p->offset, length = MAX_PIECE_BYTES;
+  while (length > remaining && length > MIN_HALVED_BYTES) length /= 2;
+  return CLV_MIN(remaining, length);
 }
 
-/* Moves on to the first item, from `item` on, that has bytes. */
+/* Continues with the first item, from index `item` on, that has bytes. */
 static cleave_status skip_to(transfer *p, size_t item, cleave_error *error) {
   p->item = item;
   p->offset = 0;
@@ -60,7 +64,8 @@ static cleave_status skip_to(transfer *p, size_t item, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* Returns the next piece. NULL: there is none, or the window is full. */
+/* Returns the next piece, and adds it to the pieces in flight. NULL: there is none, or the window
+ * is full. */
 static piece *next_piece(transfer *p) {
   size_t length = p->item < p->n ? length_at(p) : 0;
   if (!length || p->n_requests == MAX_REQUESTS ||
@@ -95,26 +100,27 @@ static void end_first_request(transfer *p) {
 }
 
 static size_t window_for(const clv_weights_want *items, size_t n) {
-  size_t all = 0, bytes;
+  size_t total_bytes = 0, bytes;
   for (size_t i = 0; i < n; i++)
-    if (bytes_of(&items[i], &bytes, NULL) != CLV_OK || !clv_add_size(all, bytes, &all))
+    if (bytes_of(&items[i], &bytes, NULL) != CLV_OK ||
+        !clv_add_size(total_bytes, bytes, &total_bytes))
       return MAX_WINDOW;
-  return CLV_MIN(CLV_MAX(all / WINDOW_DIVISOR, (size_t)MIN_WINDOW), (size_t)MAX_WINDOW);
+  return CLV_MIN(CLV_MAX(total_bytes / WINDOW_DIVISOR, (size_t)MIN_WINDOW), (size_t)MAX_WINDOW);
 }
 
 static cleave_status begin_transfer(transfer *p, cleave_error *error) {
   cleave_runtime *rt = p->rt;
   p->window = window_for(p->items, p->n);
-  PASS(skip_to(p, 0, error));
-  PASS(api_module_place(p->m, false, 0, error));
-  PASS(api_check_no_pending_backward(rt, error));
-  PASS(api_await_decision(rt, api_deadline_ns(rt, 0), error));
+  TRY_API(skip_to(p, 0, error));
+  TRY_API(api_module_place(p->m, false, 0, error));
+  TRY_API(api_check_no_pending_backward(rt, error));
+  TRY_API(api_await_decision(rt, api_deadline_ns(rt, 0), error));
   api_module_add_kept(p->m);
   return CLEAVE_OK;
 }
 
-/* Ends a transfer: withdraws its requests, and frees pooled blocks of sizes that training does not
- * use. */
+/* Ends a transfer: withdraws its requests, and frees unused blocks of the pool, because training
+ * does not use blocks of these sizes. */
 static void end_transfer(transfer *p) {
   LOCKED(p->rt);
   while (p->n_requests) end_first_request(p);
@@ -122,14 +128,14 @@ static void end_transfer(transfer *p) {
   clv_pool_free_unused_tensors(p->rt->pool);
 }
 
-/* Lists a request and sends its packet. Returns CLEAVE_OK if the link has ended without having
- * called on_closed yet: the wait for the answer then returns the reason. */
+/* Lists a request and sends its packet. Also returns CLEAVE_OK if the link has ended and on_closed
+ * was not called yet, because the wait for the answer then returns the reason. */
 static cleave_status send_request(transfer *p, piece *x, clv_packet *packet, cleave_error *error) {
   x->request.next = p->rt->requests;
   p->rt->requests = &x->request;
   cleave_status status = api_send(p->rt, p->m->node, packet, error);
-  bool ending = status == CLEAVE_UNAVAILABLE && !api_is_lost(&p->rt->peers[p->m->node]);
-  return ending ? CLEAVE_OK : status;
+  bool is_ending = status == CLEAVE_UNAVAILABLE && !api_is_lost(&p->rt->peers[p->m->node]);
+  return is_ending ? CLEAVE_OK : status;
 }
 
 /* ---- from the node --------------------------------------------------------------------------- */
@@ -139,7 +145,7 @@ static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
   x->request = (api_state_request){.items = &x->received, .count = 1};
   x->request.id = ++p->rt->next_id;
   x->request.node = p->m->node;
-  PASS(api_packet_new(p->rt, CLV_STATE_GET, 0, x->request.id, &packet, error));
+  TRY_API(api_packet_new(p->rt, CLV_STATE_GET, 0, x->request.id, &packet, error));
   api_set_frame_module(packet, p->m);
   packet->frame.state.part = (clv_state_kind)p->kind;
   packet->frame.state.piece_offset = x->offset;
@@ -169,12 +175,12 @@ static cleave_status receive_piece(transfer *p, piece *ret, clv_tensor **ret_ten
   LOCKED(p->rt);
   for (piece *x; (x = next_piece(p)) != NULL;) {
     cleave_status status = request_piece(p, x, error);
-    PASS(advance_transfer(p, x, error));
-    PASS(status);
+    TRY_API(advance_transfer(p, x, error));
+    TRY_API(status);
   }
-  PASS(await_first_request(p, error));
+  TRY_API(await_first_request(p, error));
   *ret = p->pieces[p->first_request];
-  PASS(check_piece(p, ret, error));
+  TRY_API(check_piece(p, ret, error));
   *ret_tensor = clv_tensor_ref(ret->received.tensor);
   end_first_request(p);
   return CLEAVE_OK;
@@ -185,7 +191,7 @@ static cleave_status take_piece(transfer *p, cleave_piece_move *take, void *user
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   piece x;
   clv_err why;
-  PASS(receive_piece(p, &x, &t, error));
+  TRY_API(receive_piece(p, &x, &t, error));
   if (take(user, x.item, x.offset, t->data, x.length, &why) == CLV_OK) return CLEAVE_OK;
   return api_convert_error(error, &why);
 }
@@ -194,7 +200,7 @@ static cleave_status take_all_items(transfer *p, cleave_piece_move *take, void *
                                     cleave_error *error) {
   {
     LOCKED(p->rt);
-    PASS(begin_transfer(p, error));
+    TRY_API(begin_transfer(p, error));
   }
   cleave_status status = CLEAVE_OK;
   while (status == CLEAVE_OK && (p->n_requests || p->item < p->n))
@@ -206,11 +212,12 @@ static cleave_status take_all_items(transfer *p, cleave_piece_move *take, void *
       p->rt, error); /* the node has answered all earlier messages, failed steps included */
 }
 
-/* Takes all items at once, from a worker that does not support pieces. */
+/* Reads all items at once, from a worker that does not support pieces, and passes them to
+ * `take`. */
 static cleave_status take_without_pieces(const transfer *p, cleave_piece_move *take, void *user,
                                          cleave_error *error) {
   cleave_state all = {0};
-  PASS(cleave_state_read(p->rt, p->m, p->kind, 0, &all, error));
+  TRY_API(cleave_state_read(p->rt, p->m, p->kind, 0, &all, error));
   clv_code code = CLV_OK;
   clv_err why;
   for (size_t i = 0; i < p->n && code == CLV_OK; i++)
@@ -230,7 +237,7 @@ static cleave_status take_without_pieces(const transfer *p, cleave_piece_move *t
 static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_error *error) {
   clv_packet *packet;
   x->request = (api_state_request){.id = ++p->rt->next_id, .node = p->m->node};
-  PASS(api_packet_new(p->rt, CLV_STATE_PUT, 0, x->request.id, &packet, error));
+  TRY_API(api_packet_new(p->rt, CLV_STATE_PUT, 0, x->request.id, &packet, error));
   api_set_frame_module(packet, p->m);
   packet->frame.state.part = (clv_state_kind)p->kind;
   packet->frame.state.n_items = 1;
@@ -243,12 +250,13 @@ static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_erro
   return send_request(p, x, packet, error);
 }
 
-/* Returns a tensor for the next piece once the window has room. *ret NULL: all pieces were sent. */
+/* Waits until the window has room, and returns the next piece and a tensor for it. *ret NULL: all
+ * pieces were sent. */
 static cleave_status wait_for_room(transfer *p, piece **ret, clv_tensor **ret_tensor,
                                    cleave_error *error) {
   LOCKED(p->rt);
   while (!(*ret = next_piece(p)) && p->n_requests) {
-    PASS(await_first_request(p, error));
+    TRY_API(await_first_request(p, error));
     end_first_request(p);
   }
   if (!*ret) return CLEAVE_OK;
@@ -262,14 +270,14 @@ static cleave_status send_next(transfer *p, cleave_piece_move *give, void *user,
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   piece *x;
   clv_err why;
-  PASS(wait_for_room(p, &x, &t, error));
+  TRY_API(wait_for_room(p, &x, &t, error));
   *ret_more = x;
   if (!x) return CLEAVE_OK;
   if (give(user, x->item, x->offset, t->data, x->length, &why) != CLV_OK)
     return api_convert_error(error, &why);
   LOCKED(p->rt);
   cleave_status status = put_piece(p, x, t, error);
-  PASS(advance_transfer(p, x, error));
+  TRY_API(advance_transfer(p, x, error));
   return status;
 }
 
@@ -277,7 +285,7 @@ static cleave_status give_all_items(transfer *p, cleave_piece_move *give, void *
                                     cleave_error *error) {
   {
     LOCKED(p->rt);
-    PASS(begin_transfer(p, error));
+    TRY_API(begin_transfer(p, error));
   }
   cleave_status status = CLEAVE_OK;
   for (bool more = true; more && status == CLEAVE_OK;)
@@ -288,14 +296,14 @@ static cleave_status give_all_items(transfer *p, cleave_piece_move *give, void *
 
 static cleave_status give_item(const transfer *p, const clv_weights_want *w, const void *data,
                                cleave_error *error) {
-  cleave_named_tensor one = {
+  cleave_named_tensor item = {
       w->name,
       {.dtype = (cleave_dtype)w->dtype, .rank = w->shape.rank, .data = (void *)(uintptr_t)data}};
-  memcpy(one.tensor.shape, w->shape.dim, sizeof one.tensor.shape);
-  return cleave_state_write(p->rt, p->m, p->kind, &one, 1, 0, error);
+  memcpy(item.tensor.shape, w->shape.dim, sizeof item.tensor.shape);
+  return cleave_state_write(p->rt, p->m, p->kind, &item, 1, 0, error);
 }
 
-/* Sends whole items one by one, to a worker that does not support pieces. */
+/* Sends complete items one by one, to a worker that does not support pieces. */
 static cleave_status give_without_pieces(const transfer *p, cleave_piece_move *give, void *user,
                                          cleave_error *error) {
   for (size_t i = 0; i < p->n; i++) {
@@ -304,12 +312,12 @@ static cleave_status give_without_pieces(const transfer *p, cleave_piece_move *g
     TRY(bytes_of(&p->items[i], &bytes, &err));
     TRY(clv_alloc_aligned(bytes, &data, &err));
     if (bytes) TRY(give(user, i, 0, data, bytes, &err));
-    PASS(give_item(p, &p->items[i], data, error));
+    TRY_API(give_item(p, &p->items[i], data, error));
   }
   return CLEAVE_OK;
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- functions for other files --------------------------------------------------------------- */
 
 static cleave_status check_items(const transfer *p, cleave_error *error) {
   if (p->m->runtime != p->rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
@@ -329,7 +337,7 @@ static bool has_pieces(const transfer *p) {
 /* Checks the items and loads the module at its node. */
 static cleave_status place_module(transfer *p, cleave_error *error) {
   LOCKED(p->rt);
-  PASS(check_items(p, error));
+  TRY_API(check_items(p, error));
   return api_module_place(p->m, false, 0, error);
 }
 
@@ -339,7 +347,7 @@ cleave_status cleave_state_take(cleave_runtime *runtime, cleave_module *module,
   CLV_AUTO(clv_freep) transfer *p = NULL;
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   *p = (transfer){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
-  PASS(place_module(p, error));
+  TRY_API(place_module(p, error));
   return has_pieces(p) ? take_all_items(p, take, user, error)
                        : take_without_pieces(p, take, user, error);
 }
@@ -350,7 +358,7 @@ cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
   CLV_AUTO(clv_freep) transfer *p = NULL;
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   *p = (transfer){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
-  PASS(place_module(p, error));
+  TRY_API(place_module(p, error));
   return has_pieces(p) ? give_all_items(p, give, user, error)
                        : give_without_pieces(p, give, user, error);
 }

@@ -63,7 +63,7 @@ static cleave_status put_item(cleave_module *m, clv_state_kind what, uint64_t co
                               const api_state_item *item, uint32_t index, uint32_t n,
                               uint64_t message, cleave_error *error) {
   clv_packet *p;
-  PASS(api_packet_new(m->runtime, CLV_STATE_PUT, context_id, message, &p, error));
+  TRY_API(api_packet_new(m->runtime, CLV_STATE_PUT, context_id, message, &p, error));
   api_set_frame_module(p, m);
   p->frame.state.part = what;
   p->frame.state.item_index = index;
@@ -97,19 +97,19 @@ cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t cont
   return status;
 }
 
-/* ---- all of a kind --------------------------------------------------------------------------- */
+/* ---- all items of a kind --------------------------------------------------------------------- */
 
 /* Computes the number of items from the module, so that a worker cannot send more. */
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
-  uint32_t trainable = 0, moments = 0;
+  uint32_t n_trainable = 0, moment_kinds = 0;
   if (!m) return 0;
   if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
   if (!m->optimizer) return 0;
   for (int i = 0; i < m->params->n; i++)
-    trainable += m->params->list[i].trainable && !m->params->list[i].is_fixed;
+    n_trainable += m->params->list[i].trainable && !m->params->list[i].is_fixed;
   for (uint32_t i = 0; i < m->n_groups; i++)
-    if (m->groups[i]) moments |= clv_optim_moments_of(&m->groups[i]->optim);
-  return (size_t)clv_optim_count_moments(moments) * trainable + 1;
+    if (m->groups[i]) moment_kinds |= clv_optim_moments_of(&m->groups[i]->optim);
+  return (size_t)clv_optim_count_moments(moment_kinds) * n_trainable + 1;
 }
 
 bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *name,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state tables of peers, modules and contexts, each in words and as a table
- * (state_tables_int.h).
+ * The state machines of peers, modules and contexts (state_tables_int.h): each is described in
+ * words and given as a table.
  */
 #include "master/api/core/state_tables_int.h"
 
@@ -12,15 +12,17 @@ typedef struct cell {
 #define DO(action, state) \
   { API_##action, (state) }
 
-/* A peer is a worker of the runtime; the master itself is one that is always PRESENT.
+/* A peer is a worker of the runtime. The master itself is a peer that is always PRESENT.
  *
- *   PRESENT            It is connected, or being connected while the runtime opens. Left for LOST
- *                      when its link ends: then all that goes on with it fails.
- *   LOST               Nothing is sent to it. Left for REJOINING by cleave_worker_rejoin alone.
- *   REJOINING          One thread of the program has its link and its channel. Still nothing else
- *                      is sent to it. Left for PRESENT when the worker has answered, else for LOST.
- *   LOST_DURING_REJOIN Its new link has ended before the rejoin has: the rejoin fails.
- *   CLOSED             The runtime is being closed, and the end of the link means nothing. */
+ *   PRESENT            The worker is connected, or is being connected while the runtime opens. Left
+ *                      for LOST when its link ends: then everything that uses the worker fails.
+ *   LOST               Nothing is sent to the worker. Left for REJOINING only by
+ *                      cleave_worker_rejoin.
+ *   REJOINING          One thread of the program uses the worker's link and channel. Nothing else
+ *   is
+ *                      sent to it. Left for PRESENT when the worker has answered, else for LOST.
+ *   LOST_DURING_REJOIN The new link has ended before the rejoin was done, so the rejoin fails.
+ *   CLOSED             The runtime is being closed, so the end of the link is ignored. */
 static const cell peers[PEER_STATES][PEER_EVENTS] = {
     [PEER_PRESENT] = {[PEER_LINK_ENDS] = DO(BEGIN, PEER_LOST),
                       [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_PRESENT),
@@ -45,19 +47,21 @@ static const cell peers[PEER_STATES][PEER_EVENTS] = {
 
 /* A module has an index of its runtime until it is GONE.
  *
- *   NEW       Its node does not have it, unless an attempt to load it has failed with an unknown
- *             outcome (may_be_at_node). Its state is with the program: given weights, or the state
- *             that was saved before a reload. Entered when the module is made, when a load fails,
- *             and after the unload before a reload. Left for PLACING by the next use, for UNLOADING
- *             or GONE when nothing needs the module.
- *   PLACING   One thread loads or unloads it; other threads wait. An answer to UNLOAD in this state
- *             belongs to an earlier attempt. Left for PLACED or NEW when that thread is done.
- *   PLACED    Its node has it, unless the node was lost since (n_rejoins). If needs_reload is set,
- *             the next use loads it again. Left for PLACING by a reload, for UNLOADING or GONE when
- *             nothing needs the module.
- *   UNLOADING Nothing needs it, and its node has been sent UNLOAD. Left for GONE when the node has
- *             answered or is lost.
- *   GONE      It has no index. Its record stays while a kept value or an operation needs it. */
+ *   NEW       The node does not have the module, unless an attempt to load it has failed with an
+ *             unknown outcome (may_be_at_node). This process has the module's state: given weights,
+ *             or the state that was saved before a reload. Entered when the module is made, when a
+ *             load fails, and after the unload before a reload. Left for PLACING by the next use,
+ *             for UNLOADING or GONE when nothing needs the module.
+ *   PLACING   One thread loads or unloads the module; other threads wait. An answer to UNLOAD in
+ *             this state belongs to an earlier attempt. Left for PLACED or NEW when the thread is
+ *             done.
+ *   PLACED    The node has the module, unless the node was lost since then (n_rejoins). If
+ *             needs_reload is set, the next use loads the module again. Left for PLACING by a
+ *             reload, for UNLOADING or GONE when nothing needs the module.
+ *   UNLOADING Nothing needs the module, and its node has been sent UNLOAD. Left for GONE when the
+ *             node has answered or is lost.
+ *   GONE      The module has no index. Its record stays while a kept value or an operation needs
+ *             it. */
 static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
     [MODULE_NEW] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
                     [MODULE_OUTDATED] = DO(IGNORE, MODULE_NEW),
@@ -77,21 +81,21 @@ static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
     [MODULE_GONE] = {[MODULE_OUTDATED] = DO(IGNORE, MODULE_GONE)},
 };
 
-/* A context has a handle while it is OPEN. A failure is no state: a failed context is still open.
+/* A context has a handle while it is OPEN. A failure is not a state: a failed context is still
+ * open.
  *
- *   OPEN        The program can use it. Left for CLOSING by cleave_context_close, for ENDING by
- *               cleave_context_end.
- *   CLOSING     A closing (API_CLOSE) waits for it. The closing frees it when all nodes have
- *               answered, unless it is left for END_PENDING (owners of kept values are late) or
- *               ENDING_KEPT.
- *   ENDING      No function waits. It counts as a context whose end is not answered
- *   (n_ending_contexts).
- *               The last answer of a node frees it, unless it is left as CLOSING is.
- *   END_PENDING Its nodes have not been sent END_CONTEXT, because owners of kept values have not
- *               answered. Left for ENDING_KEPT, with END_CONTEXT, when the owners have answered.
- *   ENDING_KEPT Its nodes have answered, or will, but still hold what kept values need. No function
- *               waits, and it does not count in n_ending_contexts. It is freed when each node holds
- *               nothing of it. */
+ *   OPEN        The program can use the context. Left for CLOSING by cleave_context_close, for
+ *               ENDING by cleave_context_end.
+ *   CLOSING     A close operation (API_CLOSE) waits for the nodes, and frees the context when all
+ *               nodes have answered. Left for END_PENDING if owners of kept values are late, for
+ *               ENDING_KEPT if nodes still hold calls for kept values.
+ *   ENDING      No function waits. The context counts in n_ending_contexts, the contexts whose end
+ *               is not answered. The last answer of a node frees it. Left like CLOSING.
+ *   END_PENDING The nodes have not been sent END_CONTEXT, because owners of kept values have not
+ *               answered. When they have, END_CONTEXT is sent, and it is left for ENDING_KEPT.
+ *   ENDING_KEPT The nodes have answered, or will, but still hold calls on which kept values depend.
+ *               No function waits, and the context does not count in n_ending_contexts. It is freed
+ *               when no node holds anything of it. */
 static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_EVENTS] = {
     [API_CONTEXT_OPEN] = {[API_CONTEXT_CLOSES] = DO(BEGIN, API_CONTEXT_CLOSING),
                           [API_CONTEXT_ENDS] = DO(BEGIN, API_CONTEXT_ENDING),

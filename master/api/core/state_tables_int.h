@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The states of peers, modules and contexts as tables: a row per state, a cell per event. A cell
- * says how the caller handles the event, and which state follows. An event without a cell cannot
- * occur in that state and changes nothing. state_tables.c has the tables and describes each state.
+ * State machines of peers, modules and contexts, as tables with a row per state and a cell per
+ * event. A cell says how the caller handles the event, and which state follows. An event without a
+ * cell cannot occur in that state and changes nothing. state_tables.c has the tables and describes
+ * each state.
  */
 #ifndef CLEAVE_STATES_INT_H
 #define CLEAVE_STATES_INT_H
@@ -12,8 +13,8 @@
 typedef enum api_action {
   API_NEVER,  /* no cell: the event cannot occur */
   API_REFUSE, /* the caller reports an error */
-  API_IGNORE,
-  API_RECORD, /* the caller records the event; a later one concludes it */
+  API_IGNORE, /* the caller does nothing */
+  API_RECORD, /* the caller records the event; a later event completes it */
   API_BEGIN,  /* the caller begins work that later events end */
   API_SETTLE, /* the caller resumes the functions that waited for the event */
   API_END     /* the caller frees the record of the object, or stops using the node */
@@ -47,13 +48,13 @@ typedef enum api_module_state {
 } api_module_state;
 
 typedef enum api_module_event {
-  MODULE_TRANSFER_BEGINS, /* a function begins to load it at its node, or to unload it there */
+  MODULE_TRANSFER_BEGINS, /* a function begins to load the module at its node, or to unload it */
   MODULE_AT_NODE,         /* that function has ended, and the module is at the node */
   MODULE_NOT_AT_NODE,     /* that function has ended, and the module is not at the node */
-  MODULE_OUTDATED,        /* its frozen set or optimiser has changed: the node needs it again */
-  MODULE_UNLOADS,         /* nothing needs it any more: its node is sent UNLOAD */
+  MODULE_OUTDATED,        /* its frozen set or optimiser has changed, so it must be loaded again */
+  MODULE_UNLOADS,         /* nothing needs the module any more: its node is sent UNLOAD */
   MODULE_UNLOADED,        /* its node has answered UNLOAD */
-  MODULE_DROPPED,         /* nothing needs it, and its node does not have it or is lost */
+  MODULE_DROPPED,         /* nothing needs the module, and its node does not have it or is lost */
   MODULE_EVENTS
 } api_module_event;
 
@@ -71,7 +72,8 @@ typedef enum api_context_event {
   API_CONTEXT_ENDS,            /* by cleave_context_end, which does not wait */
   API_CONTEXT_OWNERS_LATE,     /* some owners of kept values have not answered in time */
   API_CONTEXT_OWNERS_ANSWERED, /* all owners of kept values have answered */
-  API_CONTEXT_ONLY_KEPT_LEFT,  /* all nodes have answered; some still hold what kept values need */
+  /* all nodes have answered; some still hold calls on which kept values depend */
+  API_CONTEXT_ONLY_KEPT_LEFT,
   API_CONTEXT_EVENTS
 } api_context_event;
 

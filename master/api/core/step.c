@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A step as the program asks for it: it waits for the backwards and steps of its context that were
- * begun before; nodes whose gradients the program has written vote again; then it is decided.
+ * The operation of a step. It waits for the backwards and steps of its context that were begun
+ * before. Then the nodes to which the program has written gradients vote again, and the step is
+ * decided.
  */
 #include <stdio.h>
 
 #include "master/api/core/future_int.h"
 
+/* Stages of a step (api_future.stage): it waits for earlier operations of the context, for votes on
+ * written gradients, for the end of a revert because sending the decision has failed. */
 enum { WAITS_FOR_EARLIER, WAITS_FOR_VOTES, WAITS_FOR_REVERT };
 
-/* Checks that the context has used a module of the optimiser. The optimiser then stays while the
+/* Checks that the context has used a module of the optimiser. This keeps the optimiser while the
  * context is open. */
 static cleave_status check_has_module(const cleave_optimizer *o, const api_context *c,
                                       cleave_error *error) {
@@ -23,9 +26,9 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
                              cleave_error *error) {
   api_context *c;
   api_flush_final_step(rt);
-  PASS(api_take_deferred_error(rt, error));
-  PASS(api_find_context(rt, a->context, &c, error));
-  PASS(check_has_module(a->optimizer, c, error));
+  TRY_API(api_take_deferred_error(rt, error));
+  TRY_API(api_find_context(rt, a->context, &c, error));
+  TRY_API(check_has_module(a->optimizer, c, error));
   f->context = c;
   f->optimizer = a->optimizer;
   if (a->step_options) {
@@ -36,7 +39,7 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   return CLEAVE_OK;
 }
 
-/* True if the votes on gradients that the program has written have arrived. */
+/* True if all votes on gradients that the program has written have arrived. */
 static bool has_votes(cleave_runtime *rt, api_future *f) {
   api_context *c = f->context;
   if (f->stage == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tape as records: contexts and the values in them. Both are taken from free lists and found by
- * ids that are never given out twice, so that the handle of a freed record is recognised.
+ * The records of the tape: contexts, and the values in them. Records are reused through free lists,
+ * but their ids are never reused, so the handle of a freed record is recognised as invalid.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
   return CLEAVE_OK;
 }
 
-/* Returns a value to the free list. The caller removes it from the list of its context. */
+/* Puts a value into the free list. The caller removes it from the list of its context. */
 void api_drop_value(cleave_runtime *rt, api_value *v) {
   api_id_table_remove(&rt->values, v->id);
   if (v->kept_ref) rt->kept_ops->release_leaf(rt, v->kept_ref);
@@ -103,8 +103,8 @@ cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error) {
   return status;
 }
 
-/* Drops the values of a context that is ending, which have no handles any more. Its record stays
- * until all nodes have answered. */
+/* Frees the values of a context that is ending; their handles become invalid. The record of the
+ * context stays until all nodes have answered. */
 void api_drop_values(cleave_runtime *rt, api_context *c) {
   for (api_value *v = c->newest_value, *older; v; v = older) {
     older = v->older_value;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parameters of a module that belong to another module. The owner is loaded before the tied module
- * and unloaded after it. When the owner is loaded again, so are the modules that are tied to it.
+ * Ties: parameters of a module that belong to another module, the owner. The owner is loaded before
+ * the tied module and unloaded after it. When the owner is loaded again, the modules that are tied
+ * to it are loaded again as well.
  */
 #include <string.h>
 
@@ -9,7 +10,7 @@
 
 #include "master/api/core/module_int.h"
 
-/* ---- when a module is made ------------------------------------------------------------------- */
+/* ---- making a tied module -------------------------------------------------------------------- */
 
 static cleave_status find_tied_node(const cleave_module *m, const char *weight, int *ret,
                                     cleave_error *error) {
@@ -50,8 +51,8 @@ static cleave_status add_tie(cleave_module *m, const cleave_tie *t, cleave_error
   int node = 0;
   if (!t->weight || !t->of || !t->of_weight)
     return api_fail(error, CLV_INVALID, "module '%s': a tie has weight, of and of_weight", m->name);
-  PASS(check_place(m, t, error));
-  PASS(find_tied_node(m, t->weight, &node, error));
+  TRY_API(check_place(m, t, error));
+  TRY_API(find_tied_node(m, t->weight, &node, error));
   const clv_param *p = clv_params_find(t->of->params, t->of_weight);
   if (!p || p->slot || !p->trainable)
     return api_fail(error, CLV_INVALID, "'%s' of module '%s' is not the first parameter of a layer",
@@ -62,7 +63,7 @@ static cleave_status add_tie(cleave_module *m, const cleave_tie *t, cleave_error
 
 cleave_status api_ties_add_to_graph(cleave_module *m, const cleave_module_options *o,
                                     cleave_error *error) {
-  for (size_t i = 0; i < o->n_ties; i++) PASS(add_tie(m, &o->ties[i], error));
+  for (size_t i = 0; i < o->n_ties; i++) TRY_API(add_tie(m, &o->ties[i], error));
   return CLEAVE_OK;
 }
 
@@ -97,32 +98,33 @@ static cleave_status find_owner(cleave_module *m, int i, const cleave_module_opt
 cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options *o,
                                    cleave_error *error) {
   TRY(clv_alloc((size_t)m->params->n_ties, sizeof(cleave_module *), &m->tie_owners, &err));
-  for (int i = 0; i < m->params->n_ties; i++) PASS(find_owner(m, i, o, error));
+  for (int i = 0; i < m->params->n_ties; i++) TRY_API(find_owner(m, i, o, error));
   return CLEAVE_OK;
 }
 
-/* ---- what follows from them ------------------------------------------------------------------ */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 bool api_is_tied_to(const cleave_module *m, const cleave_module *owner) {
-  bool any = false;
-  for (int i = 0; m->tie_owners && i < m->params->n_ties; i++) any |= m->tie_owners[i] == owner;
-  return any;
+  bool is_tied = false;
+  for (int i = 0; m->tie_owners && i < m->params->n_ties; i++) is_tied |= m->tie_owners[i] == owner;
+  return is_tied;
 }
 
 bool api_has_trainable_tie(const cleave_module *m) {
-  bool any = false;
+  bool has_trainable = false;
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
     const cleave_module *of = m->tie_owners[i];
-    any |= api_requires_grad(of ? owner_param_of(m, t, of) : &m->params->list[t->owner_index]);
+    has_trainable |=
+        api_requires_grad(of ? owner_param_of(m, t, of) : &m->params->list[t->owner_index]);
   }
-  return any;
+  return has_trainable;
 }
 
 bool api_is_tie_owner(const cleave_module *m) {
   const cleave_runtime *rt = m->runtime;
-  bool any = false;
+  bool is_owner = false;
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    any |= rt->modules[i] && rt->modules[i] != m && api_is_tied_to(rt->modules[i], m);
-  return any;
+    is_owner |= rt->modules[i] && rt->modules[i] != m && api_is_tied_to(rt->modules[i], m);
+  return is_owner;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Waiting for nodes: with the runtime's condition, or by running the master's own node meanwhile
- * where that has no thread. Before a thread sleeps, the due jobs of the runtime have their turn.
+ * Waits for nodes. A thread sleeps on the runtime's condition variable, or runs the master's own
+ * node if the node has no thread. Before a thread sleeps, it runs the jobs of the runtime that are
+ * due.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -10,15 +11,17 @@
 
 #include "master/api/core/core_int.h"
 
-enum {
-  STOPPED_NS = 300000000,
-  POLL_NS = 250000000
-}; /* a timer that is STOPPED_NS late shows that the process was stopped; POLL_NS: longest sleep */
+/* STOPPED_NS: if a timer fires this much too late, the process was stopped. POLL_NS: longest sleep.
+ * SILENCE_MS: in a process that must exit, a worker that was silent for this time is not waited
+ * for.
+ * INTERRUPT_POLL_NS: time between two questions to cleave_options.interrupted. */
+enum { STOPPED_NS = 300000000, POLL_NS = 250000000 };
 enum { SILENCE_MS = 3000, INTERRUPT_POLL_NS = 50000000 };
+/* no deadline passes for this time after the process was stopped */
 static const uint64_t GRACE_NS = 5000000000;
 
 /* Runs the master's own node on this thread, until until_ns or an interrupt. Then wakes the other
- * waiting threads, because one of them has to run the node next. */
+ * waiting threads, because one of them must run the node next. */
 static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
   rt->is_node_driven_by_caller = true;
   rt->n_drives_begun++;
@@ -32,16 +35,16 @@ static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
   return in_time;
 }
 
-/* Detects that the process was stopped: a timer fires much later than it was set for. Packets from
- * that time are still unread, so deadlines are checked a little later. */
+/* Detects that the process was stopped, by a timer that has fired much too late. Packets that came
+ * meanwhile are still unread, so no deadline passes for the next GRACE_NS. */
 static void detect_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
   if (began < until && now > until && now - until > STOPPED_NS)
     rt->deadlines_paused_until_ns = now + GRACE_NS;
 }
 
-/* Ends waiting for workers that are silent, in a process that is to exit. Workers that answer are
- * still waited for. */
+/* Ends the links to silent workers, in a process that must exit. Workers that answer are still
+ * waited for. */
 static void end_silent_links(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if (!api_is_lost(&rt->peers[i]) && rt->peers[i].link)
@@ -54,8 +57,8 @@ static void flush_links(cleave_runtime *rt) {
     if (!api_is_lost(&rt->peers[i])) clv_link_flush(rt->peers[i].link);
 }
 
-/* Sleeps until until_ns, or drives the master's node, which handles buffered packets as well.
- * Returns false if until_ns has passed. */
+/* Sleeps until it is woken, or drives the master's node, which also sends buffered packets. Returns
+ * false if until_ns has passed. */
 static bool sleep_until(cleave_runtime *rt, pthread_cond_t *cond, uint64_t until_ns) {
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
     return drive_master_node(rt, until_ns);
@@ -98,7 +101,7 @@ void api_sleep_parked(cleave_runtime *rt, uint64_t until_ns) {
   (void)sleep_on(rt, &rt->parked_cond, until_ns);
 }
 
-/* ---- the program interrupts ------------------------------------------------------------------ */
+/* ---- interrupts by the program --------------------------------------------------------------- */
 
 bool api_is_interrupted(const cleave_runtime *rt) {
   return rt->interrupted && rt->interrupted(rt->user);

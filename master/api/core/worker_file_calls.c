@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions that save, load and remove files of state at workers. Programs call them, and the
- * trainer for its checkpoints.
+ * The functions that save, load and remove files of state at workers. Programs call them, and the
+ * trainer calls them for its checkpoints.
  */
 #include "master/api/core/future_int.h"
 
@@ -25,7 +25,7 @@ static api_arguments make_arguments(cleave_module *module, clv_frame_kind frame_
 
 static cleave_status run_with_result(cleave_runtime *rt, api_arguments *a,
                                      cleave_state_file *ret_file, cleave_error *error) {
-  PASS(api_file_check_result(ret_file, error));
+  TRY_API(api_file_check_result(ret_file, error));
   return api_run_blocking(rt, &api_operations[API_WORKER_FILE], a, ret_file, error);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operation on a module's state in a file that its worker keeps (worker_file_calls.c). A
- * request names the file; the answer has its bytes and its digest.
+ * The operation behind worker_file_calls.c: saves, loads or removes a file of a module's state at
+ * its worker. The request names the file; the answer has the file's size and digest.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/state_requests_int.h"
 
+/* Stages of an operation on a file (api_future.stage). */
 enum { WAITS_FOR_STEP, REQUEST_SENT };
 
 static const char *verb_of(clv_frame_kind kind) {
@@ -25,7 +26,7 @@ static cleave_status check_name(const char *name, cleave_error *error) {
                   CLV_FILE_NAME);
 }
 
-/* Fails for a module at the master: only workers have a store. */
+/* Fails for a module at the master, because only workers store such files. */
 static cleave_status check_node(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
   if (m->node && p->has_state_files) return CLEAVE_OK;
@@ -51,13 +52,13 @@ cleave_status api_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   if (a->kind != CLEAVE_STATE_WEIGHTS && a->kind != CLEAVE_STATE_OPTIMIZER)
     return api_fail(error, CLV_INVALID, "no kind of state %d", (int)a->kind);
-  PASS(check_name(a->name, error));
+  TRY_API(check_name(a->name, error));
   snprintf(f->file, sizeof f->file, "%s", a->name);
   if (a->digest) f->request.sha256 = *a->digest;
   snprintf(f->subject, sizeof f->subject, "%s", m->name);
-  PASS(api_module_place(m, false, f->deadline_ms, error));
-  PASS(check_node(m, error));
-  PASS(api_check_no_pending_backward(rt, error));
+  TRY_API(api_module_place(m, false, f->deadline_ms, error));
+  TRY_API(check_node(m, error));
+  TRY_API(api_check_no_pending_backward(rt, error));
   api_module_add_kept(m);
   return CLEAVE_OK;
 }
@@ -69,7 +70,7 @@ static cleave_status send_request(cleave_runtime *rt, api_future *f, cleave_erro
   r->id = ++rt->next_id;
   r->node = m->node;
   r->is_for_file = true;
-  PASS(api_packet_new(rt, f->frame_kind, 0, r->id, &p, error));
+  TRY_API(api_packet_new(rt, f->frame_kind, 0, r->id, &p, error));
   api_set_frame_module(p, m);
   p->frame.state.part = f->state_kind;
   p->frame.state.file_sha256 = r->sha256; /* zeros: any file of that name */

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sessions at workers: Hello, OpenSession and CloseSession; and LoadModule, which sends a module.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +11,8 @@
 /* 64 TiB. A worker's reply that claims more memory for one module violates the protocol. */
 #define MAX_MODULE_BYTES ((uint64_t)64 << 40)
 
-/* open files of the runtime itself, and most of each worker: gRPC's and connections */
+/* number of files that the runtime has open for itself; and at most for each worker, for gRPC and
+ * connections */
 enum { OWN_FILES = 8, WORKER_FILES = 2 + CLEAVE_BULK_LANES };
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
@@ -17,13 +21,13 @@ clv_rpc_pem api_tls_pem(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
 }
 
-/* Returns the ms until connect_deadline_ns, at least 1. Without such a deadline:
- * limits.connect_timeout. */
+/* Returns the milliseconds until p->connect_deadline_ns, at least 1. If there is no such deadline,
+ * returns limits.connect_timeout. */
 unsigned api_connect_timeout_ms(const api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
   if (!p->connect_deadline_ns) return (unsigned)ms;
-  uint64_t left = p->connect_deadline_ns - CLV_MIN(now, p->connect_deadline_ns);
-  return (unsigned)CLV_MIN(ms, CLV_MAX((left + 999999u) / 1000000u, 1));
+  uint64_t remaining_ms = p->connect_deadline_ns - CLV_MIN(now, p->connect_deadline_ns);
+  return (unsigned)CLV_MIN(ms, CLV_MAX((remaining_ms + 999999u) / 1000000u, 1));
 }
 
 /* Sets the deadline of connecting: limits.connect_timeout for dialling, Hello and OpenSession
@@ -51,7 +55,8 @@ static void store_devices(const clv_wire_hello_reply *h, api_peer *p) {
                            h->device_names[i]);
 }
 
-/* Maps codes that would blame the program's arguments to CLV_UNAVAILABLE of the worker. */
+/* Maps codes that would seem to be about the program's arguments to CLV_UNAVAILABLE, because they
+ * are about the worker. */
 static clv_code map_call_error(clv_code code, clv_err *err) {
   if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED || code == CLV_EXHAUSTED)
     code = err->code = CLV_UNAVAILABLE;
@@ -70,23 +75,23 @@ static clv_code map_answer_error(clv_code code, clv_err *err) {
  * before 0.6.2. */
 static void compare_processors(const api_peer *p, const char *isa, const char *libraries) {
   const char *our_isa = clv_backend_isa(clv_backend_cpu());
-  const char *ours = clv_backend_libraries(clv_backend_cpu());
+  const char *own_libraries = clv_backend_libraries(clv_backend_cpu());
   if (strcmp(isa, our_isa) != 0)
     clv_notify(
         p->runtime->on_notice,
         "worker %s computes with %s, this master with %s: results will not be bit-identical to "
         "another placement (cap both with DNNL_MAX_CPU_ISA)",
         p->name, isa, our_isa);
-  else if (libraries[0] && strcmp(libraries, ours) != 0)
+  else if (libraries[0] && strcmp(libraries, own_libraries) != 0)
     clv_notify(p->runtime->on_notice,
                "worker %s computes with %s, this master with %s: results will not be "
                "bit-identical to another placement",
-               p->name, libraries, ours);
+               p->name, libraries, own_libraries);
 }
 
-/* Notifies the program if the worker's results will not be bit-identical to the master's, or its
- * clock is wrong. Bit-identical results are promised for one kind of device, one instruction set or
- * capability of it, and one version of its libraries. */
+/* Notifies the program if the worker's results will not be bit-identical to the master's, or if its
+ * clock is wrong. Results are promised to be bit-identical only for the same kind of device, the
+ * same instruction set or capability, and the same versions of libraries. */
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   const clv_wire_about *theirs = &h->about;
   int at = clv_wire_find_device(h, p->device);
@@ -106,8 +111,8 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
                (long long)(skew / 1000));
 }
 
-/* Refuses a worker that cannot use the session's reference lease. With a shorter lease it would
- * free values that other nodes still use. */
+/* Refuses a worker that cannot use the session's reference lease, because with a shorter lease it
+ * would free values that other nodes still use. */
 static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
                             clv_err *err) {
   if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE_MS ||
@@ -120,11 +125,11 @@ static clv_code check_lease(const clv_session_config *c, const clv_wire_about *t
       theirs->software, CLV_WIRE_REF_LEASE_MS / 1000, c->file);
 }
 
-/* Stores what the worker's version can do. */
+/* Stores which features the worker's version has. */
 static void store_features(const clv_wire_about *theirs, api_peer *p) {
   p->protocol = theirs->protocol;
   p->has_kept = clv_wire_has_capability(theirs, CLV_CAPABILITY_KEPT);
-  /* a worker without Kept could not give its files out again */
+  /* without the method Kept, the files of a worker could not be read again */
   p->has_state_files = p->has_kept && clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_FILES);
   p->has_row_cache = clv_wire_has_capability(theirs, CLV_CAPABILITY_CACHED);
   p->has_state_pieces = clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_PIECES);
@@ -147,13 +152,13 @@ static clv_code exchange_hello(api_peer *p, clv_err *err) {
   const clv_session_config *c = p->runtime->config;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
-  clv_wire_about ours = {.limits = clv_wire_limits_default(),
-                         .software = "libcleave " CLV_VERSION,
-                         .isa = clv_backend_isa(clv_backend_cpu()),
-                         .unix_ms = clv_wall_ms()};
-  ours.limits.credit_bytes = c->limits.credit_bytes;
-  ours.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
-  CLV_TRY(map_call_error(clv_wire_hello_exchange(&ours, call_hello, p, &reply, err), err));
+  clv_wire_about own_about = {.limits = clv_wire_limits_default(),
+                              .software = "libcleave " CLV_VERSION,
+                              .isa = clv_backend_isa(clv_backend_cpu()),
+                              .unix_ms = clv_wall_ms()};
+  own_about.limits.credit_bytes = c->limits.credit_bytes;
+  own_about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
+  CLV_TRY(map_call_error(clv_wire_hello_exchange(&own_about, call_hello, p, &reply, err), err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(map_answer_error(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
   CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
@@ -232,14 +237,14 @@ static clv_code connect_worker(api_peer *p, clv_err *err) {
 }
 
 static clv_code connect_in_time(api_peer *p, clv_err *err) {
-  bool given = p->connect_deadline_ns != 0;
+  bool had_deadline = p->connect_deadline_ns != 0;
   clv_code code = connect_worker(p, err);
-  if (!given) p->connect_deadline_ns = 0;
+  if (!had_deadline) p->connect_deadline_ns = 0;
   return code;
 }
 
-/* Adds the worker to an error, and what to do about a worker that does not know this master: it
- * tells an unknown identity nothing. */
+/* Adds the worker's name to an error. For CLV_DENIED also adds what to do, because the worker does
+ * not say why it refuses an identity that it does not know. */
 static void add_worker_and_advice(const api_peer *p, clv_err *err) {
   const char *at = p->spec->address;
   if (err->code == CLV_DENIED && p->runtime->identity)
@@ -273,8 +278,8 @@ cleave_status api_connect_worker(api_peer *p, cleave_error *error) {
 }
 
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
-  if (!rt->platform.call) PASS(start_transport(rt, error));
-  for (uint32_t i = 1; i < rt->n_peers; i++) PASS(api_connect_worker(&rt->peers[i], error));
+  if (!rt->platform.call) TRY_API(start_transport(rt, error));
+  for (uint32_t i = 1; i < rt->n_peers; i++) TRY_API(api_connect_worker(&rt->peers[i], error));
   return CLEAVE_OK;
 }
 
@@ -294,14 +299,15 @@ static uint32_t list_direct_peers(const cleave_module *m, const char **names) {
   LOCKED(rt);
   for (uint32_t i = 1; !rt->via_master && i < rt->n_peers; i++) {
     const api_peer *p = &rt->peers[i];
-    bool wanted = m->direct_to ? is_listed_direct(m, p->name) : rt->sends_directly && p != from;
-    if (wanted && api_can_link_directly(from, p)) names[n++] = p->name;
+    bool is_permitted =
+        m->direct_to ? is_listed_direct(m, p->name) : rt->sends_directly && p != from;
+    if (is_permitted && api_can_link_directly(from, p)) names[n++] = p->name;
   }
   return n;
 }
 
-/* Adds the optimiser and its groups to a request. names, [m->params->n], and groups,
- * [CLV_WIRE_GROUPS]: memory that the request points to. */
+/* Adds the optimiser and its groups to a request. names [m->params->n] and groups
+ * [CLV_WIRE_GROUPS]: memory of the caller to which the request points afterwards. */
 static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
@@ -330,11 +336,11 @@ static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *
     return clv_fail(err, CLV_BAD_ANSWER, "it reports %u parameters, the graph has %d", o->n_params,
                     m->params->n);
   for (int i = 0; i < m->params->n; i++) {
-    const clv_param *mine = &m->params->list[i];
-    if (strcmp(o->params[i].name, mine->name) != 0 ||
-        !is_same_spec(&o->params[i].tensor_spec, mine->dtype, &mine->shape))
+    const clv_param *own_param = &m->params->list[i];
+    if (strcmp(o->params[i].name, own_param->name) != 0 ||
+        !is_same_spec(&o->params[i].tensor_spec, own_param->dtype, &own_param->shape))
       return clv_fail(err, CLV_BAD_ANSWER, "its parameter %d is not '%s' of the graph", i,
-                      mine->name);
+                      own_param->name);
   }
   if (o->n_outputs != 1 || !is_same_spec(&o->output_specs[0], output->dtype, &output->shape))
     return clv_fail(err, CLV_BAD_ANSWER, "it reports another output than the graph has");
@@ -422,7 +428,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
   clv_code code = call_worker(p, CLV_METHOD_LOAD_MODULE, &request, timeout_ms, &reply, err);
   if (code == CLV_NOT_FOUND && m->artifact)
-    code = err->code = CLV_DATA_LOSS; /* a missing artifact counts as a missing file of weights */
+    code = err->code = CLV_DATA_LOSS; /* as for a missing file of weights */
   CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(map_answer_error(clv_wire_load_reply_decode(&piece, 1, &o, err), err));

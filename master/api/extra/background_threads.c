@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Asynchronous forms of functions that wait for more than the answers of nodes: for a call to a
- * worker, or a connection. A thread of its own runs the function while a future stands for it.
+ * Asynchronous forms of functions that block in a gRPC call or while they connect. The operations
+ * of await.c cannot advance these, so each runs on a separate thread, and a future is done when the
+ * thread has ended.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "master/api/extra/extra_int.h"
 
-enum { IS_NEW, RUNS };
+/* Stages of a job (api_future.stage): its thread is not started yet; its thread runs. */
+enum { THREAD_NOT_STARTED, THREAD_RUNS };
 
 /* A function for a thread, and its arguments. */
 typedef struct job {
   cleave_status (*run)(struct job *j, cleave_error *error);
   cleave_runtime *runtime;
-  cleave_module *module; /* module of the job; NULL: none */
-  char worker[CLEAVE_NAME + 1];
+  cleave_module *module;        /* module of the job; NULL: none */
+  char worker[CLEAVE_NAME + 1]; /* of cleave_worker_rejoin */
   uint64_t deadline_ms;
-  bool input_grads;
-  api_reload *reloading;
+  bool input_grads;      /* of cleave_module_place */
+  api_reload *reloading; /* of cleave_module_reload */
   pthread_t thread;
   bool has_ended;
   cleave_error result; /* how the job ended; set if has_ended */
@@ -41,7 +43,7 @@ static cleave_status run_rejoin(job *j, cleave_error *error) {
   return cleave_worker_rejoin(j->runtime, j->worker, j->deadline_ms, error);
 }
 
-/* ---- running one ----------------------------------------------------------------------------- */
+/* ---- running a job --------------------------------------------------------------------------- */
 
 static void job_free(job *j) {
   if (!j) return;
@@ -53,7 +55,7 @@ static void job_free(job *j) {
   free(j);
 }
 
-static void *run(void *user) {
+static void *run_thread(void *user) {
   job *j = user;
   cleave_error why = {.status = CLEAVE_OK};
   (void)!j->run(j, &why);
@@ -83,16 +85,16 @@ static cleave_status begin_job(cleave_runtime *rt, api_arguments *a, api_future 
 static void advance_job(cleave_runtime *rt, api_future *f) {
   job *j = f->work;
   cleave_error why;
-  if (f->stage == RUNS && !j->has_ended) return;
-  if (f->stage == RUNS) {
+  if (f->stage == THREAD_RUNS && !j->has_ended) return;
+  if (f->stage == THREAD_RUNS) {
     pthread_join(j->thread, NULL);
     why = j->result;
     finish_job(rt, f, &why);
     return;
   }
-  f->stage = RUNS;
+  f->stage = THREAD_RUNS;
   f->cannot_cancel = true;
-  if (pthread_create(&j->thread, NULL, run, j) == 0) return;
+  if (pthread_create(&j->thread, NULL, run_thread, j) == 0) return;
   api_fail(&why, CLV_EXHAUSTED, "no thread for the futures of the program");
   finish_job(rt, f, &why);
 }
@@ -133,7 +135,7 @@ cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module 
                                          cleave_error *error) {
   NOT_NULL(runtime, module, ret_future);
   job j = {.run = run_reload, .runtime = runtime, .module = module, .deadline_ms = deadline_ms};
-  PASS(api_reload_new(runtime, module, weights, optimizer, &j.reloading, error));
+  TRY_API(api_reload_new(runtime, module, weights, optimizer, &j.reloading, error));
   return start_job(&j, ret_future, error);
 }
 
@@ -142,7 +144,7 @@ cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, const char *wo
                                          cleave_error *error) {
   NOT_NULL(runtime, worker, ret_future);
   job j = {.run = run_rejoin, .runtime = runtime, .deadline_ms = deadline_ms};
-  PASS(api_rejoin_check(runtime, worker, error));
+  TRY_API(api_rejoin_check(runtime, worker, error));
   snprintf(j.worker, sizeof j.worker, "%s", worker);
   return start_job(&j, ret_future, error);
 }

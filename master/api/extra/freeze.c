@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Freezes and thaws parameters after the module's first call. The node learned the frozen set when
- * it loaded the module, so the module is loaded again before its next use (module_load.c).
+ * Freezes and thaws parameters of a module. Its node gets the set of frozen parameters only when it
+ * loads the module, so the module is loaded again before its next use (module_load.c).
  */
 #include <fnmatch.h>
 
@@ -16,10 +16,10 @@ static bool matches_name(const clv_param *p, const char *name) {
 static cleave_status check_names(const cleave_module *m, const char *const *names, size_t n,
                                  const char *what, cleave_error *error) {
   for (size_t k = 0; k < n; k++) {
-    bool any = false;
+    bool has_match = false;
     if (!names[k]) return api_fail(error, CLV_INVALID, "names[%zu] is NULL", k);
-    for (int i = 0; i < m->params->n; i++) any |= matches_name(&m->params->list[i], names[k]);
-    if (!any)
+    for (int i = 0; i < m->params->n; i++) has_match |= matches_name(&m->params->list[i], names[k]);
+    if (!has_match)
       return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s' to %s", m->name,
                       names[k], what);
   }
@@ -61,13 +61,13 @@ static cleave_status change_frozen(cleave_runtime *rt, cleave_module *m, const c
   const char *what = frozen ? "freeze" : "thaw",
              *refusal_text = frozen ? "freezes nothing" : "thaws nothing";
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
-  PASS(check_names(m, names, n, what, error));
+  TRY_API(check_names(m, names, n, what, error));
   if (m->frozen_is_final)
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' was loaded with `fixed`: what learns stays as it is", m->name);
   LOCKED(rt);
   if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
-  PASS(api_modules_await_idle(&m, 1, refusal_text, api_deadline_ns(rt, deadline_ms), error));
+  TRY_API(api_modules_await_idle(&m, 1, refusal_text, api_deadline_ns(rt, deadline_ms), error));
   return set_frozen(m, names, n, frozen, error);
 }
 

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Holds a program's fronts to the ledger of the host and to the rules of `plan`.
+ * Checks a program's rows against its fronts, the layers at the master that a record passes before
+ * a tensor is sent. A layer hides records only if no worker knows its weights.
  *
- * Before a module is sent to its worker, and before weights are written there,
- * api_fronts_note_module and api_fronts_note_values add keys and values to the ledger of the host,
- * as the trainer does for a session. Weights that come from a worker are added as well. Of values
- * that the program gives to a module at the master, they keep a sample.
+ * api_fronts_note_module and api_fronts_note_values add keys and values of weights to the ledger of
+ * the host, as the trainer does for a session: before a module is sent to its worker, before
+ * weights are written there, and after weights were read from a worker. If the program gives values
+ * to a module at the master, they keep a sample of the values.
  *
  * Before the first value of a module at the master is sent under a row, api_fronts_judge joins the
- * graphs of all calls that the value depends on to one graph, from the leaves on. A layer of it is
- * at a worker, known, or secret: its key or values are looked up in the ledger. The rules of `plan`
- * (master/reach) then say what the value shows, and the gate compares that with the row. A gradient
- * for a worker is followed back from the loss in the same way.
+ * graphs of all calls on which the value depends to one graph, from the leaves on. Each layer of it
+ * is at a worker, known or secret; whether it is known is looked up in the ledger by its key or
+ * values. The rules of `plan` (master/reach) then find what the value shows, and the gate compares
+ * that with the row. For a gradient that is sent to a worker, the rules go back from the loss in
+ * the same way.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,36 +24,38 @@
 #include "master/reach/reach.h"
 
 enum {
-  MAX_CALLS = 1024, /* most values that one value is joined of; more count as raw records */
-  ALL_READS = 256,  /* readings of weights that are all noted; later ones once a minute */
+  MAX_SOURCES = 1024, /* a value that depends on more values counts as a raw record */
+  /* the first readings of weights are all added to the ledger, later ones once in this time */
+  MAX_FREE_READS = 256,
   READ_INTERVAL_S = 60
 };
 
 /* Values that the program has given to a parameter of a module at the master, or of a `front`. */
 typedef struct given_values {
-  uint64_t module; /* load_number; 0: of a front */
+  uint64_t module; /* load_number of the module; 0: a parameter of a front */
   char name[CLV_NAME_MAX + 24];
   clv_weights_sample *sample; /* NULL: rows were not compared when the values were given */
   const char *plain_reason;   /* why the values hide nothing by themselves; NULL: no reason */
 } given_values;
 
-/* Values that a value depends on, by ascending id, and the nodes of their joined graph. */
+/* Values on which a value depends, itself included, by ascending id, and the node of each in the
+ * joined graph. */
 typedef struct sources {
-  const api_value *list[MAX_CALLS];
-  int node[MAX_CALLS];
+  const api_value *list[MAX_SOURCES]; /* [n] */
+  int node[MAX_SOURCES];              /* [n] */
   size_t n;
 } sources;
 
 struct api_fronts {
   const clv_session_config *config;
   clv_program_gate *gate;
-  bool judges;         /* rows are compared with what the values show */
+  bool compares_rows;  /* rows are compared with what the values show */
   given_values *given; /* [n_given] */
   size_t n_given;
-  uint64_t *compared; /* [n_compared] joined graphs that their rows agree with */
+  uint64_t *compared; /* [n_compared] hashes of joined graphs whose rows were found correct */
   size_t n_compared;
-  uint64_t n_reads, next_read_ns; /* noted readings; time of the next one, at the earliest */
-  sources found;                  /* values that the value being compared is made of */
+  uint64_t n_reads, next_read_ns; /* readings added to the ledger; earliest time of the next */
+  sources sources;                /* sources of the value that is being compared */
 };
 
 clv_code api_fronts_new(const clv_session_config *c, clv_program_gate *gate, api_fronts **ret,
@@ -74,11 +78,11 @@ void api_fronts_free(api_fronts *f) {
   free(f);
 }
 
-void api_fronts_switch_on(api_fronts *f) { f->judges = true; }
+void api_fronts_switch_on(api_fronts *f) { f->compares_rows = true; }
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-/* Returns a sample of all values; NULL: the tensor can hide nothing. */
+/* Makes a sample of the tensor's values. *ret NULL: the tensor can hide nothing. */
 static clv_code sample_tensor(const cleave_tensor *t, clv_weights_sample **ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
   clv_shape shape = {.rank = t->rank};
@@ -114,7 +118,8 @@ static given_values *find_given(const api_fronts *f, uint64_t module, const char
   return NULL;
 }
 
-/* Stores the sample of values that were given; earlier ones of the parameter are replaced. */
+/* Stores the sample of values that the program has given to a parameter, in place of an earlier
+ * sample. */
 static clv_code store_given(api_fronts *f, uint64_t module, const cleave_named_tensor *w,
                             given_values *with, clv_err *err) {
   given_values *to = find_given(f, module, w->name);
@@ -135,9 +140,9 @@ static clv_code note_given(api_fronts *f, cleave_runtime *rt, uint64_t module,
                            const cleave_named_tensor *w, clv_err *err) {
   CLV_AUTO(free_given) given_values g = {0};
   if (w->tensor.rank < 2) return CLV_OK;
-  if (f->judges) CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
+  if (f->compares_rows) CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
   if (g.sample) g.sample->max_row_digests = CLV_ROW_MAX_LOOKED_UP;
-  if (f->judges) CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
+  if (f->compares_rows) CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
   LOCKED(rt);
   f->n_compared = 0;
   return store_given(f, module, w, &g, err);
@@ -154,8 +159,9 @@ static bool is_later_node(const clv_graph *g, int k) {
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
 
-/* Returns the name of the key of a module's node. Modules with the seed of a session's network have
- * the names of that, because a session with the same train.seed has the same keys. */
+/* Returns the ledger's name of the key of a module's node. A module with the seed of a session's
+ * network (CLEAVE_SESSION_NETWORK) has the names of that network, because a session with the same
+ * train.seed has the same keys. */
 static clv_code name_of_key(const cleave_module *m, int k, clv_sha256 *ret, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
   if (m->seed != CLEAVE_SESSION_NETWORK) return clv_ledger_name_of_module_key(&n->key, ret, err);
@@ -195,8 +201,9 @@ static clv_code note_sent_module(const cleave_module *m, clv_err *err) {
   return clv_ledger_add(l.items, l.n, err);
 }
 
-/* Forgets which joined graphs were compared, because workers have learnt something since. */
-static void judge_again(api_fronts *f, cleave_runtime *rt) {
+/* Forgets which joined graphs were compared. Call when the ledger has new entries, because a worker
+ * then knows more. */
+static void forget_compared(api_fronts *f, cleave_runtime *rt) {
   LOCKED(rt);
   f->n_compared = 0;
 }
@@ -204,7 +211,7 @@ static void judge_again(api_fronts *f, cleave_runtime *rt) {
 cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m, cleave_error *error) {
   if (m->node) {
     TRY(note_sent_module(m, &err));
-    judge_again(f, m->runtime);
+    forget_compared(f, m->runtime);
   }
   for (size_t i = 0; !m->node && i < m->n_pending_weights; i++) {
     cleave_named_tensor w = view_of_weight(&m->pending_weights[i]);
@@ -213,12 +220,12 @@ cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m, clea
   return CLEAVE_OK;
 }
 
-/* True if this reading is noted. A program may read in each step, and the ledger keeps what it once
- * has. */
-static bool takes_reading(api_fronts *f, cleave_runtime *rt) {
+/* True if this reading of weights is to be added to the ledger. Not all are, because a program may
+ * read in each step and the ledger never forgets an entry. */
+static bool should_note_reading(api_fronts *f, cleave_runtime *rt) {
   LOCKED(rt);
   uint64_t now = api_now(rt);
-  if (f->n_reads >= ALL_READS && now < f->next_read_ns) return false;
+  if (f->n_reads >= MAX_FREE_READS && now < f->next_read_ns) return false;
   f->n_reads++;
   f->next_read_ns = now + READ_INTERVAL_S * UINT64_C(1000000000);
   return true;
@@ -227,7 +234,7 @@ static bool takes_reading(api_fronts *f, cleave_runtime *rt) {
 cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
                                      cleave_error *error) {
   CLV_AUTO(clv_ledger_list_done) clv_ledger_list l = {0};
-  if (v->were_read && !takes_reading(f, v->runtime)) return CLEAVE_OK;
+  if (v->were_read && !should_note_reading(f, v->runtime)) return CLEAVE_OK;
   for (size_t i = 0; i < v->n; i++) {
     const cleave_named_tensor *w = &v->items[i];
     if (v->node)
@@ -237,15 +244,16 @@ cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
   }
   if (!l.n) return CLEAVE_OK;
   TRY(clv_ledger_add(l.items, l.n, &err));
-  judge_again(f, v->runtime);
+  forget_compared(f, v->runtime);
   return CLEAVE_OK;
 }
 
 /* ---- what workers know of a layer ------------------------------------------------------------ */
 
-/* A joined graph, with what workers know of each node, and the first reason for it. */
+/* A joined graph, with what workers know of each node, and the first reason found. */
 typedef struct joined {
-  bool of_labels; /* layers that do not learn hide nothing */
+  /* for a gradient, which shows labels: a layer that does not learn hides nothing */
+  bool of_labels;
   clv_graph *graph;
   clv_reach_layer *kinds; /* [CLV_MAX_NODES] */
   clv_ledger *ledger;     /* NULL until a layer is looked up */
@@ -265,7 +273,7 @@ static clv_code joined_begin(joined *j, clv_err *err) {
   return clv_ledger_open(&j->ledger, err);
 }
 
-/* Appends why values that the program gave hide nothing; nothing if they hide. */
+/* Appends why values that the program has given hide nothing; appends nothing if they do hide. */
 static clv_code add_reason_of_given(const joined *j, const given_values *g, bool is_secret,
                                     clv_bytes *reason, clv_err *err) {
   if (!is_secret)
@@ -280,13 +288,14 @@ static clv_code add_reason_of_given(const joined *j, const given_values *g, bool
 }
 
 static bool is_tied(const clv_graph *g, int k) {
-  bool any = g->nodes[k].tie_owner[0];
+  bool is_tied_layer = g->nodes[k].tie_owner[0];
   for (int i = 0; i < g->n_nodes; i++)
-    any |= strcmp(g->nodes[i].tie_owner, g->nodes[k].name) == 0 && g->nodes[k].name[0];
-  return any;
+    is_tied_layer |= strcmp(g->nodes[i].tie_owner, g->nodes[k].name) == 0 && g->nodes[k].name[0];
+  return is_tied_layer;
 }
 
-/* Appends why a layer of a module at the master hides nothing, in the words of `plan`. */
+/* Appends why a layer of a module at the master hides nothing, as `plan` says it; appends nothing
+ * if it does hide. */
 static clv_code add_reason_of_layer(const api_fronts *f, const joined *j, const cleave_module *m,
                                     int k, clv_bytes *reason, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
@@ -319,14 +328,14 @@ static bool has_weights(const clv_node *n) {
   return clv_op_def_of(n->op)->mixing != CLV_MIXES_NOTHING;
 }
 
-/* True if some weight of the layer learns. */
-static bool learns(const cleave_module *m, int k) {
-  bool any = false;
+/* True if some weight of layer k is trainable and not frozen. */
+static bool is_learning_layer(const cleave_module *m, int k) {
+  bool has_learning_weight = false;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    any |= p->node == k && p->shape.rank >= 2 && p->trainable && !p->frozen;
+    has_learning_weight |= p->node == k && p->shape.rank >= 2 && p->trainable && !p->frozen;
   }
-  return any;
+  return has_learning_weight;
 }
 
 static clv_code kind_of_layer(const api_fronts *f, joined *j, const cleave_module *m, int k,
@@ -336,7 +345,7 @@ static clv_code kind_of_layer(const api_fronts *f, joined *j, const cleave_modul
   *ret = m->node ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
   if (m->node || !has_weights(n)) return CLV_OK;
   CLV_TRY(add_reason_of_layer(f, j, m, k, &reason, err));
-  if (!reason.len && j->of_labels && !learns(m, k)) clv_bytes_puts(&reason, "is frozen");
+  if (!reason.len && j->of_labels && !is_learning_layer(m, k)) clv_bytes_puts(&reason, "is frozen");
   if (!reason.len) return CLV_OK;
   *ret = CLV_REACH_KNOWN;
   keep_first_reason(j, n->name, m->name, &reason);
@@ -348,7 +357,7 @@ static clv_code kind_of_layer(const api_fronts *f, joined *j, const cleave_modul
 static bool add_source(sources *s, const api_value *v) {
   for (size_t i = 0; i < s->n; i++)
     if (s->list[i] == v) return true;
-  if (s->n == MAX_CALLS) return false;
+  if (s->n == MAX_SOURCES) return false;
   s->list[s->n++] = v;
   return true;
 }
@@ -358,8 +367,8 @@ static int compare_ids(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Collects the values that v is made of. Returns false if they are too many, or if one of them is
- * no value of this context: a kept reference. */
+/* Collects the values on which v depends. Returns false if there are more than MAX_SOURCES, or if
+ * one is a kept reference or a leaf of cached rows, whose sources are unknown. */
 static bool find_sources(const api_value *v, sources *s) {
   s->n = 0;
   if (!add_source(s, v)) return false;
@@ -433,7 +442,8 @@ static clv_code join_sources(const api_fronts *f, joined *j, sources *s, clv_err
 
 /* ---- the rules ------------------------------------------------------------------------------- */
 
-/* Result of the rules for a value: its findings, and the hiding layers on the shortest path. */
+/* Result of the rules for a value: its findings, and the number of hiding layers on the path with
+ * the fewest. */
 typedef struct verdict {
   clv_findings findings;
   uint32_t n_hiding;
@@ -461,20 +471,22 @@ static clv_code judge_node(const joined *j, int node, verdict *ret, clv_err *err
   return CLV_OK;
 }
 
-/* Judges the value whose sources are in f->found; is_whole false: some source is unknown. */
-static clv_code judge_value(api_fronts *f, const api_value *v, bool is_whole, joined *j,
+/* Applies the rules to the value v, whose sources are in f->sources. has_all_sources false: some
+ * source is unknown, so the value counts as a raw record. */
+static clv_code judge_value(api_fronts *f, const api_value *v, bool has_all_sources, joined *j,
                             verdict *ret, clv_err *err) {
   *ret = (verdict){CLV_FINDING_RAW_INPUT, 0};
   CLV_TRY(joined_begin(j, err));
-  if (!is_whole) {
+  if (!has_all_sources) {
     clv_bytes_puts(&j->reason, "it is made of kept values, or of too many calls");
     return CLV_OK;
   }
-  CLV_TRY(join_sources(f, j, &f->found, err));
-  return judge_node(j, node_of_source(&f->found, v), ret, err);
+  CLV_TRY(join_sources(f, j, &f->sources, err));
+  return judge_node(j, node_of_source(&f->sources, v), ret, err);
 }
 
-/* Judges the gradient for a node, from the value that the loss reads on. */
+/* Applies the rules to the gradient of a node's value, back from the value that the loss reads
+ * (g->output_node). */
 static clv_code judge_gradient_of_node(const joined *j, int node, verdict *ret, clv_err *err) {
   const clv_graph *g = j->graph;
   CLV_AUTO(clv_freep) clv_reach *reach = NULL;
@@ -489,46 +501,46 @@ static clv_code judge_gradient_of_node(const joined *j, int node, verdict *ret, 
       uint32_t *to = &n_hiding[g->nodes[k].in[i]];
       *to = CLV_MIN(*to, n_hiding[k] + is_hiding(j, reach, k));
     }
-  bool readable = reach[node].is_unmixed || reach[node].has_known_mixing;
-  *ret = (verdict){readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED, n_hiding[node]};
+  bool is_readable = reach[node].is_unmixed || reach[node].has_known_mixing;
+  *ret = (verdict){is_readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED, n_hiding[node]};
   return CLV_OK;
 }
 
-/* Judges the gradient of v that comes from one root of the backward, whose sources are in f->found.
- * The root has to be a loss layer of Cleave, alone or last in its module. */
+/* Applies the rules to the gradient of v that comes from one root of the backward. f->sources has
+ * the sources of the root. The root must be a loss layer of Cleave, alone or last in its module. */
 static clv_code judge_gradient(api_fronts *f, const api_value *v, const api_value *root, joined *j,
                                verdict *ret, clv_err *err) {
   j->of_labels = true;
   CLV_TRY(joined_begin(j, err));
-  CLV_TRY(join_sources(f, j, &f->found, err));
-  const clv_node *loss = &j->graph->nodes[node_of_source(&f->found, root)];
+  CLV_TRY(join_sources(f, j, &f->sources, err));
+  const clv_node *loss = &j->graph->nodes[node_of_source(&f->sources, root)];
   *ret = (verdict){CLV_FINDING_LABELS_READABLE, 0};
   if (!clv_op_is_loss(loss->op)) {
     clv_bytes_printf(&j->reason, "'%.60s' ends with no loss layer", root->module->name);
     return CLV_OK;
   }
   j->graph->output_node = loss->in[0];
-  return judge_gradient_of_node(j, node_of_source(&f->found, v), ret, err);
+  return judge_gradient_of_node(j, node_of_source(&f->sources, v), ret, err);
 }
 
-/* ---- compared before ------------------------------------------------------------------------- */
+/* ---- joined graphs that were compared before ------------------------------------------------- */
 
-static uint64_t mix(uint64_t hash, uint64_t with) {
-  hash = (hash ^ with) * UINT64_C(0x9e3779b97f4a7c15);
+static uint64_t mix_hash(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
   return hash ^ hash >> 29;
 }
 
-/* Returns a number of the calls in f->found and of the receiver, without the sizes of batches. */
-static uint64_t number_of_calls(const api_fronts *f, const char *worker) {
+/* Returns a hash of the receiver and of the calls in f->sources, without their batch sizes. */
+static uint64_t hash_of_calls(const api_fronts *f, const char *worker) {
   uint64_t hash = 0;
-  for (; *worker; worker++) hash = mix(hash, (unsigned char)*worker);
-  for (size_t i = 0; i < f->found.n; i++) {
-    const api_value *v = f->found.list[i];
-    hash = mix(hash, v->module ? v->module->load_number : 0);
+  for (; *worker; worker++) hash = mix_hash(hash, (unsigned char)*worker);
+  for (size_t i = 0; i < f->sources.n; i++) {
+    const api_value *v = f->sources.list[i];
+    hash = mix_hash(hash, v->module ? v->module->load_number : 0);
     for (int k = 1; !v->module && k < v->shape.rank; k++)
-      hash = mix(hash, (uint64_t)v->shape.dim[k]);
+      hash = mix_hash(hash, (uint64_t)v->shape.dim[k]);
     for (uint32_t k = 0; v->module && k < v->n_args; k++)
-      hash = mix(hash, (uint64_t)index_of_source(&f->found, v->args[k]));
+      hash = mix_hash(hash, (uint64_t)index_of_source(&f->sources, v->args[k]));
   }
   return hash;
 }
@@ -541,17 +553,19 @@ static bool was_compared(const api_fronts *f, uint64_t number) {
 
 static void remember_compared(api_fronts *f, uint64_t number) {
   uint64_t *more = reallocarray(f->compared, f->n_compared + 1, sizeof *more);
-  if (!more) return; /* it is compared again */
+  if (!more) return; /* the graph will be compared again */
   f->compared = more;
   f->compared[f->n_compared++] = number;
 }
 
-/* Compares the row of a tensor with the verdict, and remembers a number that agrees; 0: none. */
+/* Compares the row of a tensor with the verdict. If they agree, stores the hash of the joined
+ * graph;
+ * 0: stores none. */
 static cleave_status compare(api_fronts *f, const cleave_sending *what, const verdict *found,
-                             const joined *j, uint64_t number, cleave_error *error) {
+                             const joined *j, uint64_t hash, cleave_error *error) {
   cleave_status status = clv_program_gate_compare(f->gate, what, found->findings, found->n_hiding,
                                                   j->reason.len ? j->reason.data : "", error);
-  if (status == CLEAVE_OK && number) remember_compared(f, number);
+  if (status == CLEAVE_OK && hash) remember_compared(f, hash);
   return status;
 }
 
@@ -559,11 +573,11 @@ static cleave_status compare_value(api_fronts *f, const api_value *v, const clea
                                    cleave_error *error) {
   CLV_AUTO(joined_done) joined j = {0};
   verdict found;
-  bool is_whole = find_sources(v, &f->found);
-  uint64_t number = is_whole ? number_of_calls(f, what->worker) : 0;
-  if (is_whole && was_compared(f, number)) return CLEAVE_OK;
-  TRY(judge_value(f, v, is_whole, &j, &found, &err));
-  return compare(f, what, &found, &j, number, error);
+  bool has_all_sources = find_sources(v, &f->sources);
+  uint64_t hash = has_all_sources ? hash_of_calls(f, what->worker) : 0;
+  if (has_all_sources && was_compared(f, hash)) return CLEAVE_OK;
+  TRY(judge_value(f, v, has_all_sources, &j, &found, &err));
+  return compare(f, what, &found, &j, hash, error);
 }
 
 static bool is_source(const sources *s, const api_value *v) {
@@ -576,22 +590,24 @@ static cleave_status compare_gradient_from(api_fronts *f, const api_value *v, co
                                            const cleave_sending *what, cleave_error *error) {
   CLV_AUTO(joined_done) joined j = {0};
   verdict found = {CLV_FINDING_LABELS_READABLE, 0};
-  bool is_whole = find_sources(root, &f->found);
-  if (is_whole && !is_source(&f->found, v)) return CLEAVE_OK;
-  uint64_t number =
-      is_whole ? mix(number_of_calls(f, what->worker), 1 + index_of_source(&f->found, v)) : 0;
-  if (is_whole && was_compared(f, number)) return CLEAVE_OK;
-  if (is_whole) TRY(judge_gradient(f, v, root, &j, &found, &err));
-  return compare(f, what, &found, &j, number, error);
+  bool has_all_sources = find_sources(root, &f->sources);
+  if (has_all_sources && !is_source(&f->sources, v)) return CLEAVE_OK;
+  uint64_t hash = has_all_sources ? mix_hash(hash_of_calls(f, what->worker),
+                                             1 + index_of_source(&f->sources, v))
+                                  : 0;
+  if (has_all_sources && was_compared(f, hash)) return CLEAVE_OK;
+  if (has_all_sources) TRY(judge_gradient(f, v, root, &j, &found, &err));
+  return compare(f, what, &found, &j, hash, error);
 }
 
-/* Compares the row with the gradients of all roots of the running backward that v depends on. Of a
- * root whose gradient the program gives, the labels are unknown, so that its word counts. */
+/* Compares the row with the gradient of v from each root of the running backward that depends on v.
+ * Leaves out a root whose gradient the program gives: what it shows of labels is unknown, so the
+ * program's row counts. */
 static cleave_status compare_gradient(api_fronts *f, const api_value *v, const cleave_sending *what,
                                       cleave_error *error) {
   for (const api_value *r = v->context->newest_value; r; r = r->older_value)
     if (r != v && r->module && r->last_pass == v->last_pass && r->root_weight != 0)
-      PASS(compare_gradient_from(f, v, r, what, error));
+      TRY_API(compare_gradient_from(f, v, r, what, error));
   return CLEAVE_OK;
 }
 
@@ -602,7 +618,7 @@ cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_s
                                                : compare_value(f, v, what, error);
 }
 
-/* ---- fronts that a row names ----------------------------------------------------------------- */
+/* ---- fronts that a row declares -------------------------------------------------------------- */
 
 static const cleave_named_tensor *find_front_weight(const cleave_declaration *d, const char *name) {
   for (size_t i = 0; i < d->n_front_weights; i++)
@@ -611,7 +627,8 @@ static const cleave_named_tensor *find_front_weight(const cleave_declaration *d,
   return NULL;
 }
 
-/* Appends why the layer of a parameter hides nothing. */
+/* Appends why the layer of parameter p of a declared front hides nothing; appends nothing if it
+ * does hide. */
 static clv_code add_reason_of_front(const joined *j, const cleave_declaration *d,
                                     const clv_param *p, clv_bytes *reason, clv_err *err) {
   CLV_AUTO(free_given) given_values g = {0};
@@ -658,7 +675,7 @@ static clv_code judge_front(const cleave_declaration *d, joined *j, verdict *ret
 
 cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
   CLV_AUTO(joined_done) joined j = {0};
-  char words[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT];
   verdict found;
   if (!d->front) return CLEAVE_OK;
   if (d->kind != CLEAVE_SENDING_LEAF)
@@ -671,8 +688,9 @@ cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
         "the front of the row for module '%.60s' shows %s behind %u hiding layer%s%s%.200s; "
         "the row says less",
         d->module ? d->module : "",
-        found.findings ? clv_findings_words(found.findings, words) : "MIXED", found.n_hiding,
-        CLV_S(found.n_hiding), j.reason.len ? ": " : "", j.reason.len ? j.reason.data : "");
+        found.findings ? clv_findings_words(found.findings, findings_text) : "MIXED",
+        found.n_hiding, CLV_S(found.n_hiding), j.reason.len ? ": " : "",
+        j.reason.len ? j.reason.data : "");
   if (!d->shows) d->shows = found.findings ? found.findings : CLEAVE_SHOWS_MIXED;
   if (!d->hiding_layers) d->hiding_layers = found.n_hiding;
   d->front = NULL;

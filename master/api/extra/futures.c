@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Futures of programs: waiting for the first of several, cancelling, callbacks, and results.
+ * Functions on futures that only programs use: waiting for the first of several futures,
+ * cancelling, callbacks, and some results.
  */
 #include <string.h>
 
@@ -17,7 +18,7 @@ static void release_awaited_futures(cleave_runtime *rt, const cleave_future *fut
 
 static cleave_status set_all_watched(cleave_runtime *rt, const cleave_future *futures, size_t n,
                                      cleave_error *error) {
-  bool any = false;
+  bool has_future = false;
   for (size_t i = 0; i < n; i++) {
     api_future *f;
     if (!futures[i].id) continue;
@@ -27,9 +28,9 @@ static cleave_status set_all_watched(cleave_runtime *rt, const cleave_future *fu
       return status;
     }
     api_future_set_watched(f, true);
-    any = true;
+    has_future = true;
   }
-  return any ? CLEAVE_OK : api_fail(error, CLV_INVALID, "no future to wait for");
+  return has_future ? CLEAVE_OK : api_fail(error, CLV_INVALID, "no future to wait for");
 }
 
 cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futures, size_t n,
@@ -38,7 +39,7 @@ cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futu
   char silence_text[200];
   NOT_NULL(runtime, futures, ret_index);
   LOCKED(runtime);
-  PASS(set_all_watched(runtime, futures, n, error));
+  TRY_API(set_all_watched(runtime, futures, n, error));
   bool in_time =
       api_futures_await_any(runtime, futures, n, api_deadline_ns(runtime, deadline_ms), &index);
   release_awaited_futures(runtime, futures, n);
@@ -54,7 +55,7 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
   api_future *f;
   NOT_NULL(runtime);
   LOCKED(runtime);
-  PASS(api_future_find(runtime, future, &f, error));
+  TRY_API(api_future_find(runtime, future, &f, error));
   api_future_abandon(runtime, f);
   api_future_release_use(runtime, f);
   api_wake(runtime);
@@ -66,9 +67,9 @@ cleave_status cleave_future_wait_for(cleave_runtime *runtime, cleave_future futu
   api_future *f;
   cleave_error why = {.status = CLEAVE_OK};
   NOT_NULL(runtime, ret_ready);
-  if (!wait_ms) PASS(cleave_future_poll(runtime, future, ret_ready, error));
+  if (!wait_ms) TRY_API(cleave_future_poll(runtime, future, ret_ready, error));
   LOCKED(runtime);
-  PASS(api_future_find(runtime, future, &f, error));
+  TRY_API(api_future_find(runtime, future, &f, error));
   uint64_t until = wait_ms ? api_deadline_ns(runtime, wait_ms) : api_now(runtime);
   cleave_status status = api_future_await(runtime, f, until, &why);
   bool is_ready = f->is_done, is_late = status == CLEAVE_DEADLINE && !is_ready;
@@ -85,60 +86,60 @@ cleave_status cleave_future_wait_for(cleave_runtime *runtime, cleave_future futu
 
 static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *ret_future,
                           cleave_error *ret_why) {
-  api_futures *all = rt->futures_state;
-  api_future *f = all->ready;
+  api_futures *futures = rt->futures_state;
+  api_future *f = futures->ready;
   if (!f) return false;
   api_callback *c = f->callbacks;
   *ret = *c;
   ret_future->id = f->id;
   *ret_why = f->outcome;
   f->callbacks = c->next;
-  c->next = all->free_callbacks;
-  all->free_callbacks = c;
+  c->next = futures->free_callbacks;
+  futures->free_callbacks = c;
   if (f->callbacks) return true;
   f->callbacks_end = &f->callbacks;
-  all->ready = f->next_ready;
-  if (!all->ready) all->ready_end = &all->ready;
+  futures->ready = f->next_ready;
+  if (!futures->ready) futures->ready_end = &futures->ready;
   api_future_drop_if_unused(rt, f);
   return true;
 }
 
-/* Calls the callbacks that are due, one at a time and without the lock. Returns true if there were
- * any. */
+/* Calls the callbacks that are due, one at a time and without the lock. Returns true if a callback
+ * was called. */
 static bool run_callbacks(cleave_runtime *rt) {
-  api_futures *all = rt->futures_state;
+  api_futures *futures = rt->futures_state;
   api_callback c;
   cleave_future future;
   cleave_error why;
-  bool any = false;
-  if (all->is_calling_back) return false;
-  all->is_calling_back = true;
-  all->callback_thread = pthread_self();
+  bool has_called = false;
+  if (futures->is_calling_back) return false;
+  futures->is_calling_back = true;
+  futures->callback_thread = pthread_self();
   while (take_callback(rt, &c, &future, &why)) {
-    any = true;
+    has_called = true;
     api_unlock(rt);
     c.function(c.user, future, &why);
     api_lock(rt);
   }
-  all->is_calling_back = false;
-  return any;
+  futures->is_calling_back = false;
+  return has_called;
 }
 
 static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_callback *call,
                                   cleave_error *error) {
-  api_futures *all = rt->futures_state;
-  api_callback *c = all->free_callbacks;
+  api_futures *futures = rt->futures_state;
+  api_callback *c = futures->free_callbacks;
   if (c)
-    all->free_callbacks = c->next;
+    futures->free_callbacks = c->next;
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
   *c = *call;
   c->next = NULL;
-  bool first = !f->callbacks;
+  bool is_first = !f->callbacks;
   *f->callbacks_end = c;
   f->callbacks_end = &c->next;
   if (!f->is_finished) api_future_set_watched(f, true);
-  if (!f->is_done || !first) return CLEAVE_OK;
+  if (!f->is_done || !is_first) return CLEAVE_OK;
   f->is_done = false; /* api_future_settle sets it again and queues the future */
   cleave_error why = f->outcome;
   api_future_settle(rt, f, &why);
@@ -154,8 +155,8 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
   if (!function) return api_fail(error, CLV_INVALID, "the argument function is NULL");
   LOCKED(runtime);
   runtime->futures_state->run_callbacks = run_callbacks;
-  PASS(api_futures_start_thread(runtime, error));
-  PASS(api_future_find(runtime, future, &f, error));
+  TRY_API(api_futures_start_thread(runtime, error));
+  TRY_API(api_future_find(runtime, future, &f, error));
   const api_callback call = {.function = function, .user = user};
   cleave_status status = add_callback(runtime, f, &call, error);
   api_future_release_use(runtime, f);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradients that a context holds, of parameters by name and of leaves: read, all at once as a
- * list, and written. Each waits for the backwards, steps and writes that were begun in the context
- * before it.
+ * Reads and writes the gradients of a context: the gradient of one parameter or leaf, or all
+ * gradients as a list. Each operation waits for the backwards, steps and writes that were begun in
+ * the context before it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 
 #include "master/api/extra/extra_int.h"
 
+/* Stages of an operation on gradients (api_future.stage). */
 enum { WAITS_FOR_EARLIER, REQUEST_SENT };
 
 /* The gradients of one module, requested or received. */
@@ -33,8 +34,8 @@ typedef struct all_gradients {
   uint32_t n_leaves;
 } all_gradients;
 
-/* True if earlier operations of the context have ended. If the context has failed, f ends with its
- * error. */
+/* True if the earlier operations of the context have ended, so that f may begin. If the context has
+ * failed, ends f with the error of the context. */
 static bool may_begin_operation(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   if (!c->has_failed) return !api_future_has_earlier(rt, f);
@@ -64,7 +65,7 @@ static void deadline_error(cleave_runtime *rt, const api_future *f, cleave_error
   if (m) api_set_error_node(ret, cleave_module_node(m), m->name);
 }
 
-/* ---- one ------------------------------------------------------------------------------------- */
+/* ---- the gradient of one parameter ----------------------------------------------------------- */
 
 static cleave_status fail_not_reached(const api_context *c, const cleave_module *m,
                                       const char *name, cleave_error *error) {
@@ -90,8 +91,8 @@ static cleave_status begin_one_gradient(cleave_runtime *rt, api_arguments *a, ap
   cleave_module *m = a->module;
   const char *name = a->name;
   api_context *c;
-  PASS(api_find_context(rt, a->context, &c, error));
-  PASS(check_requires_grad(m, name, NULL, error));
+  TRY_API(api_find_context(rt, a->context, &c, error));
+  TRY_API(check_requires_grad(m, name, NULL, error));
   set_context(f, c);
   f->module = m;
   snprintf(f->subject, sizeof f->subject, "%s", name);
@@ -111,7 +112,7 @@ static cleave_status take_one_gradient(api_future *f, cleave_error *error) {
     *error = f->request.failure;
     return error->status;
   }
-  PASS(api_state_check_item(f->module, f->subject, f->request.item_tensor, error));
+  TRY_API(api_state_check_item(f->module, f->subject, f->request.item_tensor, error));
   f->tensor = clv_steal(&f->request.item_tensor);
   return f->tensor ? CLEAVE_OK : fail_not_reached(f->context, f->module, f->subject, error);
 }
@@ -131,7 +132,7 @@ static void advance_one_gradient(cleave_runtime *rt, api_future *f) {
 static cleave_status find_leaf_gradient(cleave_runtime *rt, cleave_reference leaf, api_value **ret,
                                         cleave_error *error) {
   api_value *v;
-  PASS(api_find_value(rt, leaf, &v, error));
+  TRY_API(api_find_value(rt, leaf, &v, error));
   if (v->module || !v->needs_grad)
     return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
                     (unsigned long long)leaf.id);
@@ -152,13 +153,13 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
   {
     api_value *v;
     LOCKED(runtime);
-    PASS(find_leaf_gradient(runtime, leaf, &v, error));
+    TRY_API(find_leaf_gradient(runtime, leaf, &v, error));
     t = clv_tensor_ref(v->gradient);
   }
   return api_copy_tensor_out(t, ret_tensor, error);
 }
 
-/* Puts a gradient back that the program could not be given. */
+/* Puts a gradient back into its leaf, because copying it to the program has failed. */
 static void restore_leaf_gradient(cleave_runtime *rt, cleave_reference leaf, clv_tensor *t) {
   LOCKED(rt);
   api_value *v = api_id_table_get(&rt->values, leaf.id);
@@ -172,7 +173,7 @@ cleave_status cleave_leaf_gradient_take(cleave_runtime *runtime, cleave_referenc
   {
     api_value *v;
     LOCKED(runtime);
-    PASS(find_leaf_gradient(runtime, leaf, &v, error));
+    TRY_API(find_leaf_gradient(runtime, leaf, &v, error));
     t = clv_steal(&v->gradient);
   }
   cleave_status status = api_copy_tensor_out(t, ret_tensor, error);
@@ -180,13 +181,13 @@ cleave_status cleave_leaf_gradient_take(cleave_runtime *runtime, cleave_referenc
   return status;
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- all gradients --------------------------------------------------------------------------- */
 
 static cleave_status begin_all_gradients(cleave_runtime *rt, api_arguments *a, api_future *f,
                                          cleave_error *error) {
   all_gradients *g;
   api_context *c;
-  PASS(api_find_context(rt, a->context, &c, error));
+  TRY_API(api_find_context(rt, a->context, &c, error));
   TRY(clv_alloc(1, sizeof *g, &g, &err));
   f->work = g;
   set_context(f, c);
@@ -215,13 +216,13 @@ static cleave_status request_all_gradients(const cleave_runtime *rt, api_future 
                                            cleave_error *error) {
   const all_gradients *g = f->work;
   f->stage = REQUEST_SENT;
-  PASS(find_modules(rt, f, error));
+  TRY_API(find_modules(rt, f, error));
   for (uint32_t i = 0; i < g->n_parts; i++) {
     module_gradients *q = &g->parts[i];
     q->cap = q->module->n_learning;
     TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
     q->request = (api_state_request){.items = q->items, .count = q->cap, .may_have_fewer = true};
-    PASS(api_state_send_get(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
+    TRY_API(api_state_send_get(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
   }
   return CLEAVE_OK;
 }
@@ -231,16 +232,16 @@ static cleave_status request_all_gradients(const cleave_runtime *rt, api_future 
 static cleave_status check_module_gradients(const module_gradients *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;
-  bool good = !q->request.count || q->request.count == m->n_learning;
-  for (int i = 0; good && q->request.count && i < m->params->n; i++) {
+  bool is_valid = !q->request.count || q->request.count == m->n_learning;
+  for (int i = 0; is_valid && q->request.count && i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (!p->trainable || p->frozen) continue;
     const api_state_item *item = &q->items[n++];
     const clv_tensor *t = item->tensor;
-    good = t && strcmp(item->name, p->name) == 0 && t->dtype == p->dtype &&
-           clv_shape_equal(&t->shape, &p->shape);
+    is_valid = t && strcmp(item->name, p->name) == 0 && t->dtype == p->dtype &&
+               clv_shape_equal(&t->shape, &p->shape);
   }
-  if (good) return CLEAVE_OK;
+  if (is_valid) return CLEAVE_OK;
   api_fail(error, CLV_BAD_ANSWER, "worker '%s' sent other gradients than those of module '%s'",
            cleave_module_node(m), m->name);
   api_set_error_node(error, cleave_module_node(m), m->name);
@@ -249,7 +250,7 @@ static cleave_status check_module_gradients(const module_gradients *q, cleave_er
 
 static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->is_released; }
 
-/* Takes the gradients of the listed leaves, from the oldest. */
+/* Lists the gradients of the program's leaves, from the oldest leaf to the newest. */
 static cleave_status take_leaves(api_future *f, cleave_error *error) {
   all_gradients *g = f->work;
   uint32_t n = 0;
@@ -263,13 +264,13 @@ static cleave_status take_leaves(api_future *f, cleave_error *error) {
 
 static bool have_all_answers(const api_future *f) {
   const all_gradients *g = f->work;
-  bool over = true;
-  for (uint32_t i = 0; i < g->n_parts && over; i++) {
+  bool all_answered = true;
+  for (uint32_t i = 0; i < g->n_parts && all_answered; i++) {
     const api_state_request *r = &g->parts[i].request;
     if (r->has_failed) return true;
-    over = api_is_request_answered(r);
+    all_answered = api_is_request_answered(r);
   }
-  return over;
+  return all_answered;
 }
 
 static cleave_status take_all_gradients(api_future *f, cleave_error *error) {
@@ -279,7 +280,7 @@ static cleave_status take_all_gradients(api_future *f, cleave_error *error) {
     if (r->has_failed) *error = r->failure;
     if (r->has_failed) return error->status;
   }
-  for (uint32_t i = 0; i < g->n_parts; i++) PASS(check_module_gradients(&g->parts[i], error));
+  for (uint32_t i = 0; i < g->n_parts; i++) TRY_API(check_module_gradients(&g->parts[i], error));
   return take_leaves(f, error);
 }
 
@@ -312,7 +313,7 @@ static void advance_all_gradients(cleave_runtime *rt, api_future *f) {
   api_future_end_early(rt, f, &why);
 }
 
-/* ---- all, as the program has them ------------------------------------------------------------ */
+/* ---- all gradients, as the program gets them ------------------------------------------------- */
 
 static cleave_status put_module_gradients(const module_gradients *q, cleave_gradients *ret,
                                           cleave_error *error) {
@@ -323,7 +324,7 @@ static cleave_status put_module_gradients(const module_gradients *q, cleave_grad
     ret->n++;
     item->name = name;
     item->module = q->module;
-    PASS(api_copy_tensor_out(q->items[k].tensor, &item->tensor, error));
+    TRY_API(api_copy_tensor_out(q->items[k].tensor, &item->tensor, error));
   }
   return CLEAVE_OK;
 }
@@ -333,7 +334,7 @@ static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, clea
   for (uint32_t i = 0; i < g->n_leaves; i++) {
     cleave_gradient_item *item = &ret->items[ret->n++];
     item->leaf.id = g->leaves[i].id;
-    PASS(api_copy_tensor_out(g->leaves[i].tensor, &item->tensor, error));
+    TRY_API(api_copy_tensor_out(g->leaves[i].tensor, &item->tensor, error));
   }
   return CLEAVE_OK;
 }
@@ -366,13 +367,13 @@ void cleave_gradients_free(cleave_gradients *gradients) {
   *gradients = (cleave_gradients){0};
 }
 
-/* ---- written --------------------------------------------------------------------------------- */
+/* ---- writing a gradient ---------------------------------------------------------------------- */
 
 static cleave_status check_spec(const cleave_module *m, const char *name, const clv_tensor *t,
                                 cleave_error *error) {
   const clv_param *p;
   char want[160], got[160];
-  PASS(check_requires_grad(m, name, &p, error));
+  TRY_API(check_requires_grad(m, name, &p, error));
   if (t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape)) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, the gradient given %s %s",
                   name, m->name, clv_dtype_name(p->dtype),
@@ -397,8 +398,8 @@ static cleave_status begin_write(cleave_runtime *rt, api_arguments *a, api_futur
   cleave_module *m = a->module;
   const char *name = a->name;
   api_context *c;
-  PASS(api_find_context(rt, a->context, &c, error));
-  PASS(check_spec(m, name, a->tensor, error));
+  TRY_API(api_find_context(rt, a->context, &c, error));
+  TRY_API(check_spec(m, name, a->tensor, error));
   set_context(f, c);
   f->module = m;
   f->tensor = clv_tensor_ref(a->tensor);
@@ -410,7 +411,7 @@ static cleave_status send_write(api_future *f, cleave_error *error) {
   api_context *c = f->context;
   api_state_item item = {.tensor = f->tensor};
   f->stage = REQUEST_SENT;
-  PASS(check_write(c, f->module, f->subject, error));
+  TRY_API(check_write(c, f->module, f->subject, error));
   memcpy(item.name, f->subject, sizeof item.name);
   c->nodes_with_written_gradients |= NODE_BIT(f->module->node);
   return api_state_send_put(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
@@ -431,7 +432,7 @@ static void advance_write(cleave_runtime *rt, api_future *f) {
 
 /* ---- for programs ---------------------------------------------------------------------------- */
 
-static cleave_status place_result(const api_future *f, void *ret, cleave_error *error) {
+static cleave_status copy_place_result(const api_future *f, void *ret, cleave_error *error) {
   cleave_module *m = f->module;
   cleave_place *place = ret;
   (void)error;
@@ -450,7 +451,7 @@ static const api_operation one = {.name = "the gradient",
                                     .begin = begin_one_gradient,
                                     .advance = advance_one_gradient,
                                     .deadline_error = deadline_error,
-                                    .copy_result = place_result},
+                                    .copy_result = copy_place_result},
                            all = {.name = "the gradients",
                                   .begin = begin_all_gradients,
                                   .advance = advance_all_gradients,
@@ -521,7 +522,7 @@ cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context cont
                                     cleave_error *error) {
   NOT_NULL(runtime, module, name, tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(copy_gradient(runtime, module, tensor, &t, error));
+  TRY_API(copy_gradient(runtime, module, tensor, &t, error));
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
   return api_run_blocking(runtime, &write, &a, NULL, error);
@@ -533,7 +534,7 @@ cleave_status cleave_gradient_write_async(cleave_runtime *runtime, cleave_contex
                                           cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, module, name, tensor, ret_future);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(copy_gradient(runtime, module, tensor, &t, error));
+  TRY_API(copy_gradient(runtime, module, tensor, &t, error));
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
   return api_run_async(runtime, &write, &a, ret_future, error);

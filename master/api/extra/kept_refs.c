@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kept references, which outlive their context, for the program. The master's own node runs the
- * protocol (common/engine/reference/reference.h): this file sends it requests, and it answers like
- * any node.
+ * Kept references of the program, which outlive their context. The master's own node runs the
+ * protocol of references (common/engine/reference/reference.h). This file sends requests to that
+ * node, which answers like any other node.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Ends the wait of the reference's context for its owner. */
+/* Ends the wait of a context for the answer of the reference's owner. */
 static void end_owner_wait(cleave_runtime *rt, api_kept_ref *k) {
   api_context *c = k->awaiting_context;
   k->awaiting_context = NULL;
@@ -28,8 +28,8 @@ static void free_ref(cleave_runtime *rt, api_kept_ref *k) {
   free(k);
 }
 
-/* Frees the record of a reference without users. A value that this node owns keeps its record until
- * then, because may_send describes it by the record. */
+/* Frees the record of a reference if nothing uses it. If this process owns the value, the record
+ * stays until the value is freed, because may_send needs the record to describe the value. */
 static void free_ref_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   if (k->is_released && k->owner_has_none && !k->n_leaves && !k->n_waiters) free_ref(rt, k);
 }
@@ -65,8 +65,8 @@ static void release_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   clv_packet *p;
   clv_err err;
   if (!k->is_released || k->owner_has_none || k->n_leaves || k->n_waiters) return;
-  bool owned = k->owner == 0 && !k->has_failed;
-  k->owner_has_none = !owned; /* for an owned value, the node reports when it is freed */
+  bool is_owned = k->owner == 0 && !k->has_failed;
+  k->owner_has_none = !is_owned; /* for an owned value, the node reports when it is freed */
   if (clv_packet_new_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)send_to_own_node(rt, p);
   else
@@ -128,7 +128,7 @@ static cleave_status new_kept_ref(cleave_runtime *rt, const api_value *v, api_ke
   return CLEAVE_OK;
 }
 
-static const api_kept_ops keeper;
+static const api_kept_ops kept_ops;
 
 cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                           cleave_kept *ret_kept, cleave_error *error) {
@@ -137,13 +137,13 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   api_kept_ref *k = NULL;
   clv_packet *p;
   LOCKED(runtime);
-  PASS(api_find_value(runtime, reference, &v, error));
-  PASS(api_context_failure(v->context, error));
+  TRY_API(api_find_value(runtime, reference, &v, error));
+  TRY_API(api_context_failure(v->context, error));
   if (v->kept_ref)
     return api_fail(error, CLV_PRECONDITION, "reference %llu stands for kept reference %llu",
                     (unsigned long long)v->id, (unsigned long long)v->kept_ref->ids.ref_id);
-  runtime->kept_ops = &keeper;
-  PASS(new_kept_ref(runtime, v, &k, error));
+  runtime->kept_ops = &kept_ops;
+  TRY_API(new_kept_ref(runtime, v, &k, error));
   clv_err err;
   bool leaf = !v->module;
   if (clv_packet_new_ref_keep(runtime->pool, &k->ids,
@@ -161,7 +161,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
 }
 
 static void await_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
-  c->n_waiters++; /* the context stays meanwhile */
+  c->n_waiters++; /* so that the context is not freed during the wait */
   while (c->n_unconfirmed_kept && !c->has_failed && api_wait(rt, until_ns)) continue;
   c->n_waiters--;
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
@@ -189,27 +189,27 @@ static void stop_awaiting_owners(cleave_runtime *rt, api_context *c) {
   c->n_unconfirmed_kept = 0;
 }
 
-/* ---- what the end of a context spares -------------------------------------------------------- */
+/* ---- calls that outlive the end of their context --------------------------------------------- */
 
-/* True if a value may still be requested, and is not known to exist. */
+/* True if the kept value may still be needed, and its module may not have computed it yet. */
 static bool is_value_expected(const api_kept_ref *k) {
-  bool asked = !k->is_released || k->n_leaves || k->n_waiters;
-  return asked && k->module && !k->has_failed && !k->is_fetched;
+  bool is_needed = !k->is_released || k->n_leaves || k->n_waiters;
+  return is_needed && k->module && !k->has_failed && !k->is_fetched;
 }
 
 static bool mark_expected_values(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
-  bool any = false;
+  bool has_expected = false;
   for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     api_value *v = is_value_expected(k) ? api_id_table_get(&rt->values, k->value_id) : NULL;
     if (!v || v->context != c) continue;
-    v->is_retained = any = true;
+    v->is_retained = has_expected = true;
   }
-  return any;
+  return has_expected;
 }
 
-/* Marks the inputs of marked calls. One walk from the newest value suffices, because a call is
- * newer than its inputs. */
+/* Marks the inputs of all marked calls, and their inputs in turn. One walk from the newest value to
+ * the oldest suffices, because a call is newer than its inputs. */
 static void mark_inputs(api_context *c) {
   for (api_value *v = c->newest_value; v; v = v->older_value)
     for (uint32_t i = 0; v->is_retained && i < v->n_args; i++) {
@@ -222,7 +222,7 @@ static void mark_inputs(api_context *c) {
 static void send_needed_call_ids(cleave_runtime *rt, const api_context *c, uint32_t node,
                                  const uint64_t *ids, uint32_t n) {
   clv_packet *p;
-  clv_err ignored; /* then the node cancels these calls with the others */
+  clv_err ignored; /* after a failure the node cancels these calls like all others */
   if (n && clv_packet_new_spare(rt->pool, c->id, ids, n, &p, &ignored) == CLV_OK)
     (void)api_send(rt, node, p, NULL);
 }
@@ -268,10 +268,10 @@ cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_ha
   api_value *v;
   api_kept_ref *k;
   LOCKED(runtime);
-  PASS(find_ref(runtime, handle, &k, error));
-  PASS(failure_of(k, error));
-  PASS(api_find_context(runtime, context_handle, &c, error));
-  PASS(api_new_value(runtime, c, &v, error));
+  TRY_API(find_ref(runtime, handle, &k, error));
+  TRY_API(failure_of(k, error));
+  TRY_API(api_find_context(runtime, context_handle, &c, error));
+  TRY_API(api_new_value(runtime, c, &v, error));
   v->dtype = k->dtype;
   v->shape = k->shape;
   v->kept_ref = k;
@@ -285,7 +285,7 @@ static cleave_status deliver_failure(cleave_runtime *rt, const api_value *v, uin
                                      cleave_error *error) {
   clv_packet *p;
   const cleave_error *why = &v->kept_ref->failure;
-  PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  TRY_API(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   p->frame.has_failure = true;
   clv_frame_set_failure(&p->frame, (clv_code)why->status, why->text, why->place);
   return api_send(rt, node, p, error);
@@ -308,7 +308,8 @@ static cleave_status deliver_kept(cleave_runtime *rt, api_value *v, uint32_t nod
   return send_to_own_node(rt, p);
 }
 
-/* Private record of a fetch: completed fetches of the reference before it began. */
+/* Private record of a fetch. n_fetches_done_at_start: n_fetches_done of the reference when the
+ * fetch began. */
 typedef struct fetch_wait {
   api_kept_ref *kept;
   uint64_t n_fetches_done_at_start;
@@ -336,8 +337,8 @@ static cleave_status request_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_e
 static cleave_status begin_kept_fetch(cleave_runtime *rt, api_kept_ref *k, api_future *f,
                                       cleave_error *error) {
   fetch_wait *w;
-  PASS(failure_of(k, error));
-  PASS(request_fetch(rt, k, error));
+  TRY_API(failure_of(k, error));
+  TRY_API(request_fetch(rt, k, error));
   TRY(clv_alloc(1, sizeof *w, &w, &err));
   k->n_waiters++;
   f->op = &fetch_operation;
@@ -351,7 +352,7 @@ static cleave_status begin_kept_fetch(cleave_runtime *rt, api_kept_ref *k, api_f
 static cleave_status begin_fetch_operation(cleave_runtime *rt, api_arguments *a, api_future *f,
                                            cleave_error *error) {
   api_kept_ref *k;
-  PASS(find_ref(rt, a->kept, &k, error));
+  TRY_API(find_ref(rt, a->kept, &k, error));
   return begin_kept_fetch(rt, k, f, error);
 }
 
@@ -407,14 +408,14 @@ cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
   return api_run_async(runtime, &fetch_operation, &a, ret_future, error);
 }
 
-/* ---- asking, releasing ----------------------------------------------------------------------- */
+/* ---- queries and release --------------------------------------------------------------------- */
 
 cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
                                 cleave_place *ret_place, cleave_error *error) {
   NOT_NULL(runtime, ret_place);
   api_kept_ref *k;
   LOCKED(runtime);
-  PASS(find_ref(runtime, handle, &k, error));
+  TRY_API(find_ref(runtime, handle, &k, error));
   ret_place->node = runtime->peers[k->owner].name;
   ret_place->device = k->module ? k->module->device : "cpu";
   return CLEAVE_OK;
@@ -425,8 +426,8 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
   NOT_NULL(runtime, ret_confirmed);
   api_kept_ref *k;
   LOCKED(runtime);
-  PASS(find_ref(runtime, handle, &k, error));
-  PASS(failure_of(k, error));
+  TRY_API(find_ref(runtime, handle, &k, error));
+  TRY_API(failure_of(k, error));
   *ret_confirmed = k->is_confirmed;
   return CLEAVE_OK;
 }
@@ -436,13 +437,13 @@ cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
   NOT_NULL(runtime);
   api_kept_ref *k;
   LOCKED(runtime);
-  PASS(find_ref(runtime, handle, &k, error));
+  TRY_API(find_ref(runtime, handle, &k, error));
   k->is_released = true;
   release_if_unused(runtime, k);
   return CLEAVE_OK;
 }
 
-/* ---- what nodes say -------------------------------------------------------------------------- */
+/* ---- answers and failures of nodes ----------------------------------------------------------- */
 
 static void take_fetched_value(cleave_runtime *rt, api_kept_ref *k, const api_peer *owner,
                                const clv_packet *p) {
@@ -463,7 +464,7 @@ static void take_fetched_value(cleave_runtime *rt, api_kept_ref *k, const api_pe
   rt->needs_wake = true;
 }
 
-/* Handles the owner's answer to a KEEP: it keeps the value, or cannot. */
+/* Handles the owner's answer to a KEEP, which says that it keeps the value or why it cannot. */
 static void take_owner_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
   k->is_confirmed = !f->has_failure;
   if (f->has_failure && !k->has_failed) {
@@ -486,7 +487,7 @@ static void on_answer(cleave_runtime *rt, const clv_packet *p) {
   }
 }
 
-static const api_kept_ops keeper = {
+static const api_kept_ops kept_ops = {
     .release_leaf = release_leaf,
     .deliver = deliver_kept,
     .fetch = begin_kept_fetch,

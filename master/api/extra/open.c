@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening by a program: cleave_open and cleave_open_text read the policy of the host before they
- * connect, and give the runtime a gate (master/egress/program_gate.c), which the core asks before
- * the program's own may_send. cleave_declare and cleave_epoch pass on to the gate. Commands open
- * with cleave_open_config, because train.c gives them a gate of their own.
+ * Opens a runtime for a program. cleave_open and cleave_open_text read the policy of the host
+ * before they connect, and give the runtime a gate (master/egress/program_gate.c), which the core
+ * asks before the program's own may_send. cleave_declare and cleave_epoch call the gate. Commands
+ * open runtimes with cleave_open_config, because the trainer gives them another gate.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ typedef struct held_program {
   clv_notifier on_notice;
 } held_program;
 
-/* Ends the record with an exit code, and frees all. */
+/* Ends the egress record with an exit code, and frees p. */
 static void end_program(held_program *p, clv_exit_code code) {
   clv_err err;
   if (!p) return;
@@ -34,9 +34,10 @@ static void end_program(held_program *p, clv_exit_code code) {
   free(p);
 }
 
-/* ---- what workers send each other ------------------------------------------------------------ */
+/* ---- transfers between workers --------------------------------------------------------------- */
 
-static void note_hop(void *program, const char *worker, const char *peer, uint64_t bytes) {
+static void note_direct_transfer(void *program, const char *worker, const char *peer,
+                                 uint64_t bytes) {
   const held_program *p = program;
   if (*peer && bytes) clv_egress_note_direct_transfer(p->record, worker, peer, bytes);
 }
@@ -46,15 +47,16 @@ static bool is_present(cleave_runtime *rt, uint32_t node) {
   return !api_is_lost(&rt->peers[node]);
 }
 
-/* Asks the workers for the bytes that they have sent each other, past the gate, and adds them to
- * the record. */
-static void note_hops(void *program, cleave_runtime *rt) {
+/* Asks each worker for the bytes that it has sent to other workers, which the gate does not see,
+ * and adds them to the record. */
+static void note_direct_transfers(void *program, cleave_runtime *rt) {
   enum { ASK_MS = 500 };
   held_program *p = program;
   clv_err err;
-  if (!p->record || rt->n_peers < 3) return; /* the master and one worker */
+  if (!p->record || rt->n_peers < 3) return; /* fewer than two workers */
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if (is_present(rt, i) && cleave_ask_links(rt, i, ASK_MS, note_hop, p, &err) != CLV_OK)
+    if (is_present(rt, i) &&
+        cleave_ask_links(rt, i, ASK_MS, note_direct_transfer, p, &err) != CLV_OK)
       clv_notify(p->on_notice, "worker '%s' does not report the bytes that it sent others: %s",
                  cleave_node_name(rt, i), err.text);
 }
@@ -85,7 +87,7 @@ static clv_code check_policy(const clv_session_config *c, const cleave_options *
   return CLV_OK;
 }
 
-/* Copies the end of a path that is too long, which is more specific than its beginning. */
+/* Copies a path; if it is too long, only its end, which says more than its beginning. */
 static void copy_path_end(char *to, size_t size, const char *path) {
   size_t len = strlen(path);
   snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
@@ -143,10 +145,10 @@ static cleave_status judge(void *program, const api_value *v, const cleave_sendi
   return api_fronts_judge(((held_program *)program)->fronts, v, what, error);
 }
 
-/* ---- giving the gate ------------------------------------------------------------------------- */
+/* ---- the gate of a runtime ------------------------------------------------------------------- */
 
-/* Lets the core ask the gate. Programs that have no rows, on a host without a policy, are as fast
- * without. Caller holds the lock. */
+/* Makes the core ask the gate. A program without rows on a host without a policy needs no gate and
+ * is faster without, so this function is not called for it. Caller holds the lock. */
 static void switch_gate_on(cleave_runtime *rt) {
   rt->gate.check = clv_program_gate_check;
   rt->gate.charge = clv_program_gate_charge;
@@ -160,7 +162,7 @@ static void give_gate(cleave_runtime *rt, held_program *program) {
                         .owner = program,
                         .note_module = note_module,
                         .note_values = note_values,
-                        .before_close = note_hops,
+                        .before_close = note_direct_transfers,
                         .free_owner = end_closed_program};
   if (program->policy || program->record) switch_gate_on(rt);
 }
@@ -173,10 +175,10 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   CLV_AUTO(end_failed_program) held_program *program = NULL;
   cleave_runtime *rt;
-  PASS(api_read_config(path, text, &config, error));
+  TRY_API(api_read_config(path, text, &config, error));
   TRY(clv_alloc(1, sizeof *program, &program, &err));
-  PASS(begin_program(config, &o, program, error));
-  PASS(cleave_open_config(config, CLEAVE_BULK_LANES, &o, &rt, error));
+  TRY_API(begin_program(config, &o, program, error));
+  TRY_API(cleave_open_config(config, CLEAVE_BULK_LANES, &o, &rt, error));
   give_gate(rt, clv_steal(&program));
   rt->own_config = clv_steal(&config);
   *ret_runtime = rt;
@@ -198,7 +200,7 @@ cleave_status cleave_declare(cleave_runtime *runtime, const cleave_declaration *
   LOCKED(runtime);
   if (!runtime->gate.user)
     return api_fail(error, CLV_PRECONDITION, "a runtime of cleave_open declares what it sends");
-  PASS(api_fronts_fill_row(&d, error));
+  TRY_API(api_fronts_fill_row(&d, error));
   TRY(clv_program_gate_declare(runtime->gate.user, &d, &err));
   switch_gate_on(runtime);
   return CLEAVE_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers divided over several nodes: a division of their graph as modules, and its calls.
+ * Layers that are divided over several nodes: loads the parts of their graph as modules, and calls
+ * them.
  */
 #include <fnmatch.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@
 
 #include "master/api/extra/parallel_int.h"
 
-enum { MAX_NAME = 100 };
+enum { MAX_NAME_BYTES = 100 }; /* of the name of a chain */
 
 static void parallel_free(cleave_parallel *p) {
   if (!p) return;
@@ -79,8 +80,9 @@ static clv_code cut_weights(const cleave_parallel *p, const cleave_parallel_opti
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* Loads the module of part k. The module gets its part of the initial values, and keys from its own
- * name: with the key of the layer its node could draw the values of the other parts. */
+/* Loads the module of part k. The module gets its part of the initial values. Its keys derive from
+ * its own name, because with the key of the undivided layer its node could draw the initial values
+ * of the other parts. */
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
                                  uint32_t segment, uint32_t k, char *whole, cleave_error *error) {
   CLV_AUTO(free_part_weights) part_weights w = {0};
@@ -100,8 +102,8 @@ static cleave_status load_module(cleave_parallel *p, const cleave_parallel_optio
                              .n_weights = (size_t)w.params->n,
                              .frozen = w.frozen,
                              .n_frozen = w.n_frozen};
-  PASS(api_module_new(p->runtime, &m, s->is_sharded ? NULL : p->name, copy,
-                      &p->modules[p->n_modules], error));
+  TRY_API(api_module_new(p->runtime, &m, s->is_sharded ? NULL : p->name, copy,
+                         &p->modules[p->n_modules], error));
   p->n_modules++;
   return CLEAVE_OK;
 }
@@ -111,19 +113,20 @@ static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_opti
                                   cleave_error *error) {
   CLV_AUTO(clv_freep) char *block = NULL;
   const clv_divided_chain *d = p->division;
-  PASS(api_derive_keys(p->runtime, p->name, o->seed, p->undivided_graph, error));
+  TRY_API(api_derive_keys(p->runtime, p->name, o->seed, p->undivided_graph, error));
   TRY(clv_alloc(p->params->total_bytes, 1, &block, &err));
   clv_params_init(p->undivided_graph, p->params, block);
   TRY(clv_alloc((size_t)d->n_segments * d->n_parts, sizeof(cleave_module *), &p->modules, &err));
   for (uint32_t i = 0; i < d->n_segments; i++)
     for (uint32_t k = 0; k < n_modules_of(p, &d->segments[i]); k++)
-      PASS(load_module(p, o, i, k, block, error));
+      TRY_API(load_module(p, o, i, k, block, error));
   return CLEAVE_OK;
 }
 
 static cleave_status check_options(const cleave_parallel_options *o, cleave_error *error) {
-  if (!o->name || !o->name[0] || strlen(o->name) > MAX_NAME)
-    return api_fail(error, CLV_INVALID, "divided layers need a name of 1 to %d bytes", MAX_NAME);
+  if (!o->name || !o->name[0] || strlen(o->name) > MAX_NAME_BYTES)
+    return api_fail(error, CLV_INVALID, "divided layers need a name of 1 to %d bytes",
+                    MAX_NAME_BYTES);
   if (o->n_nodes < 2 || o->n_nodes > CLV_MAX_IN || !o->nodes)
     return api_fail(error, CLV_INVALID, "'%s' is divided over %zu nodes; 2 to %d are possible",
                     o->name, o->n_nodes, CLV_MAX_IN);
@@ -136,10 +139,11 @@ static cleave_status check_options(const cleave_parallel_options *o, cleave_erro
 static cleave_status check_frozen(const cleave_parallel *p, const cleave_parallel_options *o,
                                   cleave_error *error) {
   for (size_t k = 0; k < o->n_frozen; k++) {
-    bool any = false;
+    bool has_match = false;
     for (int i = 0; i < p->params->n; i++)
-      any |= p->params->list[i].trainable && !fnmatch(o->frozen[k], p->params->list[i].name, 0);
-    if (!any)
+      has_match |=
+          p->params->list[i].trainable && !fnmatch(o->frozen[k], p->params->list[i].name, 0);
+    if (!has_match)
       return api_fail(error, CLV_NOT_FOUND, "'%s' has no parameter '%s' to freeze", p->name,
                       o->frozen[k]);
   }
@@ -151,10 +155,12 @@ static cleave_status divide_layers(cleave_parallel *p, const cleave_parallel_opt
                                    cleave_error *error) {
   CLV_AUTO(clv_freep) clv_parallel *how = NULL;
   uint32_t n = (uint32_t)o->n_nodes;
-  bool any = false;
-  PASS(api_graph_from_layers(layers, input, o->first_layer, n, &how, &p->undivided_graph, error));
-  for (int i = 0; i < p->undivided_graph->n_nodes; i++) any |= how[i] != CLV_PARALLEL_NONE;
-  if (!any)
+  bool has_divided_layer = false;
+  TRY_API(
+      api_graph_from_layers(layers, input, o->first_layer, n, &how, &p->undivided_graph, error));
+  for (int i = 0; i < p->undivided_graph->n_nodes; i++)
+    has_divided_layer |= how[i] != CLV_PARALLEL_NONE;
+  if (!has_divided_layer)
     return api_fail(error, CLV_INVALID,
                     "'%s': no layer says `parallel: columns` or `parallel: rows`", p->name);
   TRY(clv_params_make(p->undivided_graph, &p->params, &err));
@@ -173,7 +179,7 @@ static cleave_status fill_parallel(cleave_parallel *p, const cleave_parallel_opt
                                    const char *layers, const cleave_input *input,
                                    cleave_error *error) {
   snprintf(p->name, sizeof p->name, "%s", o->name);
-  PASS(divide_layers(p, o, layers, input, error));
+  TRY_API(divide_layers(p, o, layers, input, error));
   return load_modules(p, o, error);
 }
 
@@ -183,7 +189,7 @@ cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_paralle
   NOT_NULL(runtime, options, layers, input, ret_parallel);
   COPY_OPTIONS_IN(cleave_parallel_options, o, options);
   cleave_parallel *p;
-  PASS(check_options(&o, error));
+  TRY_API(check_options(&o, error));
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   p->runtime = runtime;
   cleave_status status = fill_parallel(p, &o, layers, input, error);
@@ -199,23 +205,25 @@ cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_paralle
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
-/* Values between two segments: one, or one for each part. */
+/* Values between two segments: one value, or one value for each part. */
 typedef struct segment_values {
   cleave_context context;
   cleave_reference value[CLV_MAX_IN];
   uint32_t n;
 } segment_values;
 
-/* Calls the modules of a segment, from modules[0] on. f: the inputs, then the outputs. */
+/* Calls the modules of a segment, from modules[0] on. f: has the inputs, and receives the
+ * outputs. */
 static cleave_status call_segment(cleave_parallel *p, const clv_chain_segment *s,
                                   cleave_module **modules, segment_values *f, cleave_error *error) {
-  cleave_reference made[CLV_MAX_IN] = {0};
+  cleave_reference outputs[CLV_MAX_IN] = {0};
   uint32_t n = n_modules_of(p, s);
   const cleave_call_options o = {.size = sizeof o,
                                  .send_to = s->is_sharded ? cleave_module_node(modules[n]) : NULL};
   for (uint32_t k = 0; k < n; k++)
-    PASS(cleave_call_with(p->runtime, f->context, modules[k], f->value, f->n, &o, &made[k], error));
-  memcpy(f->value, made, sizeof made);
+    TRY_API(cleave_call_with(p->runtime, f->context, modules[k], f->value, f->n, &o, &outputs[k],
+                             error));
+  memcpy(f->value, outputs, sizeof outputs);
   f->n = n;
   return CLEAVE_OK;
 }
@@ -224,7 +232,7 @@ static cleave_status call_segment(cleave_parallel *p, const clv_chain_segment *s
 static cleave_status release_values(cleave_parallel *p, const segment_values *f,
                                     cleave_error *error) {
   for (uint32_t i = 0; i < f->n; i++)
-    PASS(cleave_reference_release(p->runtime, f->value[i], error));
+    TRY_API(cleave_reference_release(p->runtime, f->value[i], error));
   return CLEAVE_OK;
 }
 
@@ -238,13 +246,13 @@ cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context conte
                                    cleave_parallel *parallel, cleave_reference input,
                                    cleave_reference *ret_reference, cleave_error *error) {
   NOT_NULL(runtime, parallel, ret_reference);
-  PASS(api_parallel_check(runtime, parallel, error));
+  TRY_API(api_parallel_check(runtime, parallel, error));
   segment_values f = {.context = context, .value = {input}, .n = 1};
   cleave_module **at = parallel->modules;
   for (uint32_t i = 0; i < parallel->division->n_segments; i++) {
     segment_values before = f;
-    PASS(call_segment(parallel, &parallel->division->segments[i], at, &f, error));
-    if (i) PASS(release_values(parallel, &before, error));
+    TRY_API(call_segment(parallel, &parallel->division->segments[i], at, &f, error));
+    if (i) TRY_API(release_values(parallel, &before, error));
     at += f.n;
   }
   *ret_reference = f.value[0];
@@ -256,16 +264,17 @@ cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t in
 }
 
 static void describe_module(const cleave_parallel *p, const cleave_module *m, clv_bytes *out) {
-  char own[160], of[160];
+  char own_shape[160], whole_shape[160];
   size_t bytes = 0;
   for (int i = 0; i < m->params->n; i++) bytes += m->params->list[i].bytes;
   clv_bytes_printf(out, "%s at %s: %zu bytes", m->name, cleave_module_node(m), bytes);
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *q = &m->params->list[i], *whole = clv_params_find(p->params, q->name);
-    bool cut = !clv_shape_equal(&q->shape, &whole->shape);
-    clv_bytes_printf(out, "%s %s %s%s%s", i ? "," : ":", q->name,
-                     clv_shape_format(&q->shape, own, sizeof own), cut ? " of " : "",
-                     cut ? clv_shape_format(&whole->shape, of, sizeof of) : "");
+    bool is_cut = !clv_shape_equal(&q->shape, &whole->shape);
+    clv_bytes_printf(
+        out, "%s %s %s%s%s", i ? "," : ":", q->name,
+        clv_shape_format(&q->shape, own_shape, sizeof own_shape), is_cut ? " of " : "",
+        is_cut ? clv_shape_format(&whole->shape, whole_shape, sizeof whole_shape) : "");
   }
   clv_bytes_puts(out, "\n");
 }
@@ -287,7 +296,7 @@ cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *
                                       cleave_error *error) {
   if (!parallel) return CLEAVE_OK;
   NOT_NULL(runtime);
-  PASS(api_parallel_check(runtime, parallel, error));
+  TRY_API(api_parallel_check(runtime, parallel, error));
   detach_chain(parallel);
   release_chain(parallel);
   return CLEAVE_OK;

@@ -10,9 +10,8 @@
 /* A divided chain of layers. It has a module for each undivided segment of layers, and one for each
  * part of a divided segment. */
 struct cleave_parallel {
-  api_attachment
-      /* list link by which the runtime frees the object; must be the first member */
-      runtime_attachment;
+  /* list link by which the runtime frees the object; must be the first member */
+  api_attachment runtime_attachment;
   cleave_runtime *runtime;
   char name[CLEAVE_NAME + 1];
   clv_graph *undivided_graph; /* graph of the chain on one node */

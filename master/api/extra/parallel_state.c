@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of divided layers as that of the undivided ones: put together from the parts, and cut
- * into them.
+ * Reads and writes the state of divided layers in the form of the undivided layers: joins the
+ * tensors of the parts, and cuts tensors into parts.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/api/extra/parallel_int.h"
 
-/* Returns the parameter that an item of state is or belongs to ("0.weight.exp_avg"); NULL: none. */
+/* Returns the parameter of an item of state, which is the parameter itself or a moment of it, such
+ * as "0.weight.exp_avg"; NULL: the item has none. */
 static const clv_param *param_of(const clv_params *params, const char *item) {
   for (int i = 0; i < params->n; i++) {
     size_t len = strlen(params->list[i].name);
@@ -34,7 +35,7 @@ static uint32_t part_index_of(const cleave_parallel *p, uint32_t module) {
   return 0;
 }
 
-/* ---- together -------------------------------------------------------------------------------- */
+/* ---- joining parts --------------------------------------------------------------------------- */
 
 static cleave_named_tensor *find_item(cleave_state *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
@@ -42,45 +43,45 @@ static cleave_named_tensor *find_item(cleave_state *s, const char *name) {
   return NULL;
 }
 
-/* Adds an item with the shape of its whole parameter, or with its own shape if it belongs to none.
- * Takes the item's name. */
+/* Adds an item with the shape of its undivided parameter `of`, or with its own shape if `of` is
+ * NULL. Takes ownership of the item's name. */
 static cleave_status add_item(cleave_state *to, cleave_named_tensor *item, const clv_param *of,
                               cleave_named_tensor **ret, cleave_error *error) {
-  cleave_named_tensor *new = &to->items[to->n];
+  cleave_named_tensor *joined = &to->items[to->n];
   clv_shape shape = of ? of->shape : shape_of(&item->tensor);
   size_t bytes;
   TRY(clv_shape_bytes(&shape, (clv_dtype)item->tensor.dtype, &bytes, &err));
-  TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &new->tensor.data, &err));
-  new->tensor.dtype = item->tensor.dtype;
-  new->tensor.rank = shape.rank;
-  memcpy(new->tensor.shape, shape.dim, sizeof new->tensor.shape);
-  new->tensor.capacity = CLV_MAX(bytes, 1);
-  new->name = item->name;
+  TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &joined->tensor.data, &err));
+  joined->tensor.dtype = item->tensor.dtype;
+  joined->tensor.rank = shape.rank;
+  memcpy(joined->tensor.shape, shape.dim, sizeof joined->tensor.shape);
+  joined->tensor.capacity = CLV_MAX(bytes, 1);
+  joined->name = item->name;
   item->name = NULL;
   to->n++;
-  *ret = new;
+  *ret = joined;
   return CLEAVE_OK;
 }
 
 /* Copies an item of part k into the joined item. An item of no parameter, the step counter, is the
- * same in all parts. */
+ * same in joined parts. */
 static cleave_status join_item(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
                                cleave_state *to, cleave_error *error) {
   const clv_param *of = param_of(p->params, item->name);
-  cleave_named_tensor *all = find_item(to, item->name);
-  if (!all) PASS(add_item(to, item, of, &all, error));
-  clv_tensor_part part = {shape_of(&all->tensor), shape_of(&item->tensor), k,
+  cleave_named_tensor *joined = find_item(to, item->name);
+  if (!joined) TRY_API(add_item(to, item, of, &joined, error));
+  clv_tensor_part part = {shape_of(&joined->tensor), shape_of(&item->tensor), k,
                           clv_dtype_size((clv_dtype)item->tensor.dtype)};
-  clv_tensor_part_copy(&part, all->tensor.data, item->tensor.data, true);
+  clv_tensor_part_copy(&part, joined->tensor.data, item->tensor.data, true);
   return CLEAVE_OK;
 }
 
 static cleave_status join_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
                                  uint64_t deadline_ms, cleave_state *to, cleave_error *error) {
   CLV_AUTO(cleave_state_free) cleave_state state = {0};
-  PASS(cleave_state_read(p->runtime, p->modules[i], kind, deadline_ms, &state, error));
+  TRY_API(cleave_state_read(p->runtime, p->modules[i], kind, deadline_ms, &state, error));
   for (size_t k = 0; k < state.n; k++)
-    PASS(join_item(p, &state.items[k], part_index_of(p, i), to, error));
+    TRY_API(join_item(p, &state.items[k], part_index_of(p, i), to, error));
   return CLEAVE_OK;
 }
 
@@ -89,35 +90,35 @@ cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_paralle
                                          cleave_state *ret_state, cleave_error *error) {
   NOT_NULL(runtime, parallel, ret_state);
   CLV_AUTO(cleave_state_free) cleave_state state = {0};
-  size_t most = 0;
-  PASS(api_parallel_check(runtime, parallel, error));
+  size_t max_items = 0;
+  TRY_API(api_parallel_check(runtime, parallel, error));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
-    most += cleave_state_count(parallel->modules[i], kind);
-  TRY(clv_alloc(most, sizeof *state.items, &state.items, &err));
+    max_items += cleave_state_count(parallel->modules[i], kind);
+  TRY(clv_alloc(max_items, sizeof *state.items, &state.items, &err));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
-    PASS(join_module(parallel, i, kind, deadline_ms, &state, error));
+    TRY_API(join_module(parallel, i, kind, deadline_ms, &state, error));
   *ret_state = state;
   state = (cleave_state){0};
   return CLEAVE_OK;
 }
 
-/* ---- apart ----------------------------------------------------------------------------------- */
+/* ---- cutting into parts ---------------------------------------------------------------------- */
 
 static cleave_status check_item(const cleave_parallel *p, const cleave_named_tensor *item,
                                 cleave_state_kind kind, cleave_error *error) {
-  bool counter = kind == CLEAVE_STATE_OPTIMIZER && item->name && strcmp(item->name, "step") == 0;
+  bool is_counter = kind == CLEAVE_STATE_OPTIMIZER && item->name && strcmp(item->name, "step") == 0;
   const clv_param *of = item->name ? param_of(p->params, item->name) : NULL;
   char want[160], got[160];
   clv_shape shape;
-  if (!of && !counter)
+  if (!of && !is_counter)
     return api_fail(error, CLV_NOT_FOUND, "'%s' has no state '%s'", p->name,
                     item->name ? item->name : "(NULL)");
-  PASS(api_copy_shape_in(item->tensor.rank, item->tensor.shape, &shape, error));
+  TRY_API(api_copy_shape_in(item->tensor.rank, item->tensor.shape, &shape, error));
   if (item->tensor.dtype != CLEAVE_F32 && item->tensor.dtype != CLEAVE_I64)
     return api_fail(error, CLV_INVALID, "'%s' of '%s' is of no dtype", item->name, p->name);
   if (!item->tensor.data && cleave_tensor_count(&item->tensor))
     return api_fail(error, CLV_INVALID, "'%s' of '%s' has no data", item->name, p->name);
-  if (counter || clv_shape_equal(&shape, &of->shape)) return CLEAVE_OK;
+  if (is_counter || clv_shape_equal(&shape, &of->shape)) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "'%s' of '%s' is %s, not %s", item->name, p->name,
                   clv_shape_format(&of->shape, want, sizeof want),
                   clv_shape_format(&shape, got, sizeof got));
@@ -136,18 +137,18 @@ static void free_cut_items(cut_items *c) {
 
 static clv_code cut_item(const cleave_named_tensor *item, const clv_shape *own, uint32_t k,
                          cut_items *to, clv_err *err) {
-  cleave_named_tensor *new = &to->list[to->n];
+  cleave_named_tensor *cut = &to->list[to->n];
   clv_dtype dtype = (clv_dtype)item->tensor.dtype;
   size_t bytes;
   CLV_TRY(clv_shape_bytes(own, dtype, &bytes, err));
-  CLV_TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &new->tensor.data, err));
+  CLV_TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &cut->tensor.data, err));
   to->n++;
-  new->name = item->name;
-  new->tensor.dtype = item->tensor.dtype;
-  new->tensor.rank = own->rank;
-  memcpy(new->tensor.shape, own->dim, sizeof new->tensor.shape);
+  cut->name = item->name;
+  cut->tensor.dtype = item->tensor.dtype;
+  cut->tensor.rank = own->rank;
+  memcpy(cut->tensor.shape, own->dim, sizeof cut->tensor.shape);
   clv_tensor_part part = {shape_of(&item->tensor), *own, k, clv_dtype_size(dtype)};
-  clv_tensor_part_copy(&part, item->tensor.data, new->tensor.data, false);
+  clv_tensor_part_copy(&part, item->tensor.data, cut->tensor.data, false);
   return CLV_OK;
 }
 
@@ -160,10 +161,11 @@ static cleave_status write_module(cleave_parallel *p, uint32_t i, cleave_state_k
   TRY(clv_alloc(n, sizeof *cut.list, &cut.list, &err));
   for (size_t j = 0; j < n; j++) {
     const clv_param *of = param_of(p->params, items[j].name);
-    const clv_param *own = of ? clv_params_find(m->params, of->name) : NULL;
+    const clv_param *own_param = of ? clv_params_find(m->params, of->name) : NULL;
     clv_shape whole = shape_of(&items[j].tensor);
-    if (of && !own) continue;
-    TRY(cut_item(&items[j], own ? &own->shape : &whole, part_index_of(p, i), &cut, &err));
+    if (of && !own_param) continue;
+    TRY(cut_item(&items[j], own_param ? &own_param->shape : &whole, part_index_of(p, i), &cut,
+                 &err));
   }
   return cleave_state_write(p->runtime, m, kind, cut.list, cut.n, deadline_ms, error);
 }
@@ -173,9 +175,9 @@ cleave_status cleave_parallel_state_write(cleave_runtime *runtime, cleave_parall
                                           size_t n, uint64_t deadline_ms, cleave_error *error) {
   NOT_NULL(runtime, parallel);
   if (n) NOT_NULL(items);
-  PASS(api_parallel_check(runtime, parallel, error));
-  for (size_t i = 0; i < n; i++) PASS(check_item(parallel, &items[i], kind, error));
+  TRY_API(api_parallel_check(runtime, parallel, error));
+  for (size_t i = 0; i < n; i++) TRY_API(check_item(parallel, &items[i], kind, error));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
-    PASS(write_module(parallel, i, kind, items, n, deadline_ms, error));
+    TRY_API(write_module(parallel, i, kind, items, n, deadline_ms, error));
   return CLEAVE_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Workers that were lost and come back, and the modules that went with them. Contexts that used an
- * earlier incarnation of a worker have failed, and nothing of them is said to it any more; all
- * others do not notice.
+ * Reconnects workers that were lost (cleave_worker_rejoin), and loads the modules again that were
+ * lost with them (cleave_module_reload). Contexts that used an earlier incarnation of a worker have
+ * failed, and nothing of theirs is sent to the worker any more. Other contexts are not affected.
  */
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "master/api/extra/extra_int.h"
 
-/* ---- a worker -------------------------------------------------------------------------------- */
+/* ---- reconnecting a worker ------------------------------------------------------------------- */
 
 static cleave_status find_lost_peer(cleave_runtime *rt, const char *worker, api_peer **ret,
                                     cleave_error *error) {
@@ -41,8 +41,8 @@ static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uin
   return api_await_decision(rt, until, error);
 }
 
-/* Begins to rejoin a worker. Until end_attempt only this thread uses its link and its channel.
- * *ret_old, *ret_channel: the old ones, to be closed. */
+/* Begins to rejoin a worker. Until end_attempt only this thread uses the worker's link and channel.
+ * *ret_old, *ret_channel: receive the old link and channel, which the caller closes. */
 static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
                           clv_rpc_channel **ret_channel) {
   cleave_runtime *rt = p->runtime;
@@ -102,9 +102,10 @@ static cleave_status admit_worker(api_peer *p, cleave_error *error) {
  * worker may answer later. */
 static cleave_status add_worker_to_error(const api_peer *p, cleave_status status,
                                          cleave_error *error) {
-  bool silent = status == CLEAVE_DEADLINE || status == CLEAVE_ABORTED || status == CLEAVE_EXISTS ||
-                status == CLEAVE_NOT_FOUND || status == CLEAVE_CANCELLED;
-  if (silent) status = CLEAVE_UNAVAILABLE;
+  bool means_silence = status == CLEAVE_DEADLINE || status == CLEAVE_ABORTED ||
+                       status == CLEAVE_EXISTS || status == CLEAVE_NOT_FOUND ||
+                       status == CLEAVE_CANCELLED;
+  if (means_silence) status = CLEAVE_UNAVAILABLE;
   if (error) error->status = status;
   api_set_error_node(error, p->name, "rejoin");
   return status;
@@ -116,7 +117,7 @@ static cleave_status connect_again(api_peer *p, clv_link *old, clv_rpc_channel *
   if (old) clv_link_close(old);
   clv_link_unref(old);
   clv_rpc_channel_free(channel);
-  PASS(api_connect_worker(p, error));
+  TRY_API(api_connect_worker(p, error));
   return api_open_link(p, error);
 }
 
@@ -130,9 +131,9 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   clv_rpc_channel *channel;
   CLV_AUTO(api_interruptible_end) api_interruptible waits;
   api_interruptible_begin(runtime, &waits);
-  PASS(find_lost_peer(runtime, worker, &p, error));
-  PASS(wait_until_quiet(runtime, p, until, error));
-  PASS(find_lost_peer(runtime, worker, &p, error)); /* another thread may have begun first */
+  TRY_API(find_lost_peer(runtime, worker, &p, error));
+  TRY_API(wait_until_quiet(runtime, p, until, error));
+  TRY_API(find_lost_peer(runtime, worker, &p, error)); /* another thread may have begun first */
   begin_attempt(p, api_time_of_deadline(runtime, until), &old, &channel);
   api_unlock(runtime);
   cleave_status status = connect_again(p, old, channel, error);
@@ -149,7 +150,7 @@ cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_er
   return find_lost_peer(rt, worker, &p, error);
 }
 
-/* ---- its modules ----------------------------------------------------------------------------- */
+/* ---- reloading its modules ------------------------------------------------------------------- */
 
 /* State with which a module is loaded again. */
 typedef struct module_state {
@@ -172,7 +173,7 @@ static cleave_status copy_module_state(const cleave_module *m, const cleave_stat
                       cleave_state_count(m, state_kinds[k]));
     if (!n) continue;
     ret->n[k] = (uint32_t)n;
-    PASS(api_copy_state_items(m, state_kinds[k], from[k]->items, n, &ret->items[k], error));
+    TRY_API(api_copy_state_items(m, state_kinds[k], from[k]->items, n, &ret->items[k], error));
   }
   if (ret->n[0] || !m->has_given_weights) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID,
@@ -182,10 +183,10 @@ static cleave_status copy_module_state(const cleave_module *m, const cleave_stat
 
 /* Checks that the owners of a module's ties are loaded. A tied module is loaded after its owner. */
 static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
-  cleave_error gone;
+  cleave_error ignored;
   for (int i = 0; i < m->params->n_ties; i++) {
     const cleave_module *of = m->tie_owners[i];
-    if (of && of->state == MODULE_PLACED && api_check_module_present(of, &gone) != CLEAVE_OK)
+    if (of && of->state == MODULE_PLACED && api_check_module_present(of, &ignored) != CLEAVE_OK)
       return api_fail(error, CLV_PRECONDITION,
                       "module '%s' has a weight of module '%s', which was lost as well: reload "
                       "'%s' first",
@@ -195,11 +196,11 @@ static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
 }
 
 static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
-  cleave_error gone;
+  cleave_error ignored;
   if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
-  PASS(api_check_node_present(m->runtime, m->node, error));
-  PASS(check_owners(m, error));
-  if (m->state == MODULE_PLACED && api_check_module_present(m, &gone) != CLEAVE_OK)
+  TRY_API(api_check_node_present(m->runtime, m->node, error));
+  TRY_API(check_owners(m, error));
+  if (m->state == MODULE_PLACED && api_check_module_present(m, &ignored) != CLEAVE_OK)
     return CLEAVE_OK;
   return api_fail(error, CLV_PRECONDITION,
                   "module '%s' was not lost; its state is written by cleave_state_write", m->name);
@@ -219,12 +220,13 @@ static cleave_status send_module_state(cleave_module *m, const module_state *c, 
                                        cleave_error *error) {
   for (int k = 0; k < 2; k++)
     if (c->n[k])
-      PASS(api_state_put(m, (clv_state_kind)state_kinds[k], 0, c->items[k], c->n[k], until, error));
+      TRY_API(
+          api_state_put(m, (clv_state_kind)state_kinds[k], 0, c->items[k], c->n[k], until, error));
   return CLEAVE_OK;
 }
 
-/* Loads the lost module again with its state. Until the node has all of it, the module counts as
- * lost. */
+/* Loads the lost module again with its state. Until the node has the complete state, the module
+ * counts as lost. */
 static cleave_status reload_module(cleave_module *m, const module_state *c, uint64_t deadline_ms,
                                    cleave_error *error) {
   cleave_runtime *rt = m->runtime;
@@ -234,7 +236,7 @@ static cleave_status reload_module(cleave_module *m, const module_state *c, uint
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   p->n_loading++;
   cleave_status status = api_module_load_at_node(m, until, error);
-  bool there =
+  bool may_be_there =
       /* after a missed deadline the module may be at the node */
       status == CLEAVE_OK || status == CLEAVE_DEADLINE;
   if (status == CLEAVE_OK) status = send_module_state(m, c, until, error);
@@ -243,7 +245,7 @@ static cleave_status reload_module(cleave_module *m, const module_state *c, uint
   m->weights_version++;
   if (status == CLEAVE_OK) m->n_rejoins = n_rejoins;
   if (status == CLEAVE_OK) m->needs_reload = m->resets_moments = false;
-  if (status != CLEAVE_OK && there) send_unload(m);
+  if (status != CLEAVE_OK && may_be_there) send_unload(m);
   api_module_record_attempt(m, status);
   p->has_module |= status == CLEAVE_OK;
   api_module_unload_if_unused(m);
@@ -251,16 +253,15 @@ static cleave_status reload_module(cleave_module *m, const module_state *c, uint
   return status;
 }
 
-/* Loads the modules that take outputs out of the module's joined value again. They have no
- * state. */
+/* Loads the output modules of the module again (outputs.c). They have no state. */
 static cleave_status reload_outputs(const cleave_module *m, uint64_t deadline_ms,
                                     cleave_error *error) {
-  cleave_error gone;
-  const module_state none = {0};
+  cleave_error ignored;
+  const module_state no_state = {0};
   for (uint32_t i = 0; m->n_outputs > 1 && i < m->n_outputs; i++)
     if (m->outputs[i]->state == MODULE_PLACED &&
-        api_check_module_present(m->outputs[i], &gone) != CLEAVE_OK)
-      PASS(reload_module(m->outputs[i], &none, deadline_ms, error));
+        api_check_module_present(m->outputs[i], &ignored) != CLEAVE_OK)
+      TRY_API(reload_module(m->outputs[i], &no_state, deadline_ms, error));
   return CLEAVE_OK;
 }
 
@@ -292,10 +293,10 @@ cleave_status api_reload_new(cleave_runtime *rt, cleave_module *m, const cleave_
 cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t deadline_ms,
                              cleave_error *error) {
   LOCKED(rt);
-  PASS(api_check_no_pending_backward(rt, error));
-  PASS(api_await_decision(rt, api_deadline_ns(rt, deadline_ms), error));
-  PASS(check_lost(r->module, error));
-  PASS(reload_outputs(r->module, deadline_ms, error));
+  TRY_API(api_check_no_pending_backward(rt, error));
+  TRY_API(api_await_decision(rt, api_deadline_ns(rt, deadline_ms), error));
+  TRY_API(check_lost(r->module, error));
+  TRY_API(reload_outputs(r->module, deadline_ms, error));
   return reload_module(r->module, &r->state, deadline_ms, error);
 }
 
@@ -304,7 +305,7 @@ cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *modul
                                    uint64_t deadline_ms, cleave_error *error) {
   NOT_NULL(runtime, module);
   api_reload *r;
-  PASS(api_reload_new(runtime, module, weights, optimizer, &r, error));
+  TRY_API(api_reload_new(runtime, module, weights, optimizer, &r, error));
   cleave_status status = api_reload_run(runtime, r, deadline_ms, error);
   api_reload_free(r);
   return status;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a module has, for those who ask, and its state in safetensors files of this process.
+ * Describes the parameters of a module (cleave_parameter_info), and saves and loads its state in
+ * safetensors files on this machine.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +14,8 @@
 
 size_t cleave_parameter_count(const cleave_module *m) { return m ? (size_t)m->params->n : 0; }
 
-/* Fills in the optimiser and the group of a parameter, if it is in one. The module's own group
- * numbers begin with 0 for unstepped parameters, so they are converted. */
+/* Fills in the optimiser and the group of a parameter, if it is in a group. Converts the module's
+ * own group number, in which 0 may be the unstepped group, to that of the optimiser. */
 static void fill_group(const cleave_module *m, size_t index, cleave_parameter *ret) {
   uint8_t number = m->optimizer ? m->group_of_param[index] : 0;
   if (!number) return;
@@ -48,7 +49,7 @@ cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
   return CLEAVE_OK;
 }
 
-/* ---- to a file ------------------------------------------------------------------------------- */
+/* ---- saving state in a file ------------------------------------------------------------------ */
 
 static cleave_status check_arguments(const cleave_runtime *rt, const cleave_module *m,
                                      cleave_state_kind kind, cleave_error *error) {
@@ -58,7 +59,7 @@ static cleave_status check_arguments(const cleave_runtime *rt, const cleave_modu
   return CLEAVE_OK;
 }
 
-/* Fails with *why, whose text names the file, and adds the module's name. */
+/* Returns the error *why, whose text names the file, with the module's name put before it. */
 static cleave_status fail_with_module(const cleave_module *m, clv_err *why, cleave_error *error) {
   clv_err_prefix(why, "module '%s'", m->name);
   api_convert_error(error, why);
@@ -75,7 +76,7 @@ static cleave_status write_state(const cleave_module *m, const char *path, const
     const cleave_tensor *t = &s->items[i].tensor;
     list[i] = (clv_weights_tensor){
         .name = s->items[i].name, .dtype = (clv_dtype)t->dtype, .data = t->data};
-    PASS(api_copy_shape_in(t->rank, t->shape, &list[i].shape, error));
+    TRY_API(api_copy_shape_in(t->rank, t->shape, &list[i].shape, error));
   }
   if (clv_weights_write_file(path, list, s->n, NULL, 0, NULL, NULL, &why) == CLV_OK)
     return CLEAVE_OK;
@@ -87,16 +88,17 @@ cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
                                 cleave_error *error) {
   NOT_NULL(runtime, module, path);
   cleave_state state = {0};
-  PASS(check_arguments(runtime, module, kind, error));
-  PASS(cleave_state_read(runtime, module, kind, deadline_ms, &state, error));
+  TRY_API(check_arguments(runtime, module, kind, error));
+  TRY_API(cleave_state_read(runtime, module, kind, deadline_ms, &state, error));
   cleave_status status = write_state(module, path, &state, error);
   cleave_state_free(&state);
   return status;
 }
 
-/* ---- from a file ----------------------------------------------------------------------------- */
+/* ---- loading state from a file --------------------------------------------------------------- */
 
-/* Fills in an item from its entry in the file. Only a count may be missing; it is 0 then. */
+/* Fills in an item from its entry in the file. e NULL: the file has no entry, which is allowed only
+ * for num_batches_tracked; the item is then 0. */
 static void put_item(const clv_weights_want *w, const clv_weights_entry *e,
                      cleave_named_tensor *ret) {
   static const int64_t zero;
@@ -107,15 +109,15 @@ static void put_item(const clv_weights_want *w, const clv_weights_entry *e,
   memcpy(ret->tensor.shape, w->shape.dim, sizeof ret->tensor.shape);
 }
 
-/* Removes from the list, if the module has an artifact, the frozen parameters that the file lacks,
+/* If the module has an artifact, removes from the list the frozen parameters that the file lacks,
  * because the worker has them in the artifact. */
 static void drop_artifact_items(const cleave_module *m, const clv_weights_file *f,
                                 cleave_state_list *l) {
   size_t n = 0;
   for (size_t i = 0; i < l->n; i++) {
     const clv_param *p = clv_params_find(m->params, l->items[i].name);
-    bool there = m->artifact && p && p->frozen && !clv_weights_find_entry(f, p->name);
-    if (!there) l->items[n++] = l->items[i];
+    bool is_in_artifact = m->artifact && p && p->frozen && !clv_weights_find_entry(f, p->name);
+    if (!is_in_artifact) l->items[n++] = l->items[i];
   }
   l->n = n;
 }
@@ -146,11 +148,11 @@ cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
   CLV_AUTO(cleave_state_list_done) cleave_state_list l = {0};
   CLV_AUTO(clv_freep) cleave_named_tensor *items = NULL;
   clv_err why;
-  PASS(check_arguments(runtime, module, kind, error));
+  TRY_API(check_arguments(runtime, module, kind, error));
   if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return fail_with_module(module, &why, error);
-  PASS(cleave_state_list_of(module, kind, &l, error));
+  TRY_API(cleave_state_list_of(module, kind, &l, error));
   drop_artifact_items(module, f, &l);
   TRY(clv_alloc(l.n, sizeof *items, &items, &err));
-  PASS(match_file(module, f, &l, items, error));
+  TRY_API(match_file(module, f, &l, items, error));
   return cleave_state_write(runtime, module, kind, items, l.n, deadline_ms, error);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps of programs that step parameters of their own with the same decision: their share of the
- * norm and of the vote goes in, the factor of clipping comes out.
+ * Steps for programs that also step parameters of their own with the same decision. The program
+ * gives the sum of squares of its gradients, and gets the decision and the factor of clipping.
  */
 #include "master/api/extra/extra_int.h"
 
@@ -37,8 +37,8 @@ cleave_status cleave_step_with(cleave_runtime *runtime, cleave_optimizer *optimi
                                cleave_step_decision *ret, cleave_error *error) {
   NOT_NULL(runtime, optimizer);
   COPY_OPTIONS_IN(cleave_step_options, o, options);
-  PASS(check_options(&o, error));
-  PASS(check_result(ret, error));
+  TRY_API(check_options(&o, error));
+  TRY_API(check_result(ret, error));
   api_arguments a = {
       .deadline_ms = o.deadline_ms, .context = context, .optimizer = optimizer, .step_options = &o};
   return api_run_blocking(runtime, &step_operation, &a, ret, error);
@@ -49,7 +49,7 @@ cleave_status cleave_step_with_async(cleave_runtime *runtime, cleave_optimizer *
                                      cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, optimizer, ret_future);
   COPY_OPTIONS_IN(cleave_step_options, o, options);
-  PASS(check_options(&o, error));
+  TRY_API(check_options(&o, error));
   api_arguments a = {
       .deadline_ms = o.deadline_ms, .context = context, .optimizer = optimizer, .step_options = &o};
   return api_run_async(runtime, &step_operation, &a, ret_future, error);
@@ -58,6 +58,6 @@ cleave_status cleave_step_with_async(cleave_runtime *runtime, cleave_optimizer *
 cleave_status cleave_future_step_decision(cleave_runtime *runtime, cleave_future future,
                                           cleave_step_decision *ret, cleave_error *error) {
   NOT_NULL(runtime, ret);
-  PASS(check_result(ret, error));
+  TRY_API(check_result(ret, error));
   return api_future_take_result(runtime, future, "decision on a step", copy_decision, ret, error);
 }

@@ -109,11 +109,11 @@ static void slow_link_is_named_with_rate_and_round_trip(void **state) {
                                   .round_trip_s = 0.082,
                                   .waiting_share = 0.71,
                                   .awaits_per_s = 2,
-                                  .receiving = 0.6,
-                                  .sending = 0.05,
+                                  .receiving_share = 0.6,
+                                  .sending_share = 0.05,
                                   .link_in_per_s = 1.5e6};
   assert_diagnosis(&first, "waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip");
-  links[0][0].sending = 0.3;
+  links[0][0].sending_share = 0.3;
   links[0][0].link_out_per_s = 125e6;
   assert_diagnosis(
       &first, "waiting for the master 71 %: link 12 Mbit/s in, 1.0 Gbit/s out, 82 ms round trip");
@@ -287,7 +287,7 @@ static void impossible_numbers_do_not_break_the_report(void **state) {
   for (size_t i = 0; i < CLV_COUNT(odd); i++) {
     set_shares(&first, odd[i], odd[i], odd[i]);
     links[0][0].waiting_share = links[0][0].round_trip_s = links[0][0].awaits_per_s = odd[i];
-    links[0][0].receiving = links[0][0].link_in_per_s = odd[i];
+    links[0][0].receiving_share = links[0][0].link_in_per_s = odd[i];
     first.age_s = odd[i];
     workers[0].uptime_s = workers[0].interval_s = odd[i];
     clv_status_text(&view, 80, &got);

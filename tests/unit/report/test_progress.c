@@ -66,7 +66,7 @@ static void evaluation_line_has_step_and_epoch(void **state) {
   clv_err err = {0};
   const clv_report_options o = {.run_dir = ".", .steps_per_line = 2};
   const clv_evaluation e = {
-      .what = "validation", .step = 20, .epoch = 1, .samples = 4, .loss = 0.5, .accuracy = -1};
+      .dataset = "validation", .step = 20, .epoch = 1, .samples = 4, .loss = 0.5, .accuracy = -1};
   (void)state;
   assert_ok(clv_reporter_open(&o, &r, &err), &err);
   assert_ok(clv_reporter_evaluation(r, &e, &err), &err);

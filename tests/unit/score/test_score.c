@@ -26,7 +26,8 @@ static void three_class_scores_match_hand_computation(void **state) {
   static const float x[] = {2, 1, 0, 0, 3, 1, 0, 1, 0, 0, 0, 5, 1, 0, 0, 9, 0, 0};
   static const int64_t y[] = {0, 1, 0, 2, 2, -100};
   static const uint64_t confusion[] = {1, 1, 0, 0, 1, 0, 1, 0, 1};
-  clv_score_options o = {.wanted = ALL, .classes = 3, .has_ignored = true, .ignored_label = -100};
+  clv_score_options o = {
+      .score_bits = ALL, .n_classes = 3, .has_ignored = true, .ignored_label = -100};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
@@ -35,8 +36,8 @@ static void three_class_scores_match_hand_computation(void **state) {
     assert_ok(clv_score_add(s, 0, x, y, 2, &err), &err);
     assert_ok(clv_score_add(s, 0, x + 6, y + 2, 4, &err), &err);
     CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
-    assert_int_equal(r.places, 5);
-    assert_int_equal(r.classes[0].labels, 2);
+    assert_int_equal(r.n_positions, 5);
+    assert_int_equal(r.classes[0].n_labels, 2);
     NEAR(r.values[CLV_VALUE_ACCURACY], 0.6);
     NEAR(r.values[CLV_VALUE_F1_MICRO], 0.6);
     NEAR(r.classes[0].f1, 0.5);
@@ -56,7 +57,7 @@ static void three_class_scores_match_hand_computation(void **state) {
 static void binary_scores_match_hand_computation(void **state) {
   static const float p[] = {0.9f, 0.4f, 0.4f, 0.6f};
   static const int64_t y[] = {1, 1, 0, 0};
-  clv_score_options o = {.wanted = ALL, .outputs = CLV_SCORE_PROBABILITY, .classes = 2};
+  clv_score_options o = {.score_bits = ALL, .outputs = CLV_SCORE_PROBABILITY, .n_classes = 2};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
@@ -71,7 +72,7 @@ static void binary_scores_match_hand_computation(void **state) {
 static void absent_classes_are_left_out_of_averages(void **state) {
   static const float x[] = {1, 0, 0, 0, 5, 0, 0, 0};
   static const int64_t y[] = {0, 0};
-  clv_score_options o = {.wanted = ALL, .classes = 4};
+  clv_score_options o = {.score_bits = ALL, .n_classes = 4};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0}, json = {0}, table = {0};
   (void)state;
@@ -90,14 +91,14 @@ static void absent_classes_are_left_out_of_averages(void **state) {
 }
 
 static void invalid_options_and_labels_are_refused(void **state) {
-  clv_score_options o = {.wanted = ALL, .classes = 1};
+  clv_score_options o = {.score_bits = ALL, .n_classes = 1};
   clv_score *s = NULL;
   static const float x[2] = {0};
   (void)state;
   assert_int_equal(clv_score_new(&o, &s, &err), CLV_INVALID);
-  o.classes = CLV_SCORE_MAX_CONFUSION + 1;
+  o.n_classes = CLV_SCORE_MAX_CONFUSION + 1;
   assert_int_equal(clv_score_new(&o, &s, &err), CLV_INVALID);
-  o.classes = 2;
+  o.n_classes = 2;
   assert_ok(clv_score_new(&o, &s, &err), &err);
   assert_int_equal(clv_score_add(s, 0, x, &(int64_t){2}, 1, &err), CLV_INVALID);
   assert_int_equal(clv_score_add(s, 0, x, &(int64_t){-100}, 1, &err), CLV_INVALID);
@@ -135,10 +136,10 @@ static int check_golden_case(FILE *f, int kind, size_t columns, size_t rows) {
            numbers = CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
   bool labels = kind == CLV_SCORE_LABEL_LOGITS;
   clv_score_options o = {.outputs = (clv_score_outputs)kind,
-                         .wanted = kind >= CLV_SCORE_NUMBERS ? numbers
-                                   : labels                  ? ranks
-                                                             : classes,
-                         .classes = columns,
+                         .score_bits = kind >= CLV_SCORE_NUMBERS ? numbers
+                                       : labels                  ? ranks
+                                                                 : classes,
+                         .n_classes = columns,
                          .specificity = 0.8,
                          .has_intervals = true};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
@@ -176,7 +177,7 @@ static void scores_are_those_of_scikit_learn(void **state) {
 
 /* 200 records of which 160 are right: the standard error of the accuracy is 0.028. */
 static void an_interval_is_the_same_each_time_and_as_wide_as_it_should_be(void **state) {
-  clv_score_options o = {.classes = 2, .has_intervals = true};
+  clv_score_options o = {.n_classes = 2, .has_intervals = true};
   clv_interval seen[2];
   (void)state;
   for (int k = 0; k < 2; k++) {
@@ -196,7 +197,7 @@ static void an_interval_is_the_same_each_time_and_as_wide_as_it_should_be(void *
 }
 
 static void the_records_with_the_largest_losses_are_kept_in_order(void **state) {
-  clv_score_options o = {.wanted = CLV_SCORE_MAE, .outputs = CLV_SCORE_NUMBERS, .classes = 2};
+  clv_score_options o = {.score_bits = CLV_SCORE_MAE, .outputs = CLV_SCORE_NUMBERS, .n_classes = 2};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   (void)state;
@@ -206,7 +207,7 @@ static void the_records_with_the_largest_losses_are_kept_in_order(void **state) 
         clv_score_add_targets(s, 100 + i, (float[]){(float)(i * 7 % 30), 0}, (float[]){0, 0}, &err),
         &err);
   CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
-  assert_int_equal(r.n_worst, CLV_SCORE_WORST);
+  assert_int_equal(r.n_worst, CLV_SCORE_N_WORST);
   for (size_t i = 0; i < r.n_worst; i++) {
     assert_true(r.worst[i].loss == (double)(29 - i));
     assert_int_equal((r.worst[i].record - 100) * 7 % 30, 29 - i);

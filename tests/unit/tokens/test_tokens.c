@@ -288,10 +288,10 @@ static void special_tokens_and_truncation_are_read(void **state) {
     must(clv_file_read(path, 1 << 20, &file, &err), &err);
     must(clv_tokenizer_parse_json(file.data, strlen(file.data), "tokenizer.json", &t, &err), &err);
     clv_tokenizer_ends have = clv_tokenizer_ends_of(t), want = cases[i].ends;
-    if (have.before != want.before || have.after != want.after || have.filler != want.filler ||
-        have.most != want.most)
-      fail_msg("%s: %d %d %d %d", cases[i].name, have.before, have.after, have.filler,
-               (int)have.most);
+    if (have.before != want.before || have.after != want.after || have.pad_id != want.pad_id ||
+        have.max_tokens != want.max_tokens)
+      fail_msg("%s: %d %d %d %d", cases[i].name, have.before, have.after, have.pad_id,
+               (int)have.max_tokens);
   }
 }
 

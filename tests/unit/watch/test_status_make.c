@@ -127,7 +127,7 @@ static void two_replies_give_session_rates_and_shares(void **state) {
   assert_near(s->idle, 0.4);
   assert_near(s->waiting_for_cores, 0.1);
   assert_near(s->modules[0].calls_per_s, 4);
-  assert_near(s->modules[0].computing, 0.5);
+  assert_near(s->modules[0].computing_share, 0.5);
 }
 
 static void two_replies_give_link_rates(void **state) {
@@ -136,11 +136,11 @@ static void two_replies_give_link_rates(void **state) {
   const clv_status_link *l = &w.sessions[0].links[0];
   assert_near(l->in_per_s, 1000);
   assert_near(l->round_trip_s, 0.082);
-  assert_near(l->receiving, 0.2); /* a share of the two seconds between the replies */
+  assert_near(l->receiving_share, 0.2); /* a share of the two seconds between the replies */
   assert_near(l->link_in_per_s, 2e6);
   assert_near(l->waiting_share, 0.3); /* a share of the second that the thread reports */
   assert_near(l->awaits_per_s, 2);
-  assert_near(l->sending, 0); /* the other worker had not been asked before */
+  assert_near(l->sending_share, 0); /* the other worker had not been asked before */
   assert_true(l->outages == 2 && l->last_outage_age_s == 1.5);
   assert_true(l->last_outage_s == 0.25 && l->outage_s == 0.125);
 }
@@ -152,7 +152,7 @@ static void peer_rates_need_two_measurements(void **state) {
   free_replies(NULL);
   links[BEFORE][0].last_pong_ns = 1000000000;
   const clv_status_link l = make_status(0, true).sessions[0].links[0];
-  assert_near(l.sending, 0.25);
+  assert_near(l.sending_share, 0.25);
   assert_near(l.link_out_per_s, 4e6);
 }
 
