@@ -349,6 +349,104 @@ static void text_that_is_not_utf8_is_refused(void **state) {
   }
 }
 
+/* ---- files beside a tokenizer.json ----------------------------------------------------------- */
+
+static const struct {
+  const char *file_name, *text, *message; /* message NULL: the text is accepted */
+} settings[] = {
+    {"bert.json", "{\"do_lower_case\": true, \"strip_accents\": null, \"tokenizer_class\": \"X\"}",
+     NULL},
+    {"bert.json", "{\"pad_token\": \"[PAD]\", \"mask_token\": {\"content\": \"[MASK]\"}}", NULL},
+    {"bert.json", "{\"additional_special_tokens\": [\"whole\"], \"sep_token\": null}", NULL},
+    {"bert.json", "{\"extra_special_tokens\": {\"a_token\": \"whole\"}}", NULL},
+    {"bert.json",
+     "{\"added_tokens_decoder\": {\"700\": {\"content\": \"whole\", \"single_word\": true, "
+     "\"normalized\": true, \"special\": false}}}",
+     NULL},
+    {"bert.json", "{\"do_lower_case\":\n false}",
+     "f:1:2: do_lower_case is false: the BertNormalizer"},
+    {"bert.json", "{\"strip_accents\": false}", "strip_accents is false: the BertNormalizer"},
+    {"bert.json", "{\"tokenize_chinese_chars\": false}", "tokenize_chinese_chars is false"},
+    {"bert.json", "{\"cls_token\": \"<s>\"}",
+     "f:1:2: cls_token is '<s>', which is no added token of tokenizer.json"},
+    {"bert.json", "{\"new_token\": {\"content\": \"the\", \"lstrip\": true}}",
+     "new_token is 'the', which is no added token"},
+    {"bert.json", "{\"new_token\": {\"content\": \"whole\", \"colour\": 1}}",
+     "new_token has a token with a key that is not known"},
+    {"bert.json", "{\"additional_special_tokens\": [\"whole\", \"<x>\"]}", "is '<x>', which is no"},
+    {"bert.json", "{\"extra_special_tokens\": {\"a\": \"<x>\"}}", "is '<x>', which is no"},
+    {"bert.json", "{\"added_tokens_decoder\": {\"7\": {\"content\": \"whole\"}}}",
+     "f:1:27: added_tokens_decoder, 'whole': a token has another number or other flags"},
+    {"bert.json",
+     "{\"added_tokens_decoder\": {\"700\": {\"content\": \"whole\", \"lstrip\": true}}}",
+     "added_tokens_decoder, 'whole': a token has another number or other flags"},
+    {"bert.json", "{\"added_tokens_decoder\": {\"\": {\"content\": \"whole\"}}}", "another number"},
+    {"bert.json", "{\"added_tokens_decoder\": {\"9\": {}}}", "is '', which is no added token"},
+    {"bert.json", "{\"split_special_tokens\": true}",
+     "split_special_tokens is true: special tokens"},
+    {"bert.json", "{\"truncation_side\": \"left\"}", "truncation_side is 'left', not right"},
+    {"bert.json", "{\"auto_map\": {}}",
+     "f:1:2: 'auto_map' is not known, and may change the tokens"},
+    {"bert.json",
+     "{\"padding_side\": \"left\", \"chat_template\": \"x\", \"truncation_side\": \"right\"}",
+     NULL},
+    {"gpt2.json", "{\"add_prefix_space\": false, \"add_bos_token\": true}", NULL},
+    {"gpt2.json", "{\"add_prefix_space\": true}",
+     "add_prefix_space is true: the ByteLevel or Meta"},
+    {"gpt2.json", "{\"do_lower_case\": true}", "do_lower_case is true: the BertNormalizer"},
+    {"gpt2.json", "{\"do_lower_case\": false}", NULL},
+    {"xlmr.json", "{\"add_prefix_space\": false}", "add_prefix_space is false"},
+    {"llama.json", "{\"add_prefix_space\": false}", NULL},
+    {"llama.json", "[]", "f:1:1: an object is expected"},
+    {"llama.json", "{} 3", "f:1:4"},
+};
+
+/* What tokenizer_config.json and special_tokens_map.json say has to be what tokenizer.json says,
+ * and a key that is not known is refused unless it is listed. */
+static void settings_that_differ_from_the_tokenizer_are_refused(void **state) {
+  static const char *const names[] = {"auto_map"};
+  static const clv_tokenizer_options none = {0},
+                                     listed = {.ignored_keys = names, .n_ignored_keys = 1};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(settings); i++) {
+    CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+    const char *text = settings[i].text;
+    char path[80];
+    clv_err err = {0};
+    snprintf(path, sizeof path, "tests/golden/tokens/%s", settings[i].file_name);
+    must(clv_tokenizer_open(path, &none, &t, &err), &err);
+    clv_code code = clv_tokenizer_check_settings(t, text, strlen(text), "f", &none, &err);
+    if (settings[i].message)
+      expect_error(CLV_INVALID, settings[i].message, code, &err);
+    else
+      must(code, &err);
+    if (strstr(text, "auto_map"))
+      must(clv_tokenizer_check_settings(t, text, strlen(text), "f", &listed, &err), &err);
+  }
+}
+
+/* The other files are those of the folder, and count only for a file named tokenizer.json. */
+static void files_beside_a_tokenizer_are_compared_with_it(void **state) {
+  static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json"};
+  static const char wrong[] = "{\"bos_token\": \"<nobody>\"}";
+  static const clv_tokenizer_options none = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err = {0};
+  (void)state;
+  must(clv_file_read("tests/golden/tokens/bert.json", 1 << 20, &text, &err), &err);
+  (void)write_scratch_file("tokenizer.json", text.data, text.len);
+  (void)write_scratch_file("other.json", text.data, text.len);
+  for (size_t i = 0; i < CLV_COUNT(names); i++) {
+    CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL, *other = NULL, *fails = NULL;
+    must(clv_tokenizer_open(at("tokenizer.json"), &none, &t, &err), &err);
+    (void)write_scratch_file(names[i], wrong, strlen(wrong));
+    expect_error(CLV_INVALID, names[i],
+                 clv_tokenizer_open(at("tokenizer.json"), &none, &fails, &err), &err);
+    must(clv_tokenizer_open(at("other.json"), &none, &other, &err), &err);
+    assert_int_equal(unlink(at(names[i])), 0);
+  }
+}
+
 /* ---- hostile text ---------------------------------------------------------------------------- */
 
 enum { LENGTH = 1 << 17, SECONDS = 5 };
@@ -392,6 +490,8 @@ int main(void) {
       cmocka_unit_test(byte_order_mark_is_skipped),
       cmocka_unit_test(utf16_tokenizer_files_are_refused),
       cmocka_unit_test(text_that_is_not_utf8_is_refused),
+      cmocka_unit_test(settings_that_differ_from_the_tokenizer_are_refused),
+      cmocka_unit_test(files_beside_a_tokenizer_are_compared_with_it),
       cmocka_unit_test(long_texts_take_no_quadratic_time),
   };
   return cmocka_run_group_tests_name("tokens", tests, NULL, NULL);
