@@ -937,11 +937,14 @@ of("master/plan/picture_values.c", "tests/net/training/test_hf.py pictures_that_
    pictures_are_normalised_by_any_mean=("static bool has_same_channels(", "fabs(x - y) > 1e-4", "fabs(x - y) > 1e4"))
 of("common/model/hf/config_values.c", HF_CONFIG,
    refused_families_have_no_reason=("clv_code clv_hf_fail_unknown(", "strcmp(text, refusals[i].value) == 0", "!text"))
+of("master/tokens/tokenizer.c", "tests/unit/tokens/test_tokens",
+   white_space_that_was_taken_is_a_token=("static clv_code encode_between_added(", "if (hit.end > hit.start)", "if (hit.end >= hit.start)"))
 of("master/tokens/settings_file.c", "tests/unit/tokens/test_tokens",
    unknown_settings_are_skipped=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (key.len)"),
    listed_settings_are_refused=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (!key.len)"),
    special_tokens_that_nobody_has_are_taken=("static clv_code check_is_added(", "if (token->len && clv_vocab_find(&s->t->added, token->data, token->len))", "if (s)"),
    flags_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "|| (e->flags & t.given) != t.flags", ""),
+   added_tokens_may_be_left_out=("static clv_code check_is_complete(", "if (n == s->t->added.n)", "if (n <= s->t->added.n)"),
    numbers_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "!is_same_id ||", "(!is_same_id && !e) ||"),
    the_case_is_not_compared=("static clv_code compare_flag(", "has_step ? found == want : !found", "has_step ? (found | want) < 2 : !found"),
    files_beside_a_tokenizer_are_not_read=("clv_code clv_tokenizer_check_folder(", "own_name) != 0", "own_name) != 1 << 20"),

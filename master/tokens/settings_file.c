@@ -113,6 +113,14 @@ static clv_code compare_tokens(settings *s, const setting *row, clv_err *err) {
   return CLV_OK;
 }
 
+/* transformers takes the list for all added tokens, so that one which is not listed is none. */
+static clv_code check_is_complete(settings *s, size_t n, clv_err *err) {
+  if (n == s->t->added.n) return CLV_OK;
+  return clv_json_fail(&s->j, s->at, err,
+                       "%s lists %zu tokens, and tokenizer.json adds %zu: " SAVE_AGAIN, s->key, n,
+                       s->t->added.n);
+}
+
 /* Compares {"7": {"content": ...}, ...}. */
 static clv_code compare_decoder(settings *s, const setting *row, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes number = {0};
@@ -121,7 +129,7 @@ static clv_code compare_decoder(settings *s, const setting *row, clv_err *err) {
   for (size_t n = 0;; n++) {
     CLV_AUTO(token_object_done) token_object t = {0};
     CLV_TRY(clv_json_next(&s->j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return CLV_OK;
+    if (!more) return check_is_complete(s, n, err);
     s->at = s->j.at;
     CLV_TRY(clv_json_read_key(&s->j, &number, err));
     CLV_TRY(read_token_object(s, &t, err));
@@ -202,7 +210,7 @@ static const setting rows[] = {
     {"add_prefix_space", compare_prefix_space,
      "the ByteLevel or Metaspace of tokenizer.json says otherwise"},
     {"added_tokens_decoder", compare_decoder,
-     "a token has another number or other flags in tokenizer.json"},
+     "a token is missing, or has another number or other flags in tokenizer.json"},
     {"additional_special_tokens extra_special_tokens model_specific_special_tokens", compare_tokens,
      "one is no added token of tokenizer.json"},
     {"*_token", compare_token, "it is no added token of tokenizer.json"},

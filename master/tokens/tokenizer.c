@@ -20,7 +20,8 @@ static clv_code encode_between_added(clv_encoding *e, const clv_vocab *added,
   for (; clv_added_token_find(added, text, len, hit.next, taken, &hit); taken = hit.end) {
     clv_token_piece part = {text + taken, hit.start - taken, piece.is_first && !taken};
     if (hit.start > taken) CLV_TRY(between(e, part, err));
-    CLV_TRY(clv_ids_add(e->out, hit.id, err));
+    /* the library drops a token whose text another one has taken as white space */
+    if (hit.end > hit.start) CLV_TRY(clv_ids_add(e->out, hit.id, err));
   }
   clv_token_piece rest = {text + taken, len - taken, piece.is_first && !taken};
   return taken < len ? between(e, rest, err) : CLV_OK;

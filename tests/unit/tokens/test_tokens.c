@@ -349,6 +349,29 @@ static void text_that_is_not_utf8_is_refused(void **state) {
   }
 }
 
+/* Of tokens that are white space and take the white space around them, the first takes the text of
+ * those behind it, which are no tokens then. */
+static void white_space_that_a_token_took_is_no_token(void **state) {
+  static const char file[] =
+      "{\"version\": \"1.0\", \"normalizer\": null, \"pre_tokenizer\": null, \"added_tokens\": "
+      "[{\"id\": 2, \"content\": \"\\t\", \"lstrip\": true, \"rstrip\": true}], \"model\": "
+      "{\"type\": "
+      "\"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
+      "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, "
+      "\"ignore_merges\": false, \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}}";
+  static const char *const texts[] = {"a\t\tb", "a \t \t\tb", "a\tb"};
+  CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  clv_err err = {0};
+  (void)state;
+  must(clv_tokenizer_parse_json(file, strlen(file), "f", &t, &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(texts); i++) {
+    CLV_AUTO(clv_ids_done) clv_ids ids = {0};
+    must(clv_tokenizer_encode(t, texts[i], strlen(texts[i]), &ids, &err), &err);
+    assert_int_equal(ids.n, 3);
+    assert_true(ids.at[0] == 0 && ids.at[1] == 2 && ids.at[2] == 1);
+  }
+}
+
 /* ---- files beside a tokenizer.json ----------------------------------------------------------- */
 
 static const struct {
@@ -359,10 +382,12 @@ static const struct {
     {"bert.json", "{\"pad_token\": \"[PAD]\", \"mask_token\": {\"content\": \"[MASK]\"}}", NULL},
     {"bert.json", "{\"additional_special_tokens\": [\"whole\"], \"sep_token\": null}", NULL},
     {"bert.json", "{\"extra_special_tokens\": {\"a_token\": \"whole\"}}", NULL},
-    {"bert.json",
-     "{\"added_tokens_decoder\": {\"700\": {\"content\": \"whole\", \"single_word\": true, "
-     "\"normalized\": true, \"special\": false}}}",
+    {"gpt2.json",
+     "{\"added_tokens_decoder\": {\"640\": {\"content\": \"<|endoftext|>\", \"special\": true}, "
+     "\"641\": {\"content\": \"\xc3\xbcnal\", \"normalized\": true, \"lstrip\": false}}}",
      NULL},
+    {"bert.json", "{\"added_tokens_decoder\": {}}",
+     "added_tokens_decoder lists 0 tokens, and tokenizer.json adds 6"},
     {"bert.json", "{\"do_lower_case\":\n false}",
      "f:1:2: do_lower_case is false: the BertNormalizer"},
     {"bert.json", "{\"strip_accents\": false}", "strip_accents is false: the BertNormalizer"},
@@ -376,10 +401,10 @@ static const struct {
     {"bert.json", "{\"additional_special_tokens\": [\"whole\", \"<x>\"]}", "is '<x>', which is no"},
     {"bert.json", "{\"extra_special_tokens\": {\"a\": \"<x>\"}}", "is '<x>', which is no"},
     {"bert.json", "{\"added_tokens_decoder\": {\"7\": {\"content\": \"whole\"}}}",
-     "f:1:27: added_tokens_decoder, 'whole': a token has another number or other flags"},
+     "f:1:27: added_tokens_decoder, 'whole': a token is missing, or has another number"},
     {"bert.json",
      "{\"added_tokens_decoder\": {\"700\": {\"content\": \"whole\", \"lstrip\": true}}}",
-     "added_tokens_decoder, 'whole': a token has another number or other flags"},
+     "added_tokens_decoder, 'whole': a token is missing, or has another number"},
     {"bert.json", "{\"added_tokens_decoder\": {\"\": {\"content\": \"whole\"}}}", "another number"},
     {"bert.json", "{\"added_tokens_decoder\": {\"9\": {}}}", "is '', which is no added token"},
     {"bert.json", "{\"split_special_tokens\": true}",
@@ -490,6 +515,7 @@ int main(void) {
       cmocka_unit_test(byte_order_mark_is_skipped),
       cmocka_unit_test(utf16_tokenizer_files_are_refused),
       cmocka_unit_test(text_that_is_not_utf8_is_refused),
+      cmocka_unit_test(white_space_that_a_token_took_is_no_token),
       cmocka_unit_test(settings_that_differ_from_the_tokenizer_are_refused),
       cmocka_unit_test(files_beside_a_tokenizer_are_compared_with_it),
       cmocka_unit_test(long_texts_take_no_quadratic_time),
