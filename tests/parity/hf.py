@@ -13,7 +13,11 @@ take these alone.
 """
 import argparse
 import collections
+import contextlib
+import importlib.metadata
+import io
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -450,35 +454,53 @@ def print_case(family, head, tensors):
     return all(rules.values())
 
 
-def main():
+def run_config(job):
+    """(whether it is well, its lines, tensors by rule, cuts) of one config."""
     import torch
-    import transformers
+    torch.set_num_threads(1)
+    binaries, family, head, seed, steps, tied = job
+    by_rule.clear()
+    counts.clear()
+    lines, good = io.StringIO(), False
+    with contextlib.redirect_stdout(lines):
+        try:
+            good = print_case(family, head + " tied" * tied, compare(binaries, family, head, seed, steps, tied))
+        except AssertionError as wrong:
+            print(f"    OVER: {family} {head} {seed}: {wrong}")
+    return good, lines.getvalue(), dict(by_rule), counts["cuts"]
+
+
+def jobs_of(families, a):
+    """The first config of each head takes all steps. Every other one of a head that may share its
+    table does."""
+    for family in families:
+        heads = list(HEADS[family])
+        for i in range(a.configs):
+            head, seed = heads[i % len(heads)], i // len(heads)
+            yield f"{a.out}/parity", family, head, seed, min(a.steps, 3) if seed else a.steps, head in ("masked", "causal") and seed % 2 == 1
+
+
+def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", required=True)
     p.add_argument("--steps", type=int, default=STEPS)
     p.add_argument("--configs", type=int, default=40, help="of each family; the first of each head takes --steps, the others 3")
     p.add_argument("family", nargs="*")
     a = p.parse_args()
-    torch.set_num_threads(1)
-    print(f"PyTorch {torch.__version__}, transformers {transformers.__version__}; largest of"
-          f" {a.steps} steps")
-    failed = n = 0
-    for family in a.family or HEADS:
-        for i in range(a.configs):
-            heads = list(HEADS[family])
-            head, seed = heads[i % len(heads)], i // len(heads)
-            tied = head in ("masked", "causal") and seed % 2 == 1
-            try:
-                tensors = compare(f"{a.out}/parity", family, head, seed, min(a.steps, 3) if seed else a.steps, tied)
-                failed += not print_case(family, head + " tied" * tied, tensors)
-            except AssertionError as wrong:
-                print(f"    OVER: {family} {head} {seed}: {wrong}", flush=True)
-                failed += 1
-            n += 1
-    print(f"{n} configs of {len(a.family or HEADS)} families, {counts['cuts']} cuts with the bits of one part")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers"))
+    print(f"{versions}; largest of {a.steps} steps")
+    results, families, rules, n_cuts = [], a.family or list(HEADS), collections.Counter(), 0
+    with multiprocessing.get_context("fork").Pool() as pool:  # a process for each core
+        for good, lines, of_rules, cuts in pool.imap(run_config, jobs_of(families, a)):
+            print(lines, end="", flush=True)
+            results.append(good)
+            rules.update(of_rules)
+            n_cuts += cuts
+    print(f"{len(results)} configs of {len(families)} families, {n_cuts} cuts with the bits of one part")
     for figure in FIGURES:
-        print(f"   {figure}: " + ", ".join(f"{n} {rule}" for (of, rule), n in sorted(by_rule.items(), key=str) if of == figure))
-    print(f"{n - failed} passed, {failed} failed")
+        print(f"   {figure}: " + ", ".join(f"{n} {rule}" for (of, rule), n in sorted(rules.items(), key=str) if of == figure))
+    failed = results.count(False)
+    print(f"{len(results) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

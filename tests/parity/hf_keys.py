@@ -12,8 +12,11 @@ or texts have the tokens of transformers' tokenizer of that folder. Names of fam
 """
 import argparse
 import collections
+import contextlib
 import dataclasses
+import io
 import json
+import multiprocessing
 import os
 import random
 import subprocess
@@ -46,7 +49,7 @@ OLD = ["torch_dtype", "rope_scaling", "rope_theta", "partial_rotary_factor", "po
        "tokenizer_class", "prefix", "sep_token_id", "output_past", "surprise_of_nobody", "_num_labels", "is_decoder", "add_cross_attention",
        "per_layer_config", "model_type"]
 DROPOUTS = ("dropout", "pdrop")
-OTHERS = ("peft", "files", "tokenizers")
+OTHERS = ("tokenizers", "files", "peft")
 counts = collections.Counter()  # of all families
 
 
@@ -301,25 +304,39 @@ def check_tokenizers(binaries):
     return bad
 
 
+def check(job):
+    """(values that are wrong, outcomes, lines) of a family or of other files."""
+    binaries, family = job
+    import torch
+    torch.set_num_threads(1)
+    counts.clear()
+    lines = io.StringIO()
+    with subprocess.Popen([f"{binaries}/parity/hf_keys"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as ours:
+        def asked(line):
+            ours.stdin.write(line + "\n")
+            ours.stdin.flush()
+            return ours.stdout.readline().rstrip("\n")
+
+        others = {"peft": lambda: check_peft(asked), "files": lambda: check_files(binaries, asked), "tokenizers": lambda: check_tokenizers(binaries)}
+        with contextlib.redirect_stdout(lines):
+            bad = others[family]() if family in others else check_family(binaries, family, asked)
+        ours.stdin.close()
+    return bad, dict(counts), lines.getvalue()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("families", nargs="*", help="of " + ", ".join([*hf.HEADS, *OTHERS]))
     args = parser.parse_args()
-    import torch
-    torch.set_num_threads(1)
-    ours = subprocess.Popen([f"{args.out}/parity/hf_keys"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-
-    def asked(line):
-        ours.stdin.write(line + "\n")
-        ours.stdin.flush()
-        return ours.stdout.readline().rstrip("\n")
-
-    bad, others = 0, dict(zip(OTHERS, (lambda: check_peft(asked), lambda: check_files(args.out, asked), lambda: check_tokenizers(args.out))))
-    for family in args.families or [*hf.HEADS, *OTHERS]:
-        bad += others[family]() if family in others else check_family(args.out, family, asked)
-    n = sum(counts.values())
-    for what, count in sorted(counts.items()):
+    bad, outcomes = 0, collections.Counter()
+    with multiprocessing.get_context("fork").Pool() as pool:  # a process for each core
+        for wrong, of_one, lines in pool.imap_unordered(check, [(args.out, f) for f in args.families or [*OTHERS, *hf.HEADS]], chunksize=1):
+            print(lines, end="", flush=True)
+            bad += wrong
+            outcomes.update(of_one)
+    n = sum(outcomes.values())
+    for what, count in sorted(outcomes.items()):
         print(f"   {count} {what}")
     print(f"{n - bad} passed, {bad} failed")
     return 1 if bad else 0
