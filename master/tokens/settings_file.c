@@ -174,8 +174,14 @@ static clv_code compare_accents(settings *s, const setting *row, clv_err *err) {
   return compare_flag(s, has_step, has_step && bert.strips_accents, row, err);
 }
 
+/* Classes of Unigram tokenizers, such as XLM-R's, take null for false, all others for the
+ * default. */
 static clv_code compare_prefix_space(settings *s, const setting *row, clv_err *err) {
   int prepends = clv_pre_tokenizer_prepends(s->t);
+  bool is_null = clv_json_skip_null(&s->j);
+  if (is_null && s->t->model == CLV_TOKEN_MODEL_UNIGRAM && prepends > 0)
+    return clv_json_fail(&s->j, s->at, err, "%s is null: %s: " SAVE_AGAIN, s->key, row->reason);
+  if (is_null) return CLV_OK;
   if (prepends < 0) return clv_json_skip(&s->j, err);
   return compare_flag(s, true, prepends > 0, row, err);
 }
@@ -222,7 +228,7 @@ static const setting rows[] = {
     {"model_max_length max_length max_len stride truncation_strategy padding pad_to_multiple_of "
      "pad_token_type_id pad_token_label",
      skip, "data.text says how wide rows are, and lengths what counts"},
-    {"clean_up_tokenization_spaces spaces_between_special_tokens errors", skip,
+    {"clean_up_tokenization_spaces spaces_between_special_tokens errors trim_offsets", skip,
      "numbers do not become text"},
     {"chat_template response_template chat_control_tokens use_default_system_prompt", skip,
      "records are texts, not dialogues"},

@@ -214,7 +214,9 @@ def check_files(binaries, asked):
     """Keys of GenerationConfig and of image processors: each is known, or refused by its name."""
     import transformers
     from transformers.processing_utils import ImagesKwargs
-    images = dict.fromkeys(ImagesKwargs.__annotations__, 1) | transformers.ViTImageProcessor().to_dict()
+    images = {**dict.fromkeys(ImagesKwargs.__annotations__), "do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "image_std": 0.5, "do_rescale": True,
+              "rescale_factor": 1 / 255, "do_resize": True, "size": {"height": 8, "width": 8}, "image_processor_type": "ViTImageProcessor",
+              "feature_extractor_type": "ViTFeatureExtractor", "processor_class": None}
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         case = Case(binaries, folder, "llama")

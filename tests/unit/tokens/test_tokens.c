@@ -421,6 +421,8 @@ static const struct {
     {"gpt2.json", "{\"do_lower_case\": true}", "do_lower_case is true: the BertNormalizer"},
     {"gpt2.json", "{\"do_lower_case\": false}", NULL},
     {"xlmr.json", "{\"add_prefix_space\": false}", "add_prefix_space is false"},
+    {"xlmr.json", "{\"add_prefix_space\": null}", "add_prefix_space is null"},
+    {"gpt2.json", "{\"add_prefix_space\": null, \"trim_offsets\": true}", NULL},
     {"llama.json", "{\"add_prefix_space\": false}", NULL},
     {"llama.json", "[]", "f:1:1: an object is expected"},
     {"llama.json", "{} 3", "f:1:4"},
