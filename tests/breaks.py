@@ -930,6 +930,27 @@ of("common/model/hf/config.c", HF_CONFIG,
 of("common/model/hf/config_object.c", HF_CONFIG,
    keys_of_nobody_are_skipped=("static clv_code refuse_or_skip_key(", "if (clv_json_keys_have(r->ignored, name, key->len))", "if (key->len)"),
    listed_keys_are_refused=("static clv_code refuse_or_skip_key(", "if (clv_json_keys_have(r->ignored, name, key->len))", "if (!key)"))
+of("common/model/hf/other_files.c", HF_CONFIG,
+   files_beside_the_config_are_not_read=("clv_code clv_hf_check_other_files(", "f < CLV_HF_OTHER_FILES", "f < 0"),
+   channels_in_another_order_are_taken=("static const hf_row preprocessor_rows[]", ".read = clv_hf_require_false,\n     .reason = \"channels are read", ".read = clv_hf_skip,\n     .reason = \"channels are read"))
+of("master/plan/picture_values.c", "tests/net/training/test_hf.py pictures_that_the_session_normalises_otherwise_are_told",
+   pictures_are_normalised_by_any_mean=("static bool has_same_channels(", "fabs(x - y) > 1e-4", "fabs(x - y) > 1e4"))
+of("common/model/hf/config_values.c", HF_CONFIG,
+   refused_families_have_no_reason=("clv_code clv_hf_fail_unknown(", "strcmp(text, refusals[i].value) == 0", "!text"))
+of("master/tokens/tokenizer.c", "tests/unit/tokens/test_tokens",
+   white_space_that_was_taken_is_a_token=("static clv_code encode_between_added(", "if (match.end > match.start)", "if (hit.end >= hit.start)"))
+of("master/tokens/settings_file.c", "tests/unit/tokens/test_tokens",
+   unknown_settings_are_skipped=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (key.len)"),
+   listed_settings_are_refused=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (!key.len)"),
+   special_tokens_that_nobody_has_are_taken=("static clv_code check_is_added(", "if (token->len && clv_vocab_find(&s->t->added, token->data, token->len))", "if (s)"),
+   flags_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "|| (e->flags & t.given) != t.flags", ""),
+   added_tokens_may_be_left_out=("static clv_code check_is_complete(", "if (n == s->t->added.n)", "if (n <= s->t->added.n)"),
+   numbers_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "!is_same_id ||", "(!is_same_id && !e) ||"),
+   the_case_is_not_compared=("static clv_code compare_flag(", "has_step ? found == want : !found", "has_step ? (found | want) < 2 : !found"),
+   files_beside_a_tokenizer_are_not_read=("clv_code clv_tokenizer_check_folder(", "own_name) != 0", "own_name) != 1 << 20"),
+   any_name_has_files_beside_it=("clv_code clv_tokenizer_check_folder(", "own_name) != 0", "own_name) == 1 << 20"))
+of("master/api/core/graph.c", "tests/net/api/test_api_shapes.py",
+   a_programs_list_of_ignored_keys_is_lost=("cleave_status api_graph_from_hf(", "TRY_API(add_ignore_keys(&model, o, error));", "(void)add_ignore_keys;"))
 of("common/model/hf/config_rope.c", HF_CONFIG,
    the_old_name_of_a_rope_counts_first=("clv_code clv_hf_apply_rope(", "from->kind >= 0 ? from->kind : CLV_MAX(from->old_kind, 0)", "from->old_kind >= 0 ? from->old_kind : CLV_MAX(from->kind, 0)"),
    a_rope_without_its_factor_is_taken=("static clv_code check_given(", "if (number > 0)", "if (number >= 0)"))

@@ -89,15 +89,17 @@ hf-golden: deps-parity
 peft-parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)$(PYTHON) tests/parity/adapters.py --out $(OUT) $(PARITY_ARGS)
-##+ hf-parity        models of Hugging Face beside ours: outputs, gradients, 100 steps of AdamW
+HF_CONFIGS ?= 40
+##+ hf-parity        HF_CONFIGS (40) models of each family beside transformers: outputs, gradients,
+#AdamW, cut and packed
 hf-parity: deps-parity
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step
-	$(Q)$(PYTHON) tests/parity/hf.py --out $(OUT) $(PARITY_ARGS)
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step $(OUT)/parity/hf_ways
+	$(Q)$(PYTHON) tests/parity/hf.py --out $(OUT) --configs $(HF_CONFIGS) $(PARITY_ARGS)
 
-##+ hf-keys          each key of the newest config.json and adapter_config.json: same outputs or
-#refused
+##+ hf-keys          each key of the newest files of transformers and peft: same outputs, same
+#tokens or refused
 hf-keys: deps-parity
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step $(OUT)/parity/hf_keys
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step $(OUT)/parity/hf_keys $(OUT)/parity/print_tokens
 	$(Q)$(PYTHON) tests/parity/hf_keys.py --out $(OUT) $(PARITY_ARGS)
 
 ##+ hf-base          BERT and LayoutLM of base size over a worker, beside transformers

@@ -589,6 +589,11 @@ typedef struct cleave_module_options {
    * later, as `secret: true` says of a session's file. Without it they count as known, so that the
    * module hides nothing where rows are checked (cleave_declare). */
   bool weights_are_secret;
+  /* [n_ignore_keys] For cleave_load_hf: keys of the folder's files that Cleave does not know, and
+   * that change nothing, as `model.ignore_keys` of a session file. Without it such a key is
+   * refused, and so is a name here that Cleave knows. */
+  const char *const *ignore_keys;
+  size_t n_ignore_keys;
 } cleave_module_options;
 
 /* Settings of low-rank adapters, named as those of peft's LoraConfig. A linear layer y = x W^T + b
@@ -657,14 +662,16 @@ CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   cleave_error *error) CLEAVE_RESULT;
 
 /* Loads a model that FOLDER/config.json of Hugging Face describes (bert, roberta, xlm-roberta,
- * camembert, layoutlm, distilbert, vit, gpt2, llama, mistral, qwen2, qwen3), with the parameter
- * names of its weight files. layers: the part of it to load, such as "embeddings..encoder.layer.3",
- * as in a session file; NULL: options->layers, and if that is NULL too, all. head: "sequence",
+ * camembert, layoutlm, distilbert, vit, gpt2, llama, mistral, qwen2, qwen3, phi3), with the
+ * parameter names of its weight files. layers: the part of it to load, such as
+ * "embeddings..encoder.layer.3", as in a session file; NULL: options->layers, and if that is NULL
+ * too, all. head: "sequence",
  * "token", "masked" or "causal", the layers behind the last block;
  * NULL: "none". input is that of the whole model: i64 [N, S] token numbers, or f32 [N, channels,
  * height, width]; no position is padding. Only the config is read: give weights or an artifact in
- * the options, else the values are drawn. CLEAVE_INVALID: there is no such file; it is wrong, and
- * the message has the place; the family has no such head, or needs boxes as well (layoutlm). */
+ * the options, else the values are drawn. CLEAVE_INVALID: there is no such file; it is wrong or has
+ * a key that is neither known nor in options->ignore_keys, and the message has the place; the
+ * family has no such head, or needs boxes as well (layoutlm). */
 CLEAVE_API cleave_status cleave_load_hf(cleave_runtime *runtime,
                                         const cleave_module_options *options, const char *folder,
                                         const char *layers, const char *head,

@@ -513,7 +513,7 @@ static void append_unused_blas(clv_bytes *out) {
                      (int)(why - blas), blas);
 }
 
-/* Appends the keys of config.json and adapter_config.json that are skipped unread. */
+/* Appends the keys of Hugging Face's files that are skipped unread. */
 static void append_ignored_keys(const clv_session_config *c, bool json, clv_bytes *out) {
   const clv_text_list *keys = &c->model.ignore_keys;
   if (json) clv_bytes_puts(out, ",\"ignored_keys\":[");
@@ -553,6 +553,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     append_slower_ops(b, false, out);
     append_unused_blas(out);
     append_ignored_keys(c, false, out);
+    clv_pictures_describe(c, out);
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_usage f;

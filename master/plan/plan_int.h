@@ -165,6 +165,12 @@ clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_
 clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t n_live, size_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
+/* ---- pictures (picture_values.c) ------------------------------------------------------------- */
+
+/* Appends a line if the preprocessor_config.json beside the model's config.json normalises pictures
+ * otherwise than the session does. */
+void clv_pictures_describe(const clv_session_config *c, clv_bytes *out);
+
 /* ---- records that cannot be read (broken_records.c) ------------------------------------------ */
 
 /* Prints the list of broken records. Fails if there is one. */

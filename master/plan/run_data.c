@@ -36,23 +36,26 @@ static clv_image_options make_image_options(const clv_data_config *d) {
                              .threads = (uint32_t)d->threads};
 }
 
-static clv_text_options make_text_options(const clv_data_config *d) {
+static clv_text_options make_text_options(const clv_session_config *c) {
+  const clv_data_config *d = &c->data;
   static const clv_accents accents[] = {[CLV_ACCENT_AUTO] = CLV_ACCENTS_AUTO,
                                         [CLV_ACCENT_KEEP] = CLV_ACCENTS_KEEP,
                                         [CLV_ACCENT_STRIP] = CLV_ACCENTS_STRIP};
-  return (clv_text_options){.column = d->text.column,
-                            .label = d->text.label,
-                            .max_tokens = d->format == CLV_FORMAT_DOCUMENTS
-                                              ? d->documents.max_tokens
-                                              : d->text.max_tokens,
-                            .tokenizer = d->tokenizer.file,
-                            .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
-                                                  .accents = accents[d->tokenizer.accents]},
-                            .omits_end_tokens = !d->tokenizer.adds_first_and_last,
-                            .first = d->tokenizer.first,
-                            .last = d->tokenizer.last,
-                            .pad = d->tokenizer.pad,
-                            .mask_token = d->tokenizer.mask};
+  return (clv_text_options){
+      .column = d->text.column,
+      .label = d->text.label,
+      .max_tokens =
+          d->format == CLV_FORMAT_DOCUMENTS ? d->documents.max_tokens : d->text.max_tokens,
+      .tokenizer = d->tokenizer.file,
+      .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
+                            .accents = accents[d->tokenizer.accents],
+                            .ignored_keys = (const char *const *)c->model.ignore_keys.items,
+                            .n_ignored_keys = c->model.ignore_keys.n},
+      .omits_end_tokens = !d->tokenizer.adds_first_and_last,
+      .first = d->tokenizer.first,
+      .last = d->tokenizer.last,
+      .pad = d->tokenizer.pad,
+      .mask_token = d->tokenizer.mask};
 }
 
 static clv_page_options make_page_options(const clv_data_config *d) {
@@ -274,7 +277,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .flattens_records = c->data.flatten,
                            .holds_tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
                            .images = make_image_options(&c->data),
-                           .text = make_text_options(&c->data),
+                           .text = make_text_options(c),
                            .pages = make_page_options(&c->data),
                            .table = table,
                            .objective = objectives[c->data.objective],

@@ -456,6 +456,20 @@ clv_code clv_read_normalizer(clv_token_file *f, clv_err *err) {
   return CLV_OK;
 }
 
+bool clv_normalizer_find_bert(const clv_tokenizer *t, clv_bert_flags *ret) {
+  for (size_t i = 0; i < t->n_normalizer; i++) {
+    const clv_token_step *s = &t->normalizer[i];
+    if (s->normalize != apply_bert) continue;
+    bool lowers = s->flags[BERT_LOWERS];
+    *ret = (clv_bert_flags){.lowers = lowers,
+                            .spaces_cjk = s->flags[BERT_SPACES_CJK],
+                            .strips_accents = s->choice == CLV_ACCENTS_STRIP ||
+                                              (s->choice == CLV_ACCENTS_AUTO && lowers)};
+    return true;
+  }
+  return false;
+}
+
 bool clv_normalizer_keeps_offsets(const clv_tokenizer *t) {
   for (size_t i = 0; i < t->n_normalizer; i++) {
     const clv_token_step *s = &t->normalizer[i];

@@ -457,3 +457,12 @@ clv_code clv_read_pre_tokenizer(clv_token_file *f, clv_err *err) {
 bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t) {
   return t->n_pre_tokenizer && t->pre_tokenizer[t->n_pre_tokenizer - 1].cut == cut_bytes;
 }
+
+int clv_pre_tokenizer_prepends(const clv_tokenizer *t) {
+  for (size_t i = 0; i < t->n_pre_tokenizer; i++) {
+    const clv_token_step *s = &t->pre_tokenizer[i];
+    if (s->cut == cut_bytes) return s->flags[PREPENDS];
+    if (s->cut == cut_at_metaspaces) return s->choice != PREPEND_NEVER;
+  }
+  return -1;
+}

@@ -23,7 +23,8 @@ static clv_code encode_between_added(clv_encoding *e, const clv_vocab *added,
        prev_end = match.end) {
     clv_token_piece part = {text + prev_end, match.start - prev_end, piece.is_first && !prev_end};
     if (match.start > prev_end) CLV_TRY(between(e, part, err));
-    CLV_TRY(clv_ids_add(e->out, match.id, err));
+    /* the library drops a token whose text another one has taken as white space */
+    if (match.end > match.start) CLV_TRY(clv_ids_add(e->out, match.id, err));
   }
   clv_token_piece rest = {text + prev_end, len - prev_end, piece.is_first && !prev_end};
   return prev_end < len ? between(e, rest, err) : CLV_OK;

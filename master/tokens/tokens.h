@@ -35,13 +35,18 @@ typedef enum clv_accents {
 typedef struct clv_tokenizer_options {
   bool keep_case; /* false: the text is converted to lower case */
   clv_accents accents;
+  /* [n_ignored_keys] keys of the files beside a tokenizer.json that are skipped although they are
+   * not known (model.ignore_keys of a session); caller-owned */
+  const char *const *ignored_keys;
+  size_t n_ignored_keys;
 } clv_tokenizer_options;
 
 typedef struct clv_tokenizer clv_tokenizer;
 
-/* Opens a tokenizer. A file whose name ends with .json is read as a tokenizer.json, any other file
- * as a WordPiece vocabulary with one token per line. All errors name the file; CLV_INVALID and
- * CLV_EXHAUSTED also line and column. */
+/* Opens a tokenizer: *.json is a tokenizer.json, any other name is a WordPiece vocabulary with one
+ * piece a line. If its name is tokenizer.json, the files tokenizer_config.json and
+ * special_tokens_map.json of its folder are compared with it. All errors name the file; CLV_INVALID
+ * and CLV_EXHAUSTED also line and column. */
 clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *options,
                             clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_tokenizer_open, but the contents of the file are in memory. `label` replaces the file name
@@ -51,6 +56,21 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
                              clv_err *err) CLV_USE_RESULT;
 clv_code clv_tokenizer_parse_json(const char *text, size_t len, const char *label,
                                   clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
+/* Compares the text of a tokenizer_config.json or special_tokens_map.json with the tokenizer of its
+ * folder. CLV_INVALID: they differ, or a key is neither known nor in options->ignored_keys. */
+clv_code clv_tokenizer_check_settings(const clv_tokenizer *t, const char *text, size_t len,
+                                      const char *label, const clv_tokenizer_options *options,
+                                      clv_err *err) CLV_USE_RESULT;
+
+/* A row of the table of keys of these files, for documents. Texts are static. */
+typedef struct clv_tokenizer_setting {
+  const char *keys;    /* with a blank between two; "*_token": all others that end so */
+  const char *outcome; /* "harmless", "refused where" and such */
+  const char *reason;
+} clv_tokenizer_setting;
+/* Returns false if the table has fewer than i + 1 rows. */
+bool clv_tokenizer_describe_setting(size_t i, clv_tokenizer_setting *ret);
+
 void clv_tokenizer_free(clv_tokenizer *t);
 void clv_tokenizer_freep(clv_tokenizer **t);
 

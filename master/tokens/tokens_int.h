@@ -221,6 +221,15 @@ clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p,
 bool clv_normalizer_keeps_offsets(const clv_tokenizer *t);
 /* True if the pieces are for a byte-level model: the last step is ByteLevel. */
 bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t);
+/* Settings of a BertNormalizer. */
+typedef struct clv_bert_flags {
+  bool lowers, spaces_cjk, strips_accents;
+} clv_bert_flags;
+/* Finds the first BertNormalizer among the steps. False: there is none. */
+bool clv_normalizer_find_bert(const clv_tokenizer *t, clv_bert_flags *ret);
+/* Returns 1 if ByteLevel or Metaspace puts a space before a text, 0 if they put none; -1: neither
+ * is among the steps. */
+int clv_pre_tokenizer_prepends(const clv_tokenizer *t);
 /* Return the normalizer step and the pre_tokenizer step of BERT, which a tokenizer from a vocab.txt
  * has. lowers: convert the text to lower case. */
 clv_token_step clv_bert_normalizer(bool lowers, clv_accents accents);
@@ -321,6 +330,12 @@ struct clv_tokenizer {
 };
 
 clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
+/* Compares the other files of the folder with the tokenizer, which was read from `path`, if that is
+ * named tokenizer.json. CLV_EXHAUSTED: one is larger than 16 MiB; CLV_INVALID: as
+ * clv_tokenizer_check_settings. */
+clv_code clv_tokenizer_check_folder(const clv_tokenizer *t, const char *path,
+                                    const clv_tokenizer_options *options,
+                                    clv_err *err) CLV_USE_RESULT;
 /* Allocates scratch memory for n symbols of BPE, or n positions of Unigram; keeps no contents. */
 clv_code clv_encoding_reserve(clv_encoding *e, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_encoding_done(clv_encoding *e);

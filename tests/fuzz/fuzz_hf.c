@@ -52,6 +52,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       clv_hf_config_parse("fuzz", (const char *)data, size, &ignored, &other, &other_err);
   NEVER(code == CLV_OK && code_with_ignored != CLV_OK);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
+  clv_hf_pictures pictures;
+  for (int f = 0; f < CLV_HF_OTHER_FILES; f++) {
+    clv_code without = clv_hf_other_file_parse((clv_hf_other_file)f, "fuzz", (const char *)data,
+                                               size, NULL, NULL, &other_err);
+    clv_code with = clv_hf_other_file_parse((clv_hf_other_file)f, "fuzz", (const char *)data, size,
+                                            &ignored, &pictures, &other_err);
+    NEVER(without == CLV_OK && with != CLV_OK);
+    NEVER(with == CLV_OK && (pictures.mean.n > 16 || pictures.std.n > 16));
+  }
   CLV_AUTO(clv_hf_labels_clear) clv_hf_labels names = {0};
   if (clv_hf_labels_parse("fuzz", (const char *)data, size, &names, &err) == CLV_OK)
     for (size_t i = 0; i < names.n; i++) NEVER(!names.names[i]);

@@ -5,12 +5,18 @@
 A small model of each family gets one key after the other changed. Cleave either refuses the file
 and names the key, or has the outputs of transformers' model by the same file. The keys are those of
 the config classes, of GenerationConfig, and a name that nobody knows. Of peft's LoraConfig, rank
-and scale of an adapter are compared. Names of families, or "peft", take these alone.
+and scale of an adapter are compared. Keys of generation_config.json and preprocessor_config.json
+are known or refused by name. A key of tokenizer_config.json or special_tokens_map.json is refused,
+or texts have the tokens of transformers' tokenizer of that folder. Names of families, or "peft",
+"files" and "tokenizers", take these alone.
 """
 import argparse
 import collections
+import contextlib
 import dataclasses
+import io
 import json
+import multiprocessing
 import os
 import random
 import subprocess
@@ -43,6 +49,7 @@ OLD = ["torch_dtype", "rope_scaling", "rope_theta", "partial_rotary_factor", "po
        "tokenizer_class", "prefix", "sep_token_id", "output_past", "surprise_of_nobody", "_num_labels", "is_decoder", "add_cross_attention",
        "per_layer_config", "model_type"]
 DROPOUTS = ("dropout", "pdrop")
+OTHERS = ("tokenizers", "files", "peft")
 counts = collections.Counter()  # of all families
 
 
@@ -201,25 +208,137 @@ def scale_of(peft, torch, given, answer):
     return None if int(ours) == r and abs(float(factor) - scale) <= 1e-9 * scale else f"rank {ours} and scale {factor}, not {r} and {scale}"
 
 
+# ---- files beside config.json --------------------------------------------------------------------
+
+def check_files(binaries, asked):
+    """Keys of GenerationConfig and of image processors: each is known, or refused by its name."""
+    import transformers
+    from transformers.processing_utils import ImagesKwargs
+    images = {**dict.fromkeys(ImagesKwargs.__annotations__), "do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "image_std": 0.5, "do_rescale": True,
+              "rescale_factor": 1 / 255, "do_resize": True, "size": {"height": 8, "width": 8}, "image_processor_type": "ViTImageProcessor",
+              "feature_extractor_type": "ViTFeatureExtractor", "processor_class": None}
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        case = Case(binaries, folder, "llama")
+        case.write({})
+        for file, keys in (("generation_config.json", transformers.GenerationConfig().to_dict()), ("preprocessor_config.json", images)):
+            for key, own in {**keys, "surprise_of_nobody": 1}.items():
+                for value in (own, *drawn(key, own, case.rng)):
+                    with open(f"{folder}/{file}", "w") as f:
+                        json.dump({key: value}, f, default=str)
+                    answer = asked(f"config {folder}")
+                    named = file in answer and key in answer and ("is not known" in answer) == (key == "surprise_of_nobody")
+                    good = named or (answer == "ok" and key != "surprise_of_nobody")
+                    counts["files read" if answer == "ok" else "files refused"] += 1
+                    if not good:
+                        bad += 1
+                        print(f"    OVER: {file}: {key} = {json.dumps(value, default=str)}: {answer}", flush=True)
+            os.remove(f"{folder}/{file}")
+    return bad
+
+
+# ---- tokenizers ----------------------------------------------------------------------------------
+
+TOKENIZERS = {"BertTokenizer": "bert", "DistilBertTokenizer": "bert", "GPT2Tokenizer": "gpt2", "RobertaTokenizer": "roberta", "Qwen2Tokenizer": "qwen2",
+              "LlamaTokenizer": "llama", "XLMRobertaTokenizer": "xlmr", "PreTrainedTokenizerFast": "llama3"}
+SETTINGS = {
+    "do_lower_case": [True, False], "strip_accents": [True, False, None], "tokenize_chinese_chars": [True, False], "add_prefix_space": [True, False, None],
+    "pad_token": ["<new>", None], "unk_token": [{"content": "<other>", "lstrip": True}], "mask_token": ["<mask>"], "voice_token": ["<voice>"],
+    "additional_special_tokens": [["<x>"], []], "extra_special_tokens": [["<x>"], {"a_token": "<x>"}], "split_special_tokens": [True],
+    "truncation_side": ["left", "right"], "padding_side": ["left"], "model_max_length": [5], "clean_up_tokenization_spaces": [True], "errors": ["ignore"],
+    "chat_template": ["x"], "add_bos_token": [True, False], "add_eos_token": [True], "surprise_of_nobody": [1], "auto_map": [{"AutoTokenizer": ["x.Y", None]}],
+    "never_split": [["the"]], "fix_mistral_regex": [True], "max_length": [3], "stride": [1], "use_fast": [False], "sp_model_kwargs": [{}],
+    "spaces_between_special_tokens": [True], "model_input_names": [["input_ids"]], "added_tokens_decoder": [{}, {"3": {"content": "the", "special": True}}]}
+PLAIN = ["The quick brown Fox, ÜNAL and whole e\u0301 ", "  whole\n\n<mask> 漢字 don't 3.14 [MASK] <unk>", "ing", ""]
+
+
+class Tokenizer:
+    """A tokenizer of transformers in a folder, and ours of the same."""
+
+    def __init__(self, binaries, folder, kind, name):
+        import make_tokens
+        import transformers
+        self.binaries, self.folder, self.transformers = binaries, folder, transformers
+        os.makedirs(f"{folder}/given")
+        with open(os.path.join(make_tokens.FOLDER, name + ".json"), encoding="utf-8") as f, open(f"{folder}/given/tokenizer.json", "w", encoding="utf-8") as to:
+            to.write(f.read())
+        with open(f"{folder}/given/tokenizer_config.json", "w") as f:
+            json.dump({"tokenizer_class": kind, "do_lower_case": True} if name == "bert" else {"tokenizer_class": kind}, f)
+        getattr(transformers, kind).from_pretrained(f"{folder}/given").save_pretrained(f"{folder}/saved")
+        self.kind, self.texts = kind, []
+        for i, text in enumerate(PLAIN):
+            self.texts.append(f"{folder}/text{i}")
+            with open(self.texts[-1], "w", encoding="utf-8", newline="") as f:
+                f.write(text)
+        with open(f"{folder}/saved/tokenizer_config.json") as f:
+            self.base = json.load(f)
+
+    def judge(self, key, value):
+        """What became of a value, and why that is wrong."""
+        with open(f"{self.folder}/saved/tokenizer_config.json", "w") as f:
+            json.dump({**self.base, key: value} if key else self.base, f)
+        done = subprocess.run([f"{self.binaries}/parity/print_tokens", f"{self.folder}/saved/tokenizer.json", "--ends", "auto", *self.texts],
+                              capture_output=True, text=True)
+        if done.returncode:
+            return "tokenizers refused", None if key and key in done.stderr else f"does not name the key: {done.stderr}"
+        try:
+            peer = getattr(self.transformers, self.kind).from_pretrained(f"{self.folder}/saved")
+            want = [peer(text)["input_ids"] for text in PLAIN]
+        except Exception:  # noqa: BLE001
+            return "tokenizers refused by transformers alone", None
+        ours = [list(map(int, line.split())) for line in done.stdout.split("\n")[:len(PLAIN)]]
+        return "tokenizers equal", None if ours == want else f"{ours}, not {want}"
+
+
+def check_tokenizers(binaries):
+    sys.path.insert(0, os.path.join(HERE, "../golden"))
+    bad = 0
+    for kind, name in TOKENIZERS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            t = Tokenizer(binaries, folder, kind, name)
+            for key, values in {None: [None], **{k: [v] for k, v in t.base.items()}, **SETTINGS}.items():
+                for value in values:
+                    outcome, wrong = t.judge(key, value)
+                    counts[outcome] += 1
+                    if wrong:
+                        bad += 1
+                        print(f"    OVER: {kind}: {key} = {json.dumps(value)}: {outcome}, {wrong}", flush=True)
+    return bad
+
+
+def check(job):
+    """(values that are wrong, outcomes, lines) of a family or of other files."""
+    binaries, family = job
+    import torch
+    torch.set_num_threads(1)
+    counts.clear()
+    lines = io.StringIO()
+    with subprocess.Popen([f"{binaries}/parity/hf_keys"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as ours:
+        def asked(line):
+            ours.stdin.write(line + "\n")
+            ours.stdin.flush()
+            return ours.stdout.readline().rstrip("\n")
+
+        others = {"peft": lambda: check_peft(asked), "files": lambda: check_files(binaries, asked), "tokenizers": lambda: check_tokenizers(binaries)}
+        with contextlib.redirect_stdout(lines):
+            bad = others[family]() if family in others else check_family(binaries, family, asked)
+        ours.stdin.close()
+    return bad, dict(counts), lines.getvalue()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True)
-    parser.add_argument("families", nargs="*", help="of " + ", ".join([*hf.HEADS, "peft"]))
+    parser.add_argument("families", nargs="*", help="of " + ", ".join([*hf.HEADS, *OTHERS]))
     args = parser.parse_args()
-    import torch
-    torch.set_num_threads(1)
-    ours = subprocess.Popen([f"{args.out}/parity/hf_keys"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-
-    def asked(line):
-        ours.stdin.write(line + "\n")
-        ours.stdin.flush()
-        return ours.stdout.readline().rstrip("\n")
-
-    bad = 0
-    for family in args.families or [*hf.HEADS, "peft"]:
-        bad += check_peft(asked) if family == "peft" else check_family(args.out, family, asked)
-    n = sum(counts.values())
-    for what, count in sorted(counts.items()):
+    bad, outcomes = 0, collections.Counter()
+    with multiprocessing.get_context("fork").Pool() as pool:  # a process for each core
+        for wrong, of_one, lines in pool.imap_unordered(check, [(args.out, f) for f in args.families or [*OTHERS, *hf.HEADS]], chunksize=1):
+            print(lines, end="", flush=True)
+            bad += wrong
+            outcomes.update(of_one)
+    n = sum(outcomes.values())
+    for what, count in sorted(outcomes.items()):
         print(f"   {count} {what}")
     print(f"{n - bad} passed, {bad} failed")
     return 1 if bad else 0

@@ -106,6 +106,12 @@ def coverage(lines):
     return f"{len(rows)} files, lowest {min(rows):g} %, {end[1] or 0} below their floor", end[1] is None
 
 
+def hf_parity(lines):
+    m = last(r"^(\d+ configs of \d+ families, \d+ cuts) with the bits of one part$", lines)
+    figure, met = suites(1)(lines)
+    return f"{m[1]}: {figure}", met
+
+
 def tokens(lines):
     rows = every(r"^.+: (\d+) texts, (\d+) bytes, (\d+) tokens, (\d+) texts differ", lines)
     sweeps = every(r"^all .+: (\d+) characters, (\d+) differ", lines)
@@ -237,8 +243,10 @@ PROOFS = (
                                                              "deploy/export_traced.py", "deploy/export_rules.py", "deploy/export_values.py"),
           short={"PARITY_ARGS": "lenet unet transformer siamese"}, minutes=40),
     Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/parity/token_kinds.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=25),
-    Proof("hf-parity", NONE_FAILED, suites(1), ("tests/parity/hf.py", "tests/parity/hf_step.c", "common/model/hf"), minutes=5),
-    Proof("hf-keys", NONE_FAILED, suites(1), ("tests/parity/hf_keys.py", "tests/parity/hf_keys.c", "tests/parity/hf.py", "common/model/hf", "common/model/weights/peft.c"), minutes=20),
+    Proof("hf-parity", NONE_FAILED, hf_parity, ("tests/parity/hf.py", "tests/parity/hf_step.c", "tests/parity/hf_ways.c", "common/model/hf"), {"HF_CONFIGS": "40"}, {"HF_CONFIGS": "4"},
+          minutes=8),
+    Proof("hf-keys", NONE_FAILED, suites(1), ("tests/parity/hf_keys.py", "tests/parity/hf_keys.c", "tests/parity/hf.py", "tests/golden/make_tokens.py", "common/model/hf",
+                                          "common/model/weights/peft.c", "master/tokens"), minutes=20),
     Proof("peft-parity", NONE_FAILED, suites(1), ("tests/parity/adapters.py", "common/model/weights/peft.c", "common/model/graph/lora.c"), minutes=2),
     Proof("hf-base", NONE_FAILED, suites(1), ("tests/parity/hf_base.py", "tests/parity/hf.py", "common/model/hf", LIB), minutes=6),
     Proof("hf-files", NONE_FAILED, suites(1), ("tests/parity/exchange.py", "tests/parity/hf.py", "common/model/hf", "common/model/weights", LIB), minutes=5),

@@ -183,6 +183,12 @@ def folders_and_stages_that_cannot_be_are_refused_in_words():
         os.link(os.path.join(llama, "model.safetensors"), os.path.join(tied, "model.safetensors"))
         e = raised(cleave.InvalidError, cleave.pretrained, rt, tied, stages=[("embed_tokens..layers.1", "w1"), ("norm..lm_head", "master")], example=tokens())
         assert "load both at one" in str(e), e
+        newer = broken("newer", None, config=json.dumps({**json.load(open(os.path.join(llama, "config.json"))), "auto_map": {}}))
+        os.link(os.path.join(llama, "model.safetensors"), os.path.join(newer, "model.safetensors"))
+        for keys, text in (((), "'auto_map' is not known"), (["hidden_act"], "lists 'hidden_act', which is known"), ("auto_map", "it is a list of names")):
+            e = raised(cleave.InvalidError, cleave.pretrained, rt, newer, stages=SPLIT, example=tokens(), ignore_keys=keys)
+            assert text in str(e), (text, e)
+        cleave.pretrained(rt, newer, stages=SPLIT, example=tokens(), ignore_keys=["auto_map"], name="newer")
         far = cleave.pretrained(rt, llama, stages=SPLIT, example=tokens())
         assert "[4, 9]" in (e := str(raised(cleave.InvalidError, far, tokens(4, 9)))), e
     assert not rt.leaks

@@ -401,7 +401,8 @@ typedef struct clv_model_config {
   clv_arch arch; /* CLV_ARCH_NONE when the model is given by `layers` or `hf`, or not at all */
   char *hf;      /* folder with a config.json of Hugging Face; NULL: not given */
   clv_head_choice head;
-  /* keys of config.json and adapter_config.json that are skipped although they are not known */
+  /* keys of config.json, adapter_config.json and the files beside them that are skipped although
+   * they are not known */
   clv_text_list ignore_keys;
   size_t n_attrs;
   clv_attr_spec *attrs; /* attributes of the architecture, or of the model by `hf` */

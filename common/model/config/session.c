@@ -266,12 +266,13 @@ bool clv_model_is_given(const clv_model_config *m) {
 
 /* Refuses model.ignore_keys in a session that reads no file of Hugging Face. */
 static clv_code check_ignore_keys(const clv_session_config *c, clv_err *err) {
-  bool reads_adapters = false;
-  for (size_t i = 0; i < c->n_stages; i++) reads_adapters |= c->stages[i].lora.from != NULL;
-  if (!c->model.ignore_keys.n || c->model.hf || reads_adapters) return CLV_OK;
+  bool reads_files = c->model.hf || c->data.tokenizer.file;
+  for (size_t i = 0; i < c->n_stages; i++) reads_files |= c->stages[i].lora.from != NULL;
+  if (!c->model.ignore_keys.n || reads_files) return CLV_OK;
   return fail_at(c, c->model.ignore_keys_pos, err,
-                 "model.ignore_keys lists keys of config.json and adapter_config.json, and the "
-                 "session has neither model.hf nor lora.from: leave it out");
+                 "model.ignore_keys lists keys of config.json, adapter_config.json and the files "
+                 "beside them, and the session has neither model.hf nor lora.from nor "
+                 "data.tokenizer: leave it out");
 }
 
 /* Checks that model.head is given with model.hf, and only then. */

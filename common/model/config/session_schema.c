@@ -383,8 +383,9 @@ static const clv_row rows[] = {
             "none."},
     {.path = "model.ignore_keys", .kind = CLV_ROW_TEXTS, .offset = AT(model.ignore_keys),
      .pos_offset = AT(model.ignore_keys_pos), .min = 1, .sample = "[auto_map]",
-     .doc = "Keys of config.json and of adapter_config.json that Cleave does not know, and that "
-            "you know to change nothing. Others that it does not know are refused."},
+     .doc = "Keys of config.json, adapter_config.json, tokenizer_config.json and the files beside "
+            "them that Cleave does not know, and that you know to change nothing. Others that it "
+            "does not know are refused."},
     {.path = "model.layers", .kind = CLV_ROW_LIST, .offset = AT(model.layers),
      .count_offset = AT(model.n_layers), .entry_bytes = sizeof(clv_layer_spec), .min = 1,
      .doc = "The layers, first to last."},

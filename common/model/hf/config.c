@@ -167,6 +167,10 @@ clv_code clv_hf_config_parse(const char *label, const char *text, size_t len,
 clv_code clv_hf_config_read(const char *folder, const clv_json_keys *ignored, clv_hf_config *ret,
                             clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
+  clv_hf_config c;
   CLV_TRY(clv_hf_config_read_text(folder, &path, &text, err));
-  return clv_hf_config_parse(path.data, text.data ? text.data : "", text.len, ignored, ret, err);
+  CLV_TRY(clv_hf_config_parse(path.data, text.data ? text.data : "", text.len, ignored, &c, err));
+  CLV_TRY(clv_hf_check_other_files(folder, ignored, err));
+  *ret = c;
+  return CLV_OK;
 }

@@ -6,6 +6,7 @@
  *   config_rope.c     the keys of rope_parameters and rope_scaling
  *   config_object.c   reads an object by a table, and refuses keys that the table lacks
  *   config_keys.c     the keys of config.json, with their families, defaults and reasons
+ *   other_files.c     the keys of generation_config.json and preprocessor_config.json
  *   config.c          reads the file, and checks keys against each other
  */
 #ifndef CLEAVE_HF_CONFIG_INT_H
@@ -15,6 +16,24 @@
 #include "common/model/hf/hf_int.h"
 
 enum { HF_MAX_LABELS = 1 << 20, HF_MAX_ROWS = 128, HF_COUNTS_FROM_END = -2 };
+
+/* Settings of generation, which stand in generation_config.json and in older config.json. */
+#define HF_GENERATION_KEYS                                                                \
+  "_from_model_config assistant_confidence_threshold assistant_early_exit "               \
+  "assistant_ensemble_weight assistant_lookbehind bad_words_ids begin_suppress_tokens "   \
+  "cache_config cache_implementation compile_config constraints "                         \
+  "continuous_batching_config disable_compile diversity_penalty do_sample dola_layers "   \
+  "early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty "               \
+  "epsilon_cutoff eta_cutoff exponential_decay_length_penalty force_words_ids "           \
+  "forced_bos_token_id forced_eos_token_id guidance_scale is_assistant length_penalty "   \
+  "low_memory max_cache_len max_length max_matching_ngram_size max_new_tokens max_time "  \
+  "min_length min_new_tokens min_p no_repeat_ngram_size num_assistant_tokens "            \
+  "num_assistant_tokens_schedule num_beam_groups num_beams num_return_sequences "         \
+  "output_logits output_scores penalty_alpha prefill_chunk_size "                         \
+  "prompt_lookup_num_tokens remove_invalid_values renormalize_logits repetition_penalty " \
+  "return_dict_in_generate sequence_bias speculation_type stop_strings suppress_tokens "  \
+  "target_lookbehind temperature token_healing top_h top_k top_p typical_p use_mtp "      \
+  "watermarking_config"
 
 /* Contents of the key rope_scaling or rope_parameters. */
 typedef struct hf_rope {
@@ -94,6 +113,15 @@ clv_code clv_hf_read_elsewhere(hf_text *r, const hf_row *at, clv_err *err) CLV_U
 /* Skips any value, because it is harmless. */
 clv_code clv_hf_skip(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 
+/* A value that transformers has and the graph does not, with the reason and what to do instead. */
+typedef struct hf_refusal {
+  const char *value, *reason;
+} hf_refusal;
+/* Fails for a value of r->key that is not among `known`: with the reason of its refusal, if the
+ * list has one, else with the known values. */
+clv_code clv_hf_fail_unknown(const hf_text *r, size_t from, const clv_bytes *value,
+                             const hf_refusal *refusals, size_t n, const char *known, clv_err *err);
+
 /* Skips white space and returns the offset of the next value in the text. */
 size_t clv_hf_skip_to_value(hf_text *r);
 /* CLV_INVALID, with the key: the next value is of another kind. */
@@ -115,5 +143,7 @@ clv_code clv_hf_apply_rope(hf_text *r, clv_err *err) CLV_USE_RESULT;
  * rope_scaling. */
 hf_table clv_hf_key_table(unsigned family);
 hf_table clv_hf_rope_table(void);
+/* As clv_hf_describe_key, of any table. */
+bool clv_hf_describe_row(const hf_table *t, size_t i, clv_hf_key *ret);
 
 #endif

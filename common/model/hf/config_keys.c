@@ -243,22 +243,7 @@ static const hf_row rows[] = {
              "experts_implementation _experts_implementation_internal finetuning_task "
              "task_specific_params xla_device language name transformers.js_config unsloth_fixed "
              "unsloth_version"),
-    HARMLESS(ALL, "nothing is generated",
-             "_from_model_config assistant_confidence_threshold assistant_early_exit "
-             "assistant_ensemble_weight assistant_lookbehind bad_words_ids begin_suppress_tokens "
-             "cache_config cache_implementation compile_config constraints "
-             "continuous_batching_config disable_compile diversity_penalty do_sample dola_layers "
-             "early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty "
-             "epsilon_cutoff eta_cutoff exponential_decay_length_penalty force_words_ids "
-             "forced_bos_token_id forced_eos_token_id guidance_scale is_assistant length_penalty "
-             "low_memory max_cache_len max_length max_matching_ngram_size max_new_tokens max_time "
-             "min_length min_new_tokens min_p no_repeat_ngram_size num_assistant_tokens "
-             "num_assistant_tokens_schedule num_beam_groups num_beams num_return_sequences "
-             "output_logits output_scores penalty_alpha prefill_chunk_size "
-             "prompt_lookup_num_tokens remove_invalid_values renormalize_logits "
-             "repetition_penalty return_dict_in_generate sequence_bias speculation_type "
-             "stop_strings suppress_tokens target_lookbehind temperature token_healing top_h top_k "
-             "top_p typical_p use_mtp watermarking_config"),
+    HARMLESS(ALL, "nothing is generated", HF_GENERATION_KEYS),
 };
 /* clang-format on */
 
@@ -284,7 +269,7 @@ static const char *outcome_of(const hf_row *at) {
   return "done";
 }
 
-static bool describe(const hf_table *t, size_t i, clv_hf_key *ret) {
+bool clv_hf_describe_row(const hf_table *t, size_t i, clv_hf_key *ret) {
   if (i >= t->n) return false;
   const hf_row *at = &t->rows[i];
   *ret = (clv_hf_key){.names = at->key,
@@ -298,10 +283,10 @@ static bool describe(const hf_table *t, size_t i, clv_hf_key *ret) {
 
 bool clv_hf_describe_key(size_t i, clv_hf_key *ret) {
   hf_table t = clv_hf_key_table(0);
-  return describe(&t, i, ret);
+  return clv_hf_describe_row(&t, i, ret);
 }
 
 bool clv_hf_describe_rope_key(size_t i, clv_hf_key *ret) {
   hf_table t = clv_hf_rope_table();
-  return describe(&t, i, ret);
+  return clv_hf_describe_row(&t, i, ret);
 }

@@ -11,6 +11,16 @@ enum { MOST_POSITIONS = 1 << 24 };
 
 static const char *const kinds[CLV_HF_ROPE_KINDS] = {"default", "linear", "dynamic", "llama3"};
 
+#define TAKE_OUT                                                                                \
+  "; if the model was trained without it, as those of Qwen were, take it out and give records " \
+  "of at most original_max_position_embeddings"
+static const hf_refusal refused_kinds[] = {
+    {"yarn", "it mixes angles with divided ones, and multiplies scores" TAKE_OUT},
+    {"longrope", "each pair of a head has a factor of its own" TAKE_OUT},
+    {"proportional", "it turns a part of each head: take a model that turns all of it"},
+    {"mrope", "a position is one number: take a model without images"},
+};
+
 static clv_code read_kind(hf_text *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[96] = "";
@@ -25,8 +35,7 @@ static clv_code read_kind(hf_text *r, const hf_row *at, clv_err *err) {
     }
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", kinds[k]);
   }
-  return clv_json_fail(&r->j, from, err, "%s '%.40s' is not known; there are %s", r->key,
-                       text.len ? text.data : "", known);
+  return clv_hf_fail_unknown(r, from, &text, refused_kinds, CLV_COUNT(refused_kinds), known, err);
 }
 
 #define AT(member) offsetof(hf_rope, member)
@@ -45,7 +54,7 @@ static const hf_row rope_rows[] = {
     {.key = "rope_type",
      .read = read_kind,
      .offset = AT(kind),
-     .reason = "default, linear, dynamic, llama3; another is refused"},
+     .reason = "default, linear, dynamic, llama3; yarn and any other are refused"},
     {.key = "type",
      .read = read_kind,
      .offset = AT(old_kind),

@@ -35,6 +35,18 @@ clv_code clv_hf_expect_kind(hf_text *r, clv_json_kind kind, clv_err *err) {
                                        r->key, nouns[found], nouns[kind]);
 }
 
+clv_code clv_hf_fail_unknown(const hf_text *r, size_t from, const clv_bytes *value,
+                             const hf_refusal *refusals, size_t n, const char *known,
+                             clv_err *err) {
+  const char *text = value->len ? value->data : "";
+  for (size_t i = 0; i < n; i++)
+    if (strcmp(text, refusals[i].value) == 0)
+      return clv_json_fail(&r->j, from, err, "%s '%s' is refused: %s", r->key, text,
+                           refusals[i].reason);
+  return clv_json_fail(&r->j, from, err, "%s '%.40s' is not known; there are %s", r->key, text,
+                       known);
+}
+
 clv_code clv_hf_read_whole(hf_text *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   clv_err why;
@@ -125,8 +137,7 @@ clv_code clv_hf_read_activation(hf_text *r, const hf_row *at, clv_err *err) {
     }
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", name);
   }
-  return clv_json_fail(&r->j, from, err, "%s '%.40s' is not known; there are %s", r->key,
-                       text.len ? text.data : "", known);
+  return clv_hf_fail_unknown(r, from, &text, NULL, 0, known, err);
 }
 
 /* Reads id2label: stores its number of entries, which is the number of classes. */
@@ -150,6 +161,35 @@ clv_code clv_hf_read_labels(hf_text *r, const hf_row *at, clv_err *err) {
   return CLV_OK;
 }
 
+#define GEMMA                                                                                    \
+  "its norms multiply by 1 + weight, and its embeddings by sqrt(hidden_size). "                  \
+  "Save it as a llama: add 1 to the weights of norms, multiply embed_tokens by that root, keep " \
+  "the head's weight as it is (tie_word_embeddings: false)"
+#define TWO_NETWORKS "it has a second network: take a family that is one network"
+#define EXPERTS "its layers choose among experts: take a model of the family without them"
+#define DISTANCES "its attention has vectors of distances: take bert, roberta or distilbert"
+
+static const hf_refusal refused_families[] = {
+    {"gemma", GEMMA},
+    {"gemma2", "its scores are capped, and layers have windows: take llama, mistral or qwen3"},
+    {"gemma3", "it reads images as well: take llama, mistral or qwen3"},
+    {"gemma3_text", "its layers have windows and two kinds of angles: take llama or qwen3"},
+    {"albert", "its layers share one set of weights: take bert or distilbert"},
+    {"electra", "its embeddings have a width of their own: take bert or roberta"},
+    {"deberta", DISTANCES},
+    {"deberta-v2", DISTANCES},
+    {"mpnet", DISTANCES},
+    {"layoutlmv2", "it reads images as well: take layoutlm"},
+    {"layoutlmv3", "it reads images as well: take layoutlm"},
+    {"t5", TWO_NETWORKS},
+    {"bart", TWO_NETWORKS},
+    {"mixtral", EXPERTS},
+    {"qwen2_moe", EXPERTS},
+    {"qwen3_moe", EXPERTS},
+    {"phi", "it turns a part of each head: take phi3"},
+    {"gpt_neox", "it turns a part of each head, and adds both halves of a block: take llama"},
+};
+
 clv_code clv_hf_read_family(hf_text *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[160] = "";
@@ -165,8 +205,8 @@ clv_code clv_hf_read_family(hf_text *r, const hf_row *at, clv_err *err) {
     }
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", name);
   }
-  return clv_json_fail(&r->j, from, err, "model_type '%.40s' is not known; there are %s",
-                       text.len ? text.data : "", known);
+  return clv_hf_fail_unknown(r, from, &text, refused_families, CLV_COUNT(refused_families), known,
+                             err);
 }
 
 /* ---- keys that are refused ------------------------------------------------------------------- */

@@ -109,10 +109,47 @@ typedef struct clv_hf_config {
 clv_code clv_hf_config_parse(const char *label, const char *text, size_t len,
                              const clv_json_keys *ignored, clv_hf_config *ret,
                              clv_err *err) CLV_USE_RESULT;
-/* Reads and parses FOLDER/config.json. CLV_NOT_FOUND: there is no such file; CLV_EXHAUSTED: it is
- * too large; CLV_INVALID: as clv_hf_config_parse. */
+/* Reads and parses FOLDER/config.json, and calls clv_hf_check_other_files. CLV_NOT_FOUND: there is
+ * no such file; CLV_EXHAUSTED: it is too large; CLV_INVALID: as clv_hf_config_parse. */
 clv_code clv_hf_config_read(const char *folder, const clv_json_keys *ignored, clv_hf_config *ret,
                             clv_err *err) CLV_USE_RESULT;
+
+/* Files beside config.json, whose keys change nothing that the graph computes. */
+typedef enum clv_hf_other_file {
+  CLV_HF_GENERATION,   /* generation_config.json */
+  CLV_HF_PREPROCESSOR, /* preprocessor_config.json */
+  CLV_HF_OTHER_FILES
+} clv_hf_other_file;
+
+/* Numbers of a file, one for each channel of pictures; one alone is for all. */
+typedef struct clv_hf_channels {
+  size_t n; /* 0: not given */
+  double at[16];
+} clv_hf_channels;
+
+/* Formula of preprocessor_config.json for the values of pictures: (value * factor - mean) / std. */
+typedef struct clv_hf_pictures {
+  bool is_given;      /* the folder has the file */
+  bool is_normalized; /* mean and std are given, and do_normalize is not false */
+  bool is_scaled;     /* do_rescale; without it `factor` is 1 */
+  double factor;
+  clv_hf_channels mean, std;
+} clv_hf_pictures;
+
+const char *clv_hf_other_file_name(clv_hf_other_file file);
+/* Checks that each key of the text is known and has a value that changes nothing, or is in
+ * `ignored`. ret: of a preprocessor_config.json; NULL: not wanted. CLV_INVALID: the text is
+ * `label:line:column: text`. */
+clv_code clv_hf_other_file_parse(clv_hf_other_file file, const char *label, const char *text,
+                                 size_t len, const clv_json_keys *ignored, clv_hf_pictures *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+/* Reads FOLDER/preprocessor_config.json, if there is one. */
+clv_code clv_hf_pictures_read(const char *folder, const clv_json_keys *ignored,
+                              clv_hf_pictures *ret, clv_err *err) CLV_USE_RESULT;
+/* Reads and checks these files of a folder, as far as it has them. CLV_EXHAUSTED: one is larger
+ * than 1 MiB. */
+clv_code clv_hf_check_other_files(const char *folder, const clv_json_keys *ignored,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* A row of the table of keys of config.json, for documents. Texts are static. */
 typedef struct clv_hf_key {
@@ -127,6 +164,8 @@ typedef struct clv_hf_key {
 bool clv_hf_describe_key(size_t i, clv_hf_key *ret);
 /* As clv_hf_describe_key, of the keys within rope_parameters and rope_scaling. */
 bool clv_hf_describe_rope_key(size_t i, clv_hf_key *ret);
+/* As clv_hf_describe_key, of the keys of another file. */
+bool clv_hf_describe_other_key(clv_hf_other_file file, size_t i, clv_hf_key *ret);
 
 /* Reads the text of FOLDER/config.json, and returns it and the file's path. */
 clv_code clv_hf_config_read_text(const char *folder, clv_bytes *ret_path, clv_bytes *ret_text,

@@ -817,9 +817,11 @@ clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CL
 cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error);
 
-/* folder: with a config.json. layers: as for api_graph_from_arch; head: NULL for none. */
-cleave_status api_graph_from_hf(const char *folder, const char *layers, const char *head,
-                                const cleave_input *input, clv_graph **ret, cleave_error *error);
+/* folder: with a config.json. o: only ignore_keys is read. layers: as for api_graph_from_arch;
+ * head: NULL for none. */
+cleave_status api_graph_from_hf(const char *folder, const cleave_module_options *o,
+                                const char *layers, const char *head, const cleave_input *input,
+                                clv_graph **ret, cleave_error *error);
 /* Adds the adapters of the options to the module's graph. (adapters.c) */
 cleave_status api_adapters_add_to_graph(cleave_module *m, const cleave_module_options *o,
                                         cleave_error *error);

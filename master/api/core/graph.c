@@ -281,13 +281,32 @@ static void add_quoted(clv_bytes *to, const char *text) {
   clv_bytes_printf(to, "'");
 }
 
-cleave_status api_graph_from_hf(const char *folder, const char *layers, const char *head,
-                                const cleave_input *input, clv_graph **ret, cleave_error *error) {
+/* Adds the key ignore_keys of a model, if the options have any. */
+static cleave_status add_ignore_keys(clv_bytes *to, const cleave_module_options *o,
+                                     cleave_error *error) {
+  for (size_t i = 0; i < o->n_ignore_keys; i++) {
+    const char *key = o->ignore_keys ? o->ignore_keys[i] : NULL;
+    if (!key || !*key || !clv_wire_is_text(key))
+      return api_fail(error, CLV_INVALID,
+                      "ignore_keys[%zu] is NULL, empty or has control characters: give the name of "
+                      "a key of config.json",
+                      i);
+    clv_bytes_printf(to, i ? ", " : ", ignore_keys: [");
+    add_quoted(to, key);
+  }
+  clv_bytes_printf(to, o->n_ignore_keys ? "]" : "");
+  return CLEAVE_OK;
+}
+
+cleave_status api_graph_from_hf(const char *folder, const cleave_module_options *o,
+                                const char *layers, const char *head, const cleave_input *input,
+                                clv_graph **ret, cleave_error *error) {
   CLV_AUTO(clv_bytes_done) clv_bytes model = {0};
   if (!clv_wire_is_text(folder))
     return api_fail(error, CLV_INVALID, "a folder whose name has control characters");
   clv_bytes_printf(&model, "hf: ");
   add_quoted(&model, folder);
+  TRY_API(add_ignore_keys(&model, o, error));
   clv_bytes_printf(&model, ", head: %s}", head ? head : "none");
   if (model.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   return map_error_places(build_model_graph((const char *)model.data, layers, input, ret, error),

@@ -370,7 +370,7 @@ cleave_status cleave_load_hf(cleave_runtime *runtime, const cleave_module_option
   NOT_NULL(runtime, options, folder, input, ret_module);
   COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  TRY_API(api_graph_from_hf(folder, layers ? layers : o.layers, head, input, &graph, error));
+  TRY_API(api_graph_from_hf(folder, &o, layers ? layers : o.layers, head, input, &graph, error));
   return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 

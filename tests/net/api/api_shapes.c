@@ -324,6 +324,57 @@ static bool parts_compute_the_same_as_the_whole_model(void) {
   return close_context(c);
 }
 
+/* Writes the golden config.json with one key more into a new folder. */
+static bool write_newer_config(char folder[32]) {
+  char text[4096], path[64];
+  FILE *from = fopen("tests/golden/hf/llama/config.json", "rb");
+  CHECK(from);
+  size_t n = fread(text, 1, sizeof text, from);
+  fclose(from);
+  CHECK(n > 1 && n < sizeof text && text[0] == '{');
+  snprintf(folder, 32, "/tmp/cleave-newer-XXXXXX");
+  CHECK(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  FILE *to = fopen(path, "wb");
+  CHECK(to &&
+        fprintf(to, "{\"auto_map\": {\"AutoModel\": \"x.Y\"}, %.*s", (int)n - 1, text + 1) > 0);
+  CHECK(fclose(to) == 0);
+  return true;
+}
+
+static bool remove_newer_config(const char *folder) {
+  char path[64];
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  CHECK(unlink(path) == 0 && rmdir(folder) == 0);
+  return true;
+}
+
+/* A model whose config.json has a key that the library does not know is loaded only where the
+ * options list the key. A listed key that the library knows is refused. */
+static bool only_listed_unknown_keys_are_ignored(void) {
+  static const char *const listed[] = {"auto_map"}, *const known[] = {"auto_map", "hidden_act"};
+  static const char *const empty[] = {""};
+  char newer_hf[32];
+  DO(write_newer_config(newer_hf));
+  cleave_input ids = CLEAVE_INPUT(CLEAVE_I64, 2, 5);
+  cleave_module_options o = {.size = sizeof o, .name = "newer file", .at = at_a};
+  cleave_module *m;
+  REFUSED(cleave_load_hf(rt, &o, newer_hf, NULL, NULL, &ids, &m, e), CLEAVE_INVALID,
+          "'auto_map' is not known");
+  o.ignore_keys = known;
+  o.n_ignore_keys = 2;
+  REFUSED(cleave_load_hf(rt, &o, newer_hf, NULL, NULL, &ids, &m, e), CLEAVE_INVALID,
+          "lists 'hidden_act', which is known");
+  o.ignore_keys = empty;
+  o.n_ignore_keys = 1;
+  REFUSED(cleave_load_hf(rt, &o, newer_hf, NULL, NULL, &ids, &m, e), CLEAVE_INVALID,
+          "ignore_keys[0]");
+  o.ignore_keys = listed;
+  MUST(cleave_load_hf(rt, &o, newer_hf, NULL, NULL, &ids, &m, e));
+  MUST(cleave_module_release(rt, m, e));
+  return remove_newer_config(newer_hf);
+}
+
 static bool get_learns_flag(const cleave_module *m, size_t i, bool *ret) {
   cleave_parameter p = {.size = sizeof p};
   MUST(cleave_parameter_info(m, i, &p, e));
@@ -377,6 +428,7 @@ static const test tests[] = {
     TEST(scalars_are_accepted_as_inputs),
     TEST(impossible_input_shapes_are_refused_at_load),
     TEST(parts_compute_the_same_as_the_whole_model),
+    TEST(only_listed_unknown_keys_are_ignored),
     TEST(adapters_alone_learn),
 };
 

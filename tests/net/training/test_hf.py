@@ -150,7 +150,25 @@ def unknown_keys_are_refused_unless_the_session_lists_them():
     assert json.loads(done.stdout)["ignored_keys"] == ["auto_map"], done.stdout
     text = re.sub(r"model: .*", "model: {layers: [{op: embedding, rows: 50, out: 5}], ignore_keys: [x]}", body([], ["master"])).replace("embeddings..classifier", "0..0")
     done = master("check", cluster.session("nowhere", text), cwd=cluster.dir)
-    assert done.returncode == 3 and "the session has neither model.hf nor lora.from: leave it out" in done.stderr, done.stderr
+    assert done.returncode == 3 and "the session has neither model.hf nor lora.from nor data.tokenizer: leave it out" in done.stderr, done.stderr
+
+
+@suite.test
+def pictures_that_the_session_normalises_otherwise_are_told():
+    with open(os.path.join(GOLDEN_HF, "vit", "config.json")) as f:
+        config("vit", json.load(f))
+    for part in ("train", "test"):
+        np.save(f"{cluster.dir}/data/{part}-pixels.npy", np.zeros((RECORDS, 3, 8, 8), "u1"))
+        np.save(f"{cluster.dir}/data/{part}-class.npy", np.arange(RECORDS) % 3)
+    MODELS["vit"], SETS["vit"] = ["embeddings..classifier"], "train: [train-pixels.npy, train-class.npy], test: [test-pixels.npy, test-class.npy]"
+    with open(os.path.join(cluster.dir, "vit", "preprocessor_config.json"), "w") as f:
+        json.dump({"image_mean": [0.5, 0.5, 0.25], "image_std": 0.5, "do_rescale": True}, f)
+    for normalize, told in (("", "is not given"), (", normalize: {mean: [0.5], std: [0.5]}", "has others"),
+                            (", normalize: {mean: [0.5, 0.5, 0.25], std: [0.5, 0.5, 0.5]}", None)):
+        text = body([], ["master"], "vit", "head: sequence").replace("test-class.npy]", "test-class.npy]" + normalize)
+        done = master("plan", cluster.session("vit", text), cwd=cluster.dir)
+        line = "normalises pictures, times 0.00392157, by mean [0.5, 0.5, 0.25] and std [0.5], and data.normalize "
+        assert done.returncode == 0 and (line + str(told) in done.stdout if told else line not in done.stdout), done.stdout + done.stderr
 
 
 def with_adapters(text, own):

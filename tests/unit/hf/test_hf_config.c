@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/model/hf/hf.h"
+#include "tests/unit/files.h"
 #include "tests/unit/must.h"
 
 static const char bert[] =
@@ -195,7 +196,10 @@ static const refusal unsupported[] = {
      "\"high_freq_factor\": 4}",
      "low_freq_factor is 4, not below high_freq_factor 4"},
     {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}",
-     "f/config.json:3:35: rope_type 'yarn' is not known; there are default, linear, dynamic, "
+     "f/config.json:3:35: rope_type 'yarn' is refused: it mixes angles with divided ones, and "
+     "multiplies scores; if the model was trained without it"},
+    {llama, "\"rope_parameters\": {\"rope_type\": \"spiral\"}",
+     "f/config.json:3:35: rope_type 'spiral' is not known; there are default, linear, dynamic, "
      "llama3"},
     {llama, "\"rope_parameters\": {\"rope_factor\": 2}",
      "f/config.json:3:22: 'rope_parameters.rope_factor' is not known, and may change what the"},
@@ -216,7 +220,12 @@ static const refusal unsupported[] = {
     {gpt2, "\"hidden_size\": 32", "hidden_size is 32 and n_embd is 16: they name one number"},
     {gpt2, "\"n_inner\": 0", "n_inner is a whole number from 1 to 1048576"},
     {gpt2, "\"scale_attn_weights\": false", "scale_attn_weights is false"},
-    {"{\"model_type\": \"t5\"", "", "f/config.json:1:16: model_type 't5' is not known; there are"},
+    {"{\"model_type\": \"t5\"", "",
+     "f/config.json:1:16: model_type 't5' is refused: it has a second network: take a family that"},
+    {"{\"model_type\": \"gemma\"", "",
+     "f/config.json:1:16: model_type 'gemma' is refused: its norms multiply by 1 + weight"},
+    {"{\"model_type\": \"herbert\"", "",
+     "f/config.json:1:16: model_type 'herbert' is not known; there are bert, roberta"},
     {"{\"hidden_size\": 3", "", "f/config.json: the key model_type is missing"},
     {"{\"model_type\": \"bert\"", "",
      "f/config.json: the key vocab_size is missing, which a bert needs"},
@@ -342,6 +351,98 @@ static void out_of_range_config_numbers_are_refused(void **state) {
   }
 }
 
+/* Keys of generation_config.json and preprocessor_config.json are known and change nothing, or are
+ * refused unless they are listed. */
+static void files_beside_the_config_are_checked_key_by_key(void **state) {
+  static const char *const names[] = {"surprise"};
+  static const clv_json_keys listed = {names, 1};
+  static const struct {
+    clv_hf_other_file file;
+    const char *text, *message; /* message NULL: the text is accepted */
+  } cases[] = {
+      {CLV_HF_GENERATION, "{\"do_sample\": true, \"top_p\": 0.8, \"pad_token_id\": 3}", NULL},
+      {CLV_HF_GENERATION, "{\"top_p\": 0.8,\n \"surprise\": 1}", "f:2:2: 'surprise' is not known"},
+      {CLV_HF_GENERATION, "{\"image_mean\": [0.5]}", "f:1:2: 'image_mean' is not known"},
+      {CLV_HF_GENERATION, "{} []", "f:1:4"},
+      {CLV_HF_PREPROCESSOR, "{\"image_mean\": [0.5], \"size\": {\"height\": 8}}", NULL},
+      {CLV_HF_PREPROCESSOR, "{\"do_flip_channel_order\": false}", NULL},
+      {CLV_HF_PREPROCESSOR, "{\"do_flip_channel_order\": true}",
+       "f:1:27: do_flip_channel_order is true: channels are read in the order red"},
+      {CLV_HF_PREPROCESSOR, "{\"do_grayscale\": true}", "colours are not mixed"},
+      {CLV_HF_PREPROCESSOR, "{\"image_mean\": \"half\"}", "image_mean is a text, and a list"},
+      {CLV_HF_PREPROCESSOR, "{\"image_std\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}",
+       "f:1:15: image_std has more than 16 channels"},
+      {CLV_HF_PREPROCESSOR, "{\"rescale_factor\": 0}", "rescale_factor is a number from 1e-30"},
+      {CLV_HF_PREPROCESSOR, "{\"surprise\": 1}", "f:1:2: 'surprise' is not known"},
+      {CLV_HF_PREPROCESSOR, "[]", "f:1:1: an object is expected"},
+  };
+  clv_err err = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    const char *text = cases[i].text;
+    clv_code code =
+        clv_hf_other_file_parse(cases[i].file, "f", text, strlen(text), NULL, NULL, &err);
+    if (cases[i].message)
+      expect_error(CLV_INVALID, cases[i].message, code, &err);
+    else
+      must(code, &err);
+    if (strstr(text, "surprise"))
+      must(clv_hf_other_file_parse(cases[i].file, "f", text, strlen(text), &listed, NULL, &err),
+           &err);
+  }
+}
+
+/* The formula of pictures, with the defaults of transformers' image processors. */
+static void normalisation_of_pictures_is_read(void **state) {
+  static const struct {
+    const char *text;
+    bool is_normalized;
+    size_t n_mean;
+    double mean, std, factor;
+  } cases[] = {
+      {"{\"image_mean\": [0.5, 0.25], \"image_std\": 2}", true, 2, 0.25, 2, 1 / 255.0},
+      {"{\"do_normalize\": false, \"image_mean\": 3, \"image_std\": [2]}", false, 1, 3, 2,
+       1 / 255.0},
+      {"{\"do_rescale\": false, \"rescale_factor\": 0.5}", false, 0, 0, 0, 1},
+      {"{\"do_rescale\": null, \"do_normalize\": null, \"rescale_factor\": 0.5}", false, 0, 0, 0,
+       0.5},
+  };
+  clv_err err = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_hf_pictures p;
+    must(clv_hf_other_file_parse(CLV_HF_PREPROCESSOR, "f", cases[i].text, strlen(cases[i].text),
+                                 NULL, &p, &err),
+         &err);
+    assert_true(p.is_given && p.is_normalized == cases[i].is_normalized);
+    assert_true(p.mean.n == cases[i].n_mean && p.factor == cases[i].factor);
+    if (p.mean.n)
+      assert_true(p.mean.at[p.mean.n - 1] == cases[i].mean && p.std.at[0] == cases[i].std);
+  }
+}
+
+/* A config is read together with the other files of its folder. */
+static void wrong_file_beside_the_config_is_refused(void **state) {
+  static const char *const names[] = {"surprise"};
+  static const clv_json_keys listed = {names, 1};
+  static const char good[] = "{\"top_k\": 5}", unknown[] = "{\"surprise\": 5}";
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_hf_config c;
+  clv_err err = {0};
+  (void)state;
+  clv_bytes_printf(&text, "%s}", bert);
+  (void)write_scratch_file("config.json", text.data, text.len);
+  must(clv_hf_config_read(scratch, NULL, &c, &err), &err);
+  for (int f = 0; f < CLV_HF_OTHER_FILES; f++) {
+    const char *name = clv_hf_other_file_name((clv_hf_other_file)f);
+    (void)write_scratch_file(name, unknown, strlen(unknown));
+    expect_error(CLV_INVALID, name, clv_hf_config_read(scratch, NULL, &c, &err), &err);
+    must(clv_hf_config_read(scratch, &listed, &c, &err), &err);
+    (void)write_scratch_file(name, f == CLV_HF_GENERATION ? good : "{}", f ? 2 : strlen(good));
+  }
+  must(clv_hf_config_read(scratch, NULL, &c, &err), &err);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(transformers_config_files_are_read),
@@ -354,6 +455,9 @@ int main(void) {
       cmocka_unit_test(listed_unknown_keys_are_skipped),
       cmocka_unit_test(rotary_positions_and_windows_follow_the_file),
       cmocka_unit_test(distilbert_and_qwen3_have_their_own_keys),
+      cmocka_unit_test(files_beside_the_config_are_checked_key_by_key),
+      cmocka_unit_test(normalisation_of_pictures_is_read),
+      cmocka_unit_test(wrong_file_beside_the_config_is_refused),
   };
-  return cmocka_run_group_tests_name("hf_config", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("hf_config", tests, scratch_setup, scratch_teardown);
 }

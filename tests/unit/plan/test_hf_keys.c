@@ -15,6 +15,7 @@
 
 #include "common/model/hf/hf.h"
 #include "common/model/weights/weights.h"
+#include "master/tokens/tokens.h"
 #include "tests/unit/must.h"
 
 enum { MAX_LINES = 256, NAMES_IN_A_LINE = 16, ALL = (1 << CLV_HF_FAMILIES) - 1 };
@@ -114,6 +115,27 @@ static void make_key_table(bool (*describe)(size_t i, clv_hf_key *ret), bool has
   append_table(&t, has_families, out);
 }
 
+static bool describe_generation_key(size_t i, clv_hf_key *ret) {
+  return clv_hf_describe_other_key(CLV_HF_GENERATION, i, ret);
+}
+
+static bool describe_preprocessor_key(size_t i, clv_hf_key *ret) {
+  return clv_hf_describe_other_key(CLV_HF_PREPROCESSOR, i, ret);
+}
+
+static void make_settings_table(clv_bytes *out) {
+  static table t;
+  clv_tokenizer_setting k;
+  t.n = 0;
+  for (size_t i = 0; clv_tokenizer_describe_setting(i, &k); i++) {
+    char where[400];
+    snprintf(where, sizeof where, "%s %s", k.outcome, k.reason);
+    bool compares = strcmp(k.outcome, "refused where") == 0;
+    add_row(&t, k.keys, 0, compares ? where : k.outcome, NULL, compares ? NULL : k.reason);
+  }
+  append_table(&t, false, out);
+}
+
 static void make_peft_table(clv_bytes *out) {
   static table t;
   clv_peft_key_doc k;
@@ -150,15 +172,22 @@ static void check_part(clv_bytes *page, const char *name, const char *want, bool
 
 static void tables_of_the_page_are_those_of_the_code(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0}, keys = {0}, rope = {0}, peft = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes generation = {0}, preprocessor = {0}, settings = {0};
   bool writes = getenv("CLV_WRITE_TABLES") != NULL;
   clv_err err;
   (void)state;
   must(clv_file_read(page_path, 1 << 20, &page, &err), &err);
   make_key_table(clv_hf_describe_key, true, &keys);
   make_key_table(clv_hf_describe_rope_key, false, &rope);
+  make_key_table(describe_generation_key, false, &generation);
+  make_key_table(describe_preprocessor_key, false, &preprocessor);
+  make_settings_table(&settings);
   make_peft_table(&peft);
   check_part(&page, "config.json", keys.data, writes);
   check_part(&page, "rope", rope.data, writes);
+  check_part(&page, clv_hf_other_file_name(CLV_HF_GENERATION), generation.data, writes);
+  check_part(&page, clv_hf_other_file_name(CLV_HF_PREPROCESSOR), preprocessor.data, writes);
+  check_part(&page, "tokenizer_config.json", settings.data, writes);
   check_part(&page, "adapter_config.json", peft.data, writes);
   if (writes) must(clv_file_write_durable(page_path, page.data, page.len, 0644, &err), &err);
 }

@@ -349,6 +349,131 @@ static void text_that_is_not_utf8_is_refused(void **state) {
   }
 }
 
+/* Of tokens that are white space and take the white space around them, the first takes the text of
+ * those behind it, which are no tokens then. */
+static void white_space_that_a_token_took_is_no_token(void **state) {
+  static const char file[] =
+      "{\"version\": \"1.0\", \"normalizer\": null, \"pre_tokenizer\": null, \"added_tokens\": "
+      "[{\"id\": 2, \"content\": \"\\t\", \"lstrip\": true, \"rstrip\": true}], \"model\": "
+      "{\"type\": "
+      "\"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
+      "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, "
+      "\"ignore_merges\": false, \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}}";
+  static const char *const texts[] = {"a\t\tb", "a \t \t\tb", "a\tb"};
+  CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  clv_err err = {0};
+  (void)state;
+  must(clv_tokenizer_parse_json(file, strlen(file), "f", &t, &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(texts); i++) {
+    CLV_AUTO(clv_ids_done) clv_ids ids = {0};
+    must(clv_tokenizer_encode(t, texts[i], strlen(texts[i]), &ids, &err), &err);
+    assert_int_equal(ids.n, 3);
+    assert_true(ids.at[0] == 0 && ids.at[1] == 2 && ids.at[2] == 1);
+  }
+}
+
+/* ---- files beside a tokenizer.json ----------------------------------------------------------- */
+
+static const struct {
+  const char *file_name, *text, *message; /* message NULL: the text is accepted */
+} settings[] = {
+    {"bert.json", "{\"do_lower_case\": true, \"strip_accents\": null, \"tokenizer_class\": \"X\"}",
+     NULL},
+    {"bert.json", "{\"pad_token\": \"[PAD]\", \"mask_token\": {\"content\": \"[MASK]\"}}", NULL},
+    {"bert.json", "{\"additional_special_tokens\": [\"whole\"], \"sep_token\": null}", NULL},
+    {"bert.json", "{\"extra_special_tokens\": {\"a_token\": \"whole\"}}", NULL},
+    {"gpt2.json",
+     "{\"added_tokens_decoder\": {\"640\": {\"content\": \"<|endoftext|>\", \"special\": true}, "
+     "\"641\": {\"content\": \"\xc3\xbcnal\", \"normalized\": true, \"lstrip\": false}}}",
+     NULL},
+    {"bert.json", "{\"added_tokens_decoder\": {}}",
+     "added_tokens_decoder lists 0 tokens, and tokenizer.json adds 6"},
+    {"bert.json", "{\"do_lower_case\":\n false}",
+     "f:1:2: do_lower_case is false: the BertNormalizer"},
+    {"bert.json", "{\"strip_accents\": false}", "strip_accents is false: the BertNormalizer"},
+    {"bert.json", "{\"tokenize_chinese_chars\": false}", "tokenize_chinese_chars is false"},
+    {"bert.json", "{\"cls_token\": \"<s>\"}",
+     "f:1:2: cls_token is '<s>', which is no added token of tokenizer.json"},
+    {"bert.json", "{\"new_token\": {\"content\": \"the\", \"lstrip\": true}}",
+     "new_token is 'the', which is no added token"},
+    {"bert.json", "{\"new_token\": {\"content\": \"whole\", \"colour\": 1}}",
+     "new_token has a token with a key that is not known"},
+    {"bert.json", "{\"additional_special_tokens\": [\"whole\", \"<x>\"]}", "is '<x>', which is no"},
+    {"bert.json", "{\"extra_special_tokens\": {\"a\": \"<x>\"}}", "is '<x>', which is no"},
+    {"bert.json", "{\"added_tokens_decoder\": {\"7\": {\"content\": \"whole\"}}}",
+     "f:1:27: added_tokens_decoder, 'whole': a token is missing, or has another number"},
+    {"bert.json",
+     "{\"added_tokens_decoder\": {\"700\": {\"content\": \"whole\", \"lstrip\": true}}}",
+     "added_tokens_decoder, 'whole': a token is missing, or has another number"},
+    {"bert.json", "{\"added_tokens_decoder\": {\"\": {\"content\": \"whole\"}}}", "another number"},
+    {"bert.json", "{\"added_tokens_decoder\": {\"9\": {}}}", "is '', which is no added token"},
+    {"bert.json", "{\"split_special_tokens\": true}",
+     "split_special_tokens is true: special tokens"},
+    {"bert.json", "{\"truncation_side\": \"left\"}", "truncation_side is 'left', not right"},
+    {"bert.json", "{\"auto_map\": {}}",
+     "f:1:2: 'auto_map' is not known, and may change the tokens"},
+    {"bert.json",
+     "{\"padding_side\": \"left\", \"chat_template\": \"x\", \"truncation_side\": \"right\"}",
+     NULL},
+    {"gpt2.json", "{\"add_prefix_space\": false, \"add_bos_token\": true}", NULL},
+    {"gpt2.json", "{\"add_prefix_space\": true}",
+     "add_prefix_space is true: the ByteLevel or Meta"},
+    {"gpt2.json", "{\"do_lower_case\": true}", "do_lower_case is true: the BertNormalizer"},
+    {"gpt2.json", "{\"do_lower_case\": false}", NULL},
+    {"xlmr.json", "{\"add_prefix_space\": false}", "add_prefix_space is false"},
+    {"xlmr.json", "{\"add_prefix_space\": null}", "add_prefix_space is null"},
+    {"gpt2.json", "{\"add_prefix_space\": null, \"trim_offsets\": true}", NULL},
+    {"llama.json", "{\"add_prefix_space\": false}", NULL},
+    {"llama.json", "[]", "f:1:1: an object is expected"},
+    {"llama.json", "{} 3", "f:1:4"},
+};
+
+/* What tokenizer_config.json and special_tokens_map.json say has to be what tokenizer.json says,
+ * and a key that is not known is refused unless it is listed. */
+static void settings_that_differ_from_the_tokenizer_are_refused(void **state) {
+  static const char *const names[] = {"auto_map"};
+  static const clv_tokenizer_options none = {0},
+                                     listed = {.ignored_keys = names, .n_ignored_keys = 1};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(settings); i++) {
+    CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+    const char *text = settings[i].text;
+    char path[80];
+    clv_err err = {0};
+    snprintf(path, sizeof path, "tests/golden/tokens/%s", settings[i].file_name);
+    must(clv_tokenizer_open(path, &none, &t, &err), &err);
+    clv_code code = clv_tokenizer_check_settings(t, text, strlen(text), "f", &none, &err);
+    if (settings[i].message)
+      expect_error(CLV_INVALID, settings[i].message, code, &err);
+    else
+      must(code, &err);
+    if (strstr(text, "auto_map"))
+      must(clv_tokenizer_check_settings(t, text, strlen(text), "f", &listed, &err), &err);
+  }
+}
+
+/* The other files are those of the folder, and count only for a file named tokenizer.json. */
+static void files_beside_a_tokenizer_are_compared_with_it(void **state) {
+  static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json"};
+  static const char wrong[] = "{\"bos_token\": \"<nobody>\"}";
+  static const clv_tokenizer_options none = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err = {0};
+  (void)state;
+  must(clv_file_read("tests/golden/tokens/bert.json", 1 << 20, &text, &err), &err);
+  (void)write_scratch_file("tokenizer.json", text.data, text.len);
+  (void)write_scratch_file("other.json", text.data, text.len);
+  for (size_t i = 0; i < CLV_COUNT(names); i++) {
+    CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL, *other = NULL, *fails = NULL;
+    must(clv_tokenizer_open(at("tokenizer.json"), &none, &t, &err), &err);
+    (void)write_scratch_file(names[i], wrong, strlen(wrong));
+    expect_error(CLV_INVALID, names[i],
+                 clv_tokenizer_open(at("tokenizer.json"), &none, &fails, &err), &err);
+    must(clv_tokenizer_open(at("other.json"), &none, &other, &err), &err);
+    assert_int_equal(unlink(at(names[i])), 0);
+  }
+}
+
 /* ---- hostile text ---------------------------------------------------------------------------- */
 
 enum { LENGTH = 1 << 17, SECONDS = 5 };
@@ -392,6 +517,9 @@ int main(void) {
       cmocka_unit_test(byte_order_mark_is_skipped),
       cmocka_unit_test(utf16_tokenizer_files_are_refused),
       cmocka_unit_test(text_that_is_not_utf8_is_refused),
+      cmocka_unit_test(white_space_that_a_token_took_is_no_token),
+      cmocka_unit_test(settings_that_differ_from_the_tokenizer_are_refused),
+      cmocka_unit_test(files_beside_a_tokenizer_are_compared_with_it),
       cmocka_unit_test(long_texts_take_no_quadratic_time),
   };
   return cmocka_run_group_tests_name("tokens", tests, NULL, NULL);

@@ -137,6 +137,9 @@ class _Stage(Module):
             options.lora = _lora_of(s["lora"], s["targets"], kept)
         if s["tie"]:
             options.ties, options.n_ties = _tie_of(s["tie"], kept), 1
+        if s["ignore_keys"]:
+            kept += names_of(s["ignore_keys"])
+            options.ignore_keys, options.n_ignore_keys = kept[-2], len(s["ignore_keys"])
         layers, head = s["layers"].encode(), s["head"].encode()
         status = lib.cleave_load_hf(rt, options, os.fsencode(s["folder"]), layers, head, given, module, error)
         del kept
@@ -223,7 +226,8 @@ class _Pretrained(Remote):
 
 def pretrained(rt: Runtime, folder: str | os.PathLike[str], *, stages: Sequence[tuple[str, str]], example: torch.Tensor, head: str | None = None,
                lora: Mapping[str, Any] | None = None, freeze: Sequence[str] = (), weights: Mapping[str, Mapping[str, str]] | None = None,
-               device: str | None = None, threads: int = 1, recompute: Sequence[str] = (), sends: Sends = None, name: str | None = None) -> Remote:
+               device: str | None = None, threads: int = 1, recompute: Sequence[str] = (), sends: Sends = None, name: str | None = None,
+               ignore_keys: Sequence[str] = ()) -> Remote:
     """A model of transformers (bert, distilbert, roberta, xlm-roberta, camembert, gpt2, llama,
     mistral, qwen2, qwen3, phi3, vit) over nodes, without transformers.
 
@@ -240,6 +244,8 @@ def pretrained(rt: Runtime, folder: str | os.PathLike[str], *, stages: Sequence[
     weights: {worker: {"artifact": NAME, "sha256": DIGEST}}: values of its stages from the worker's
         own disk. Those of other workers are sent.
     device, threads, recompute, sends, name: as of Remote.
+    ignore_keys: keys of the folder's files that Cleave does not know, and that change nothing. Any
+        other unknown key is refused.
 
     Returns a Remote: its output is [batch, positions, vocabulary] float32 for "causal" and
     "masked", [batch, classes], [batch, positions, classes] or [batch, positions, hidden] for the
@@ -251,6 +257,8 @@ def pretrained(rt: Runtime, folder: str | os.PathLike[str], *, stages: Sequence[
     config = _json(os.path.join(path, "config.json"))
     family = str(config.get("model_type"))
     _check(plan, example, lora, family)
+    if isinstance(ignore_keys, str):
+        raise _errors.invalid(f"ignore_keys={ignore_keys!r}: it is a list of names, [{ignore_keys!r}]")
     chosen, artifacts = head or _head_of(config, path), dict(weights or {})
     for node, artifact in artifacts.items():
         if node not in (at for _, at in plan):
@@ -258,7 +266,8 @@ def pretrained(rt: Runtime, folder: str | os.PathLike[str], *, stages: Sequence[
         check_artifact(artifact, f"weights of {node}: ")
     tied, shares = TIES.get(family, ("", False))
     is_tied = chosen in ("causal", "masked") and bool(config.get("tie_word_embeddings", shares))
-    loads = {"folder": path, "head": chosen, "example": example, "lora": dict(lora) if lora else None, "tied": tied if is_tied else ""}
+    loads = {"folder": path, "head": chosen, "example": example, "lora": dict(lora) if lora else None, "tied": tied if is_tied else "",
+             "ignore_keys": tuple(ignore_keys)}
     options = {"device": device, "threads": threads, "recompute": recompute, "freeze": tuple(freeze)}
     return _Pretrained(rt, path, plan, loads, options, artifacts, sends, name or os.path.basename(os.path.normpath(path)) or "pretrained")
 

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The files beside a tokenizer.json from which transformers takes more settings of the tokenizer:
+ * tokenizer_config.json and special_tokens_map.json. What they say is compared with the
+ * tokenizer.json, which alone is done: each key has a row that compares it, or says why it can be
+ * skipped. A key without a row is refused, unless the session lists it. deploy/CHECKPOINTS.md has a
+ * table that is made of these rows (test_hf_keys).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/tokens/tokens_int.h"
+
+enum { MAX_FILE = 16 << 20 };
+
+#define SAVE_AGAIN "save both files again by save_pretrained of transformers"
+
+/* A file that is being read, and the tokenizer that it has to fit. */
+typedef struct settings {
+  clv_json j;
+  const clv_tokenizer *t;
+  const clv_tokenizer_options *options;
+  const char *key; /* the key whose value is being read */
+  size_t at;       /* where the key begins */
+} settings;
+
+typedef struct setting {
+  const char *keys; /* with a blank between two; "*_token": all that end so and have no row */
+  clv_code (*read)(settings *s, const struct setting *row, clv_err *err);
+  const char *reason; /* why the value is skipped, refused or compared */
+} setting;
+
+static clv_code fail_here(settings *s, clv_err *err, const char *what) {
+  return clv_json_fail(&s->j, s->at, err, "%s %s", s->key, what);
+}
+
+/* ---- special tokens -------------------------------------------------------------------------- */
+
+static clv_code check_is_added(settings *s, const clv_bytes *token, clv_err *err) {
+  if (token->len && clv_vocab_find(&s->t->added, token->data, token->len)) return CLV_OK;
+  return clv_json_fail(&s->j, s->at, err,
+                       "%s is '%.60s', which is no added token of tokenizer.json, so transformers "
+                       "adds it to the tokens: " SAVE_AGAIN,
+                       s->key, token->len ? token->data : "");
+}
+
+/* Token of added_tokens_decoder, or of another key as an object. */
+typedef struct token_object {
+  clv_bytes content;
+  uint8_t given, flags; /* sets of CLV_ADDED_... bits: those that the object says, those it sets */
+} token_object;
+
+static void token_object_done(token_object *t) { clv_bytes_done(&t->content); }
+
+/* Reads {"content": ..., "lstrip": ...}. */
+static clv_code read_token_object(settings *s, token_object *ret, clv_err *err) {
+  static const char *const names[] = {"content",    "lstrip",  "rstrip", "single_word",
+                                      "normalized", "special", "__type"};
+  static const uint8_t bits[] = {
+      0, CLV_ADDED_LSTRIP, CLV_ADDED_RSTRIP, CLV_ADDED_SINGLE_WORD, CLV_ADDED_NORMALIZED, 0, 0};
+  uint32_t seen = 0;
+  bool more = true, flag;
+  int which;
+  CLV_TRY(clv_json_open(&s->j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(&s->j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_find_key(&s->j, names, CLV_COUNT(names), &seen, &which, err));
+    if (which < 0) return fail_here(s, err, "has a token with a key that is not known");
+    if (which == 0) CLV_TRY(clv_json_read_text(&s->j, &ret->content, err));
+    if (which > 0 && !bits[which]) CLV_TRY(clv_json_skip(&s->j, err));
+    if (!bits[which]) continue;
+    CLV_TRY(clv_json_read_bool(&s->j, &flag, err));
+    ret->given |= bits[which];
+    if (flag) ret->flags |= bits[which];
+  }
+}
+
+/* Reads null, a text or an object. */
+static clv_code read_token(settings *s, clv_err *err) {
+  CLV_AUTO(token_object_done) token_object t = {0};
+  clv_json_kind kind;
+  CLV_TRY(clv_json_peek(&s->j, &kind, err));
+  if (kind == CLV_JSON_NULL) return clv_json_skip(&s->j, err);
+  if (kind == CLV_JSON_OBJECT)
+    CLV_TRY(read_token_object(s, &t, err));
+  else
+    CLV_TRY(clv_json_read_text(&s->j, &t.content, err));
+  return check_is_added(s, &t.content, err);
+}
+
+static clv_code compare_token(settings *s, const setting *row, clv_err *err) {
+  (void)row;
+  return read_token(s, err);
+}
+
+/* Reads null, a list of tokens or an object of them by name. */
+static clv_code compare_tokens(settings *s, const setting *row, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+  clv_json_kind kind;
+  bool more = true;
+  (void)row;
+  CLV_TRY(clv_json_peek(&s->j, &kind, err));
+  if (kind == CLV_JSON_NULL) return clv_json_skip(&s->j, err);
+  if (kind != CLV_JSON_OBJECT) kind = CLV_JSON_LIST;
+  CLV_TRY(clv_json_open(&s->j, kind, err));
+  for (size_t n = 0; more; n++) {
+    CLV_TRY(clv_json_next(&s->j, kind, n, &more, err));
+    if (more && kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_read_key(&s->j, &name, err));
+    if (more) CLV_TRY(read_token(s, err));
+  }
+  return CLV_OK;
+}
+
+/* transformers takes the list for all added tokens, so that one which is not listed is none. */
+static clv_code check_is_complete(settings *s, size_t n, clv_err *err) {
+  if (n == s->t->added.n) return CLV_OK;
+  return clv_json_fail(&s->j, s->at, err,
+                       "%s lists %zu tokens, and tokenizer.json adds %zu: " SAVE_AGAIN, s->key, n,
+                       s->t->added.n);
+}
+
+/* Compares {"7": {"content": ...}, ...}. */
+static clv_code compare_decoder(settings *s, const setting *row, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes number = {0};
+  bool more = true;
+  CLV_TRY(clv_json_open(&s->j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_AUTO(token_object_done) token_object t = {0};
+    CLV_TRY(clv_json_next(&s->j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) return check_is_complete(s, n, err);
+    s->at = s->j.at;
+    CLV_TRY(clv_json_read_key(&s->j, &number, err));
+    CLV_TRY(read_token_object(s, &t, err));
+    CLV_TRY(check_is_added(s, &t.content, err));
+    const clv_vocab_entry *e = clv_vocab_find(&s->t->added, t.content.data, t.content.len);
+    char *end, *from = number.len ? number.data : "";
+    bool is_same_id = strtoll(from, &end, 10) == e->id && end != from && !*end;
+    if (!is_same_id || (e->flags & t.given) != t.flags)
+      return clv_json_fail(&s->j, s->at, err, "%s, '%.60s': %s: " SAVE_AGAIN, s->key,
+                           t.content.data, row->reason);
+  }
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static clv_code compare_flag(settings *s, bool has_step, bool want, const setting *row,
+                             clv_err *err) {
+  bool found;
+  if (clv_json_skip_null(&s->j)) return CLV_OK;
+  CLV_TRY(clv_json_read_bool(&s->j, &found, err));
+  if (has_step ? found == want : !found) return CLV_OK;
+  return clv_json_fail(&s->j, s->at, err, "%s is %s: %s: " SAVE_AGAIN, s->key,
+                       found ? "true" : "false", row->reason);
+}
+
+static clv_code compare_lower_case(settings *s, const setting *row, clv_err *err) {
+  clv_bert_flags bert;
+  bool has_step = clv_normalizer_find_bert(s->t, &bert);
+  return compare_flag(s, has_step, has_step && bert.lowers, row, err);
+}
+
+static clv_code compare_cjk(settings *s, const setting *row, clv_err *err) {
+  clv_bert_flags bert;
+  bool has_step = clv_normalizer_find_bert(s->t, &bert);
+  return compare_flag(s, has_step, has_step && bert.spaces_cjk, row, err);
+}
+
+/* null strips accents with the case alone, as it does in a normalizer. */
+static clv_code compare_accents(settings *s, const setting *row, clv_err *err) {
+  clv_bert_flags bert;
+  bool has_step = clv_normalizer_find_bert(s->t, &bert);
+  return compare_flag(s, has_step, has_step && bert.strips_accents, row, err);
+}
+
+/* Classes of Unigram tokenizers, such as XLM-R's, take null for false, all others for the
+ * default. */
+static clv_code compare_prefix_space(settings *s, const setting *row, clv_err *err) {
+  int prepends = clv_pre_tokenizer_prepends(s->t);
+  bool is_null = clv_json_skip_null(&s->j);
+  if (is_null && s->t->model == CLV_TOKEN_MODEL_UNIGRAM && prepends > 0)
+    return clv_json_fail(&s->j, s->at, err, "%s is null: %s: " SAVE_AGAIN, s->key, row->reason);
+  if (is_null) return CLV_OK;
+  if (prepends < 0) return clv_json_skip(&s->j, err);
+  return compare_flag(s, true, prepends > 0, row, err);
+}
+
+/* ---- other values ---------------------------------------------------------------------------- */
+
+static clv_code require_false(settings *s, const setting *row, clv_err *err) {
+  bool found;
+  if (clv_json_skip_null(&s->j)) return CLV_OK;
+  CLV_TRY(clv_json_read_bool(&s->j, &found, err));
+  return found ? clv_json_fail(&s->j, s->at, err, "%s is true: %s", s->key, row->reason) : CLV_OK;
+}
+
+static clv_code require_right(settings *s, const setting *row, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (clv_json_skip_null(&s->j)) return CLV_OK;
+  CLV_TRY(clv_json_read_text(&s->j, &text, err));
+  if (text.len == 5 && memcmp(text.data, "right", 5) == 0) return CLV_OK;
+  return clv_json_fail(&s->j, s->at, err, "%s is '%.20s', not right: %s", s->key,
+                       text.len ? text.data : "", row->reason);
+}
+
+static clv_code skip(settings *s, const setting *row, clv_err *err) {
+  (void)row;
+  return clv_json_skip(&s->j, err);
+}
+
+static const setting rows[] = {
+    {"do_lower_case", compare_lower_case, "the BertNormalizer of tokenizer.json says otherwise"},
+    {"strip_accents", compare_accents, "the BertNormalizer of tokenizer.json says otherwise"},
+    {"tokenize_chinese_chars", compare_cjk, "the BertNormalizer of tokenizer.json says otherwise"},
+    {"add_prefix_space", compare_prefix_space,
+     "the ByteLevel or Metaspace of tokenizer.json says otherwise"},
+    {"added_tokens_decoder", compare_decoder,
+     "a token is missing, or has another number or other flags in tokenizer.json"},
+    {"additional_special_tokens extra_special_tokens model_specific_special_tokens", compare_tokens,
+     "one is no added token of tokenizer.json"},
+    {"*_token", compare_token, "it is no added token of tokenizer.json"},
+    {"split_special_tokens", require_false, "special tokens in a text are one token"},
+    {"truncation_side", require_right, "texts are cut at their end"},
+    {"fix_mistral_regex", require_false, "the pattern is that of tokenizer.json"},
+    {"add_bos_token add_eos_token", skip, "the post_processor of tokenizer.json says it"},
+    {"padding_side", skip, "rows are filled at their end, and lengths say what counts"},
+    {"model_max_length max_length max_len stride truncation_strategy padding pad_to_multiple_of "
+     "pad_token_type_id pad_token_label",
+     skip, "data.text says how wide rows are, and lengths what counts"},
+    {"clean_up_tokenization_spaces spaces_between_special_tokens errors trim_offsets", skip,
+     "numbers do not become text"},
+    {"chat_template response_template chat_control_tokens use_default_system_prompt", skip,
+     "records are texts, not dialogues"},
+    {"tokenizer_class tokenizer_file name_or_path special_tokens_map_file full_tokenizer_file "
+     "processor_class backend init_inputs is_local local_files_only trust_remote_code "
+     "model_input_names from_slow slow_tokenizer_class use_fast device_map transformers_version "
+     "tokenizer_type",
+     skip, "how a program finds or runs the class"},
+    {"do_basic_tokenize never_split sp_model_kwargs legacy vocab_file merges_file", skip,
+     "read without a tokenizer.json only"},
+};
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool has_key(const setting *row, const char *key, size_t len) {
+  static const char ending[] = "_token";
+  size_t n = sizeof ending - 1;
+  if (row->keys[0] == '*') return len > n && memcmp(key + len - n, ending, n) == 0;
+  for (const char *at = row->keys; at;) {
+    size_t size = strcspn(at, " ");
+    if (size == len && memcmp(at, key, len) == 0) return true;
+    at = at[size] ? at + size + 1 : NULL;
+  }
+  return false;
+}
+
+/* Rows of keys by name count before the one of endings, wherever they are in the table. */
+static const setting *find_row(const char *key, size_t len) {
+  const setting *found = NULL;
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if (has_key(&rows[i], key, len) && (!found || rows[i].keys[0] != '*')) found = &rows[i];
+  return found;
+}
+
+static clv_code read_setting(settings *s, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
+  const clv_json_keys ignored = {s->options->ignored_keys, s->options->n_ignored_keys};
+  s->at = s->j.at;
+  CLV_TRY(clv_json_read_key(&s->j, &key, err));
+  s->key = key.len ? key.data : "";
+  const setting *row = find_row(s->key, key.len);
+  if (row) return row->read(s, row, err);
+  if (clv_json_keys_have(&ignored, s->key, key.len)) return clv_json_skip(&s->j, err);
+  return clv_json_fail(&s->j, s->at, err,
+                       "'%.60s' is not known, and may change the tokens: if it does not, list it "
+                       "in model.ignore_keys of the session, or take it out",
+                       s->key);
+}
+
+clv_code clv_tokenizer_check_settings(const clv_tokenizer *t, const char *text, size_t len,
+                                      const char *label, const clv_tokenizer_options *options,
+                                      clv_err *err) {
+  settings s = {.j = {.label = label, .text = text, .len = len}, .t = t, .options = options};
+  bool more = true;
+  CLV_TRY(clv_json_open(&s.j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0; more; n++) {
+    CLV_TRY(clv_json_next(&s.j, CLV_JSON_OBJECT, n, &more, err));
+    if (more) CLV_TRY(read_setting(&s, err));
+  }
+  return clv_json_end(&s.j, err);
+}
+
+/* Checks the file `name` of the folder, if there is one. */
+static clv_code check_file(const clv_tokenizer *t, const char *folder, size_t folder_len,
+                           const char *name, const clv_tokenizer_options *options, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  clv_bytes_printf(&path, "%.*s%s", (int)folder_len, folder, name);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = clv_file_read(path.data, MAX_FILE, &text, err);
+  if (code == CLV_NOT_FOUND) return CLV_OK;
+  if (code != CLV_OK) return code;
+  return clv_tokenizer_check_settings(t, text.len ? text.data : "", text.len, path.data, options,
+                                      err);
+}
+
+clv_code clv_tokenizer_check_folder(const clv_tokenizer *t, const char *path,
+                                    const clv_tokenizer_options *options, clv_err *err) {
+  static const char own_name[] = "tokenizer.json";
+  const char *slash = strrchr(path, '/');
+  size_t folder_len = slash ? (size_t)(slash + 1 - path) : 0;
+  if (strcmp(path + folder_len, own_name) != 0) return CLV_OK;
+  CLV_TRY(check_file(t, path, folder_len, "tokenizer_config.json", options, err));
+  return check_file(t, path, folder_len, "special_tokens_map.json", options, err);
+}
+
+bool clv_tokenizer_describe_setting(size_t i, clv_tokenizer_setting *ret) {
+  if (i >= CLV_COUNT(rows)) return false;
+  const setting *row = &rows[i];
+  const char *outcome = row->read == skip            ? "harmless"
+                        : row->read == require_false ? "refused unless false"
+                        : row->read == require_right ? "refused unless right"
+                                                     : "refused where";
+  *ret = (clv_tokenizer_setting){row->keys, outcome, row->reason};
+  return true;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fuzzes the readers of tokenizer_config.json and special_tokens_map.json, with tokenizers of each
+ * kind of step that they are compared with.
+ */
+#include "master/tokens/tokens.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Small tokenizers with BertNormalizer, with ByteLevel and with Metaspace. */
+static const char *const paths[] = {"tests/golden/tokens/bert.json",
+                                    "tests/golden/tokens/gpt2.json",
+                                    "tests/golden/tokens/xlmr.json"};
+
+static const clv_tokenizer *get_tokenizer(size_t i) {
+  static clv_tokenizer *all[CLV_COUNT(paths)];
+  CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+  clv_err err;
+  if (all[i]) return all[i];
+  NEVER(clv_file_read(paths[i], 1 << 20, &file, &err) != CLV_OK);
+  NEVER(clv_tokenizer_parse_json(file.data, file.len, "good", &all[i], &err) != CLV_OK);
+  return all[i];
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static const char *const unknown[] = {"auto_map", "surprise"};
+  static const clv_tokenizer_options none = {0}, listed = {.ignored_keys = unknown,
+                                                           .n_ignored_keys = CLV_COUNT(unknown)};
+  for (size_t i = 0; i < CLV_COUNT(paths); i++) {
+    clv_err err = {0}, other_err = {0};
+    clv_code code = clv_tokenizer_check_settings(get_tokenizer(i), (const char *)data, size, "fuzz",
+                                                 &none, &err);
+    clv_code skipping = clv_tokenizer_check_settings(get_tokenizer(i), (const char *)data, size,
+                                                     "fuzz", &listed, &other_err);
+    NEVER(code == CLV_OK && skipping != CLV_OK);
+    NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
+  }
+  return 0;
+}
