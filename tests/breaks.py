@@ -938,7 +938,7 @@ of("master/plan/picture_values.c", "tests/net/training/test_hf.py pictures_that_
 of("common/model/hf/config_values.c", HF_CONFIG,
    refused_families_have_no_reason=("clv_code clv_hf_fail_unknown(", "strcmp(text, refusals[i].value) == 0", "!text"))
 of("master/tokens/tokenizer.c", "tests/unit/tokens/test_tokens",
-   white_space_that_was_taken_is_a_token=("static clv_code encode_between_added(", "if (match.end > match.start)", "if (hit.end >= hit.start)"))
+   white_space_that_was_taken_is_a_token=("static clv_code encode_between_added(", "if (match.end > match.start)", "if (match.end >= match.start)"))
 of("master/tokens/settings_file.c", "tests/unit/tokens/test_tokens",
    unknown_settings_are_skipped=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (key.len)"),
    listed_settings_are_refused=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (!key.len)"),
