@@ -322,7 +322,7 @@ def is_mapped(m):
 
 def layer_of_value(m, rank):
     """Modules that keep the shape need not be run, which would move what they remember."""
-    need(not hooks(m), "hooks or parametrizations, which no layer has; remove them before the export")
+    need(not hooks(m), f"{export_rules.what_hooks(m)}, which no layer has; remove them before the export")
     layer, _ = layer_of(m, None if type(m) is nn.Linear else rank)
     row = next(row for row in rows() if row.op == layer["op"])
     return layer, row.op != "linear" and (row.op in KEEP_RANK or row.elementwise)
@@ -550,14 +550,15 @@ def read_run(run):
     return found
 
 
-def state_of(model, arrays, found):
+def state_of(model, arrays, found, dtype=None):
     """The module's state_dict with the tensors of a run, which loads strictly. What no layer has
-    stays the module's own."""
+    stays the module's own. dtype: of its floats, or None: the module's."""
     state, parts, wrong = {}, parts_of(model, arrays), []
     tensors = model.state_dict(keep_vars=True)
     wrong += [f"'{n}' {list(t.shape)} is no tensor of this module; give --from and --input as for the export" for n, t in found.items() if n not in arrays]
     for name, t in tensors.items():
         flat = t.detach().clone().cpu().contiguous().reshape(-1)
+        flat = flat.to(dtype) if dtype and flat.is_floating_point() else flat
         for ours, first, shape in parts.get(name, ()):
             if ours not in found or tuple(found[ours].shape) != tuple(shape):
                 wrong.append(f"'{ours}' {list(shape)} of '{name}' is not in the run" + (f", which has {list(found[ours].shape)}" if ours in found else ""))
@@ -588,7 +589,7 @@ def listing():
     """What there is, as deploy/SESSIONS.md has it."""
     modules = sorted({n for row in rows() if not row.loss for n, _ in row.modules}
                      | {m.__name__ for m in (*export_rules.MADE, *export_rules.SEVERAL, nn.Identity, nn.Dropout1d, nn.Dropout2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d,
-                                             nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.Upsample)})
+                                             nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.Upsample, nn.SELU, nn.CELU, nn.GLU, nn.Softshrink, nn.Hardshrink, nn.Threshold, nn.Softsign, nn.Tanhshrink, nn.LogSigmoid, nn.Softmin, nn.CosineSimilarity, nn.PairwiseDistance, nn.EmbeddingBag)})
     taken, refused = export_rules.functions({row.op for row in rows()}, modules)
     wrapped = lambda names: textwrap.fill(", ".join(names), 108, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(["modules:", wrapped(modules), "functions of torch, of torch.nn.functional and of tensors:", wrapped(taken),

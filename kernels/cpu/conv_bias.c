@@ -26,8 +26,7 @@ CPU_INLINE void add_plane_body(const float *x, size_t n, size_t block, double *s
     add_values(x, n, NORM_SPREAD, sum);
 }
 
-CPU_CLONES(add_plane,
-           (const float *restrict x, size_t n, size_t block, double *restrict sum),
+CPU_CLONES(add_plane, (const float *restrict x, size_t n, size_t block, double *restrict sum),
            (x, n, block, sum))
 
 static size_t count_blocks(const cpu_bias_job *j) {
