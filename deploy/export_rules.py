@@ -1348,8 +1348,6 @@ class Modules:
         if isinstance(m, SEVERAL):
             several = {nn.MultiheadAttention: self.multihead, nn.TransformerEncoder: self.encoder, nn.TransformerEncoderLayer: self.encoder_layer}
             need(type(m) in several and not m._forward_hooks and not m._forward_pre_hooks, f"{type(m).__name__}, a module of its own or with hooks")
-            need(path not in self.called, f"a second call of '{path}', which has parameters; give each place a module of its own")
-            self.called.add(path)
             return several[type(m)](m, path, args, kwargs)
         if type(m) is nn.EmbeddingBag:
             return self.bag(m, path, *args, **kwargs)
@@ -1453,7 +1451,7 @@ class Modules:
         is_lstm = isinstance(m, nn.LSTM)
         need(hx is None or all(isinstance(h, torch.Tensor) and not bool(h.any()) for h in leaves([hx])), "first states that are not 0")
         need(bool(x.at) != m.batch_first, "batch_first=False; make the module with batch_first=True")
-        need(path not in self.called, f"a second call of '{path}', which has parameters")
+        need(path not in self.called, f"a second call of '{path}', which has parameters; give each place a {type(m).__name__} of its own")
         self.called.add(path)
         inner = turned(x) if x.at else x
         both = 2 if m.bidirectional else 1
@@ -1536,17 +1534,34 @@ class Modules:
         by_values = isinstance(padding, Choice)
         _, lengths = seen_by("key_padding_mask", None if by_values else padding, 1, x[1].shape[1], False)
         biases = m.in_proj_bias.chunk(3) if m.in_proj_bias is not None else (None,) * 3
-        parts = [self.linear(v.value, f"{target}.{what}".strip("."), weight, bias)
-                 for v, what, weight, bias in zip(x, ("q", "k", "v"), m.in_proj_weight.chunk(3), biases)]
+        is_second = self.named(target, "q") in self.names
+        if is_second and target not in self.split:
+            self.split.add(target)
+            raise Again
+
+        def project(v, what, weight, bias, whole, leaf):
+            """A linear layer; where the module has several uses the later ones are tied to the first, and
+            a bias is a value of its own."""
+            name = self.named(target, what)
+            if target not in self.split:
+                return self.linear(v, name, weight, bias)
+            shape, out = [*v.shape[:-1], weight.shape[0]], weight.shape[0]
+            made = self.emit("linear", [v], shape, out=out, bias=False, tied=name) if is_second else self.linear(v, name, weight, None)
+            w = Weight(bias.detach(), self.named(target, leaf), whole.detach()) if bias is not None else None
+            return rule_add(self, Run(blank(shape), made), w).value if w else made
+        parts = [project(v.value, what, weight, bias, m.in_proj_bias, "in_proj_bias") for v, what, weight, bias in zip(x, ("q", "k", "v"), m.in_proj_weight.chunk(3), biases)]
         if by_values:
             y = self.attend_heads(m, parts, padding, causal)
         else:
-            y = self.attend(*parts, m.num_heads, m.num_heads, (causal, lengths), m.dropout, f"{target}.attention".strip("."))
-        y = self.linear(y, f"{target}.out_proj".strip("."), m.out_proj.weight, m.out_proj.bias)
+            y = self.attend(*parts, m.num_heads, m.num_heads, (causal, lengths), m.dropout, None if is_second else self.named(target, "attention"))
+        y = project(y, "out_proj", m.out_proj.weight, m.out_proj.bias, m.out_proj.bias, "out_proj.bias")
         self.taken |= {f"{target}.{n}".strip(".") for n, _ in m.named_parameters()}
         made = Run(torch.zeros(x[0].shape), y)
         weights = Absent(torch.zeros(x[0].shape[0], x[0].shape[1], x[1].shape[1]), "the weights of attention; a session has its output alone")
         return turned(made) if second else made, weights
+
+    def named(self, target, what):
+        return f"{target}.{what}".strip(".")
 
     def attend_heads(self, m, parts, hidden, causal):
         """Attention of [N, places, features] each, under a comparison [N, keys] that hides keys."""
@@ -1585,10 +1600,11 @@ class Modules:
         return self.layers_of(m, target, x, masks)
 
     def layers_of(self, m, target, x, masks):
-        at = lambda name: f"{target}.{name}".strip(".")
+        at = lambda name: self.named(target, name)
+        once = lambda name: None if at(name) in self.names else at(name)
 
         def add(a, b, name):
-            return Run(a.data, self.emit("add", [a.value, b.value], a.shape, at(name)))
+            return Run(a.data, self.emit("add", [a.value, b.value], a.shape, once(name)))
 
         def attended(x):
             given = x if m.self_attn.batch_first else turned(x)
@@ -1597,7 +1613,7 @@ class Modules:
 
         def fed(x):
             y = self.inner(m.linear1, at("linear1"), x)
-            y = Run(y.data, self.emit(activation_of(m.activation), [y.value], y.shape, at("activation")))
+            y = Run(y.data, self.emit(activation_of(m.activation), [y.value], y.shape, once("activation")))
             y = self.inner(m.linear2, at("linear2"), self.inner(m.dropout, at("dropout"), y))
             return self.inner(m.dropout2, at("dropout2"), y)
 

@@ -38,6 +38,7 @@ import re
 import struct
 import sys
 import textwrap
+from collections import OrderedDict
 
 import torch
 from torch import nn
@@ -571,14 +572,19 @@ def state_of(model, arrays, found, dtype=None):
     # a parameter under several names has the run's value under each
     for name in [*parts, *tensors]:
         first.setdefault(tensors[name].data_ptr() if tensors[name].numel() else name, name)
-    return {name: state[first[t.data_ptr()]] if t.numel() and tensors[first[t.data_ptr()]].shape == t.shape else state[name] for name, t in tensors.items()}
+    made = OrderedDict((name, state[first[t.data_ptr()]] if t.numel() and tensors[first[t.data_ptr()]].shape == t.shape else state[name]) for name, t in tensors.items())
+    made._metadata = getattr(tensors, "_metadata", OrderedDict())  # versions of its modules, as state_dict() has them
+    return made
 
 
 def write_state(model, arrays, run, path):
     """One file that load_state_dict takes: safetensors, or as torch.save writes it (.pt, .pth)."""
-    state = state_of(model, arrays, read_run(run))
-    copy.deepcopy(model).load_state_dict(state, strict=True)
-    if path.endswith((".pt", ".pth")):
+    state, is_pickled = state_of(model, arrays, read_run(run)), path.endswith((".pt", ".pth"))
+    try:
+        copy.deepcopy(model).load_state_dict(state if is_pickled else dict(state), strict=True)
+    except Exception as e:
+        raise Unsupported(f"{path}: {type(model).__name__} does not load it ({e}){'' if is_pickled else '; name a .pt, which has the versions of its modules'}") from None
+    if is_pickled:
         torch.save(state, path + ".tmp")
         os.replace(path + ".tmp", path)
     else:

@@ -219,8 +219,8 @@ def tried(program, folder, row):
         goes_back(net, plain)
         ways = (in_f64, in_f32) if more.get("wide", True) else (in_f32,)
         return "ok", ", ".join([f"{len(t.layers)} layers", *(way(program, folder, net, plain, given, more.get("output"), more.get("steps", True)) for way in ways)])
-    except AssertionError as e:
-        return "not ok", str(e)
+    except Exception as e:
+        return "not ok", str(e) if isinstance(e, AssertionError) else f"{type(e).__name__}: {e}"
 
 
 def main():

@@ -793,6 +793,27 @@ class PaddingMask(nn.Module):
         return self.fc((x * mask).sum(1) / mask.sum(1).clamp(min=1))
 
 
+class SharedEncoder(nn.Module):
+    """Sentence pairs: one encoder for both, whose layer is gone through twice, and attention between
+    them by a module with two uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb, self.encoder = nn.Embedding(20, 16), nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, 0.1, batch_first=True), 1, enable_nested_tensor=False)
+        self.cross, self.norm, self.fc = nn.MultiheadAttention(16, 2, batch_first=True), nn.LayerNorm(16), nn.Linear(64, 3)
+
+    def encode(self, ids):
+        x = self.emb(ids)
+        for _ in range(2):
+            x = self.encoder(x)
+        return x
+
+    def forward(self, a, b):
+        a, b = self.encode(a), self.encode(b)
+        a, b = self.norm(a + self.cross(a, b, b)[0]).mean(1), self.norm(b + self.cross(b, a, a, need_weights=False)[0]).mean(1)
+        return self.fc(torch.cat([a, b, torch.abs(a - b), a * b], dim=-1))
+
+
 def of_torchvision(name, **settings):
     def make():
         from torchvision import models
@@ -825,7 +846,7 @@ NETWORKS = [
     ("super resolution", SuperResolution, ["x:f32:1x12x12"], {}), ("cyclegan", ResidualGenerator, ["x:f32:3x12x12"], {}), ("calibrated", Calibrated, ["x:f32:3x8x8"], {}),
     ("cbam", Cbam, ["x:f32:3x12x12"], {}), ("pointnet", PointNet, ["x:f32:3x20"], {}), ("attention lstm", AttentionLstm, WORDS, {}),
     ("last step", LastStep, ["ids:i64:7", "lengths:i64"], {}), ("perceiver", Perceiver, ["x:f32:6x8"], {}), ("factorization", Factorization, ["x:i64:3"], {}),
-    ("rms block", RmsBlock, ["x:f32:5x8"], {}), ("choices", Choices, ["x:f32:1x8x8"], {}), ("frames", Frames, ["x:f32:3x1x8x8"], {}), ("composed", Composed, ["ids:i64:6"], {}), ("padding mask", PaddingMask, WORDS, {}), ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
+    ("rms block", RmsBlock, ["x:f32:5x8"], {}), ("choices", Choices, ["x:f32:1x8x8"], {}), ("frames", Frames, ["x:f32:3x1x8x8"], {}), ("composed", Composed, ["ids:i64:6"], {}), ("padding mask", PaddingMask, WORDS, {}), ("shared encoder", SharedEncoder, ["a:i64:7", "b:i64:9"], {}), ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
     *(torchvision_row(n) for n in ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "squeezenet1_1", "shufflenet_v2_x1_0", "efficientnet_b0", "mnasnet1_0")),
     *(torchvision_row(n, wide=False) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
     *(torchvision_row(n, ["pixels:f32:3x224x224"], wide=False, num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),

@@ -297,6 +297,43 @@ def a_trained_run_goes_back_into_its_module():
 
 
 @suite.test
+def a_module_that_asks_for_its_version_gets_it_from_a_pt_file():
+    """As torchvision's MNASNet does."""
+    import torch
+
+    class Versioned(torch.nn.Module):
+        _version = 2
+
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.fc(x)
+
+        def _load_from_state_dict(self, state, prefix, metadata, *rest):
+            if metadata.get("version") != 2:
+                raise ValueError("no version")
+            super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+    _, exporter = networks()
+    net = Versioned()
+    t = exporter.followed(net, [exporter.input_of("x:f32:3")])
+    with Cluster(0) as cluster:
+        write_checkpoint(exporter, cluster.dir, t.arrays)
+        path = os.path.join(cluster.dir, "net")
+        exporter.write_state(net, t.arrays, cluster.dir, path + ".pt")
+        net.load_state_dict(torch.load(path + ".pt"), strict=True)
+        try:
+            exporter.write_state(net, t.arrays, cluster.dir, path + ".safetensors")
+            found = ""
+        except exporter.Unsupported as e:
+            found = str(e)
+        assert "Versioned does not load it (no version); name a .pt, which has the versions of its modules" in found, found
+        assert not os.path.exists(path + ".safetensors")
+
+
+@suite.test
 def a_run_of_another_module_does_not_go_back():
     rows, exporter = networks()
     net, other = rows["lenet"][1](), rows["mnist"][1]()
