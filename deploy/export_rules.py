@@ -1540,8 +1540,8 @@ class Modules:
             raise Again
 
         def project(v, what, weight, bias, whole, leaf):
-            """A linear layer; where the module has several uses the later ones are tied to the first, and
-            a bias is a value of its own."""
+            """A linear layer. Of a module with several uses later ones are tied to the first, and a
+            bias is a value of its own."""
             name = self.named(target, what)
             if target not in self.split:
                 return self.linear(v, name, weight, bias)

@@ -573,7 +573,8 @@ def state_of(model, arrays, found, dtype=None):
     for name in [*parts, *tensors]:
         first.setdefault(tensors[name].data_ptr() if tensors[name].numel() else name, name)
     made = OrderedDict((name, state[first[t.data_ptr()]] if t.numel() and tensors[first[t.data_ptr()]].shape == t.shape else state[name]) for name, t in tensors.items())
-    made._metadata = getattr(tensors, "_metadata", OrderedDict())  # versions of its modules, as state_dict() has them
+    # versions of its modules, as state_dict() has them
+    made._metadata = getattr(tensors, "_metadata", OrderedDict())
     return made
 
 

@@ -794,8 +794,8 @@ class PaddingMask(nn.Module):
 
 
 class SharedEncoder(nn.Module):
-    """Sentence pairs: one encoder for both, whose layer is gone through twice, and attention between
-    them by a module with two uses."""
+    """Sentence pairs: one encoder for both, called twice in a row, and attention between them by a
+    module with two uses."""
 
     def __init__(self):
         super().__init__()
