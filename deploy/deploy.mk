@@ -71,7 +71,7 @@ install: all
 	for f in $(PAGES) $(EXAMPLES); do install -D -m 644 $$f $(DOCDIR)/$$f || exit 1; done
 	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
 	install -m 755 deploy/export_torch.py deploy/random_data.py $(DESTDIR)$(PREFIX)/share/cleave
-	install -m 644 deploy/export_rules.py deploy/export_traced.py deploy/export_values.py $(DESTDIR)$(PREFIX)/share/cleave
+	install -m 644 deploy/export_rules.py deploy/export_traced.py deploy/export_values.py deploy/export_joined.py $(DESTDIR)$(PREFIX)/share/cleave
 	for f in $(UNITS); do sed 's|/usr/local/|$(PREFIX)/|' deploy/systemd/$$f > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$f || exit 1; done
 	for f in $(SHARED); do install -D -m 644 $(OUT)/share/$$f $(DESTDIR)$(PREFIX)/share/$$f || exit 1; done
 uninstall:

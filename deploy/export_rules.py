@@ -3,13 +3,16 @@
 these rules; each raises Unsupported with what is in the way and what to write instead."""
 import inspect
 import math
+import operator
+import re
 from collections import namedtuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from export_values import Absent, Again, Choice, Column, Ends, Hidden, Mask, Missing, Records, Run, States, Unsupported, Weight, compared, leaves, mapped, need, need_layer, seen_by
+from export_joined import Joined, join, joined_module, joins
+from export_values import Absent, Again, Choice, Column, Ends, Hidden, HiddenBy, Mask, Missing, Ones, Records, Run, Spread, States, Unsupported, Weight, compared, leaves, mapped, need, need_layer, seen_by
 
 METADATA = {"shape", "dtype", "device", "ndim", "is_cuda", "layout", "requires_grad", "is_sparse", "is_quantized", "is_mkldnn", "is_meta",
             "is_nested", "is_leaf", "names", "itemsize", "nbytes", "is_mps", "is_xpu", "is_cpu", "grad_fn", "is_vulkan", "is_ipu",
@@ -20,9 +23,9 @@ AVG_POOL = "kernel_size stride padding ceil_mode count_include_pad divisor_overr
 # Functions that are modules without parameters: {function: (module, names of its arguments)}.
 FUNCTIONS = {
     **{f: (m, "") for f, m in (("relu", "ReLU"), ("silu", "SiLU"), ("sigmoid", "Sigmoid"), ("tanh", "Tanh"), ("relu6", "ReLU6"), ("hardswish", "Hardswish"),
-                               ("hardsigmoid", "Hardsigmoid"), ("mish", "Mish"), ("softsign", "Softsign"), ("logsigmoid", "LogSigmoid"), ("selu", "SELU"), ("tanhshrink", "Tanhshrink"))},
-    "gelu": ("GELU", "approximate"), "leaky_relu": ("LeakyReLU", "negative_slope"), "elu": ("ELU", "alpha"), "celu": ("CELU", "alpha"),
-    "softplus": ("Softplus", "beta threshold"), "hardtanh": ("Hardtanh", "min_val max_val"), "threshold": ("Threshold", "threshold value"),
+                               ("hardsigmoid", "Hardsigmoid"), ("mish", "Mish"))},
+    "gelu": ("GELU", "approximate"), "leaky_relu": ("LeakyReLU", "negative_slope"), "elu": ("ELU", "alpha"),
+    "softplus": ("Softplus", "beta threshold"), "hardtanh": ("Hardtanh", "min_val max_val"),
     "max_pool2d": ("MaxPool2d", MAX_POOL), "avg_pool2d": ("AvgPool2d", AVG_POOL), "max_pool1d": ("MaxPool1d", MAX_POOL), "avg_pool1d": ("AvgPool1d", AVG_POOL),
     **{f"adaptive_{k}_pool{d}d": (f"Adaptive{k.title()}Pool{d}d", "output_size") for k in ("max", "avg") for d in (1, 2)},
 }
@@ -30,6 +33,7 @@ FUNCTIONS = {
 NO_LAYERS = (nn.Transformer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
 SEVERAL = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 RECURRENT = (nn.LSTM, nn.GRU)
+NORMS = ("layernorm", "groupnorm", "rmsnorm")  # without statistics that training changes
 SHARED = ("linear", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "embedding")
 
 
@@ -239,6 +243,8 @@ def rule_einsum(t, equation, *operands):
 def reshaped(function):
     def rule(t, x, *args, **kwargs):
         data = function(x.data, *args, **kwargs)
+        if joins(x, data):
+            return join(t, x, data)
         return Run(data, t.reshape(x.value, list(data.shape)))
     return rule
 
@@ -294,6 +300,29 @@ def rule_expand(t, x, *shape):
         if times > 1:
             value = t.concat([value] * times, d)
     return Run(x.data.expand(*shape), value)
+
+
+def rule_spread(t, x, *shape):
+    """An expand, which is written down only where something needs all places."""
+    shape = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], (list, tuple, torch.Size)) else list(shape)
+    data = x.data.expand(*shape)
+    is_later = len(shape) == x.data.dim() > 1 and data.shape[0] == x.shape[0] and type(x) is Run
+    return Spread(data, x) if is_later and data.shape != x.shape else rule_expand(t, x, *shape)
+
+
+BROADCASTING = {"add", "iadd", "radd", "sub", "isub", "rsub", "subtract", "mul", "imul", "rmul", "multiply", "truediv", "div", "divide"}
+
+
+def laid_out(t, name, args, kwargs):
+    """Expanded values as `name` takes them: as they were before, or with all places."""
+    given = [a for a in leaves([args, kwargs]) if isinstance(a, Run)]
+    full = [a.shape for a in given if not isinstance(a, Spread)]
+
+    def one(a):
+        if not isinstance(a, Spread):
+            return a
+        return a.small if name in BROADCASTING and a.shape in full else rule_expand(t, a.small, *a.shape)
+    return mapped(one, [args, kwargs])
 
 
 def rule_repeat(t, x, *times):
@@ -584,7 +613,8 @@ def rule_softmax(kind):
 
 def rule_masked_fill(t, x, mask, value):
     if isinstance(mask, Choice):
-        return rule_where(t, mask, value, x)
+        hides = isinstance(value, (int, float)) and value <= LEAST_SCORE and isinstance(x, Run)
+        return HiddenBy(x, mask, float(value)) if hides else rule_where(t, mask, value, x)
     mask = mask.data if isinstance(mask, Weight) else mask
     value = float(value) if isinstance(value, (int, float)) else float(weight_of(value).data)
     need(isinstance(x, Run) and isinstance(mask, torch.Tensor), "a mask that records decide; attention takes lengths, as an input lengths:i64")
@@ -601,10 +631,44 @@ def comparison(name, of_lengths):
     """A rule for a value of floats beside a number, a constant or another value; of_lengths: the
     rule for the others."""
     def rule(t, a, b):
+        if is_counted(a, b):
+            return by_number(t, name, a, b)
         if isinstance(b, Run) and not isinstance(a, Run):
             return rule_of({"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}[name], t, b, a) if b.dtype.is_floating_point else of_lengths(t, a, b)
         return rule_of(name, t, a, b) if isinstance(a, Run) and a.dtype.is_floating_point else of_lengths(t, a, b)
     return rule
+
+
+def is_counted(x, other):
+    """Whether it compares whole numbers of a record with a number."""
+    other = other.item() if isinstance(other, torch.Tensor) and other.dim() == 0 else other
+    return isinstance(x, Run) and x.dtype == torch.int64 and isinstance(other, (int, float)) and not isinstance(other, bool)
+
+
+def by_number(t, name, x, number):
+    """A comparison of whole numbers: rows of a table of ones and zeros, as many as an nn.Embedding
+    has, so that a session refuses the same numbers."""
+    number = float(number)
+    key = f"{name} {number} {x.value.name} {getattr(x.value, 'column', None)}"
+    if key not in t.constants:
+        rows = max([m.num_embeddings for m in t.model.modules() if isinstance(m, nn.Embedding)] + [min(int(abs(number)), 1 << 20) + 2])
+        more = {"column": x.value.column} if isinstance(x.value, Column) else {}
+        made = t.emit("embedding", [x.value], [*x.shape, 1], rows=rows, out=1, **more)
+        t.moved[f"{made.name}.weight"] = getattr(operator, name)(torch.arange(rows), number).float().reshape(rows, 1)
+        t.frozen.append(made.name)
+        t.constants[key] = t.reshape(made, alone(x.shape))
+    return Ones(blank(x.shape, torch.bool), Run(blank(x.shape), t.constants[key]), 0.5)
+
+
+def shaped_choice(t, name, args, kwargs):
+    """A comparison in another shape: what it compares has that shape."""
+    x = args[0]
+    (run,), _ = laid_out(t, name, [RULES[name](t, x.run, *args[1:], **kwargs)], {})
+    return type(x)(blank(run.shape, torch.bool), run, x.threshold, x.above)
+
+
+# Functions that leave a comparison one.
+SHAPING = {"view", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "expand_as", "permute", "transpose", "getitem", "contiguous", "clone", "repeat"}
 
 
 def rule_of(name, t, x, other):
@@ -645,29 +709,40 @@ def chosen(t, choice, a, b):
 
 
 def ones_where(t, choice):
+    if isinstance(choice, Ones):
+        return choice.run
     return chosen(t, choice, 1.0, 0.0)
 
 
 def rule_not(t, x):
     need(isinstance(x, Choice), BY_VALUE)
+    if isinstance(x, Ones):
+        return Ones(x.data, rule_add(t, rule_mul(t, x.run, -1), 1.0), 0.5)
     return Choice(x.data, x.run, x.threshold, not x.above)
 
 
 def both(t, a, b):
     need(all(isinstance(v, Choice) for v in (a, b)), BY_VALUE)
     product = rule_mul(t, ones_where(t, a), ones_where(t, b))
-    return Choice(blank(product.shape).bool(), product, 0.5)
+    return Ones(blank(product.shape, torch.bool), product, 0.5)
 
 
 def either(t, a, b):
     return rule_not(t, both(t, *(rule_not(t, v) for v in (a, b))))
 
 
-def rule_eq(t, a, b):
+def rule_eq(t, a, b, name="eq"):
     x = a if isinstance(a, Run) else b
+    if is_counted(x, b if x is a else a):
+        return by_number(t, name, x, b if x is a else a)
     need(isinstance(x, Run) and x.dtype.is_floating_point, "== of whole numbers of a record; there are comparisons of floats")
     a, b = (a, b) if x is a else (b, a)
     return both(t, rule_of("le", t, a, b), rule_of("ge", t, a, b))
+
+
+def rule_ne(t, a, b):
+    made = rule_eq(t, a, b, "ne")
+    return made if is_counted(a, b) or is_counted(b, a) else rule_not(t, made)
 
 
 def rule_where(t, condition, a, b):
@@ -691,8 +766,36 @@ def hidden_by(x, mask):
     return Hidden(x, mask)
 
 
-def hidden_scores(t, name, x, *args, **kwargs):
+LOWEST = -1e30  # added to a score that is hidden: softmax makes exactly 0 of it, in f32 and in f64
+
+
+def lowered(t, x, keep):
+    """Scores, lowered where `keep` is 0. With 1 they stay as they are."""
+    check_alike(x, keep)
+    below = rule_mul(t, rule_add(t, keep, -1.0), -LOWEST)
+    return Run(x.data, t.emit("add", [x.value, below.value], x.value.shape))
+
+
+def hidden_scores(t, name, *args, **kwargs):
     """What is done with scores of which some are hidden: a softmax of their last dimension."""
+    if any(isinstance(a, HiddenBy) for a in leaves([args, kwargs])):
+        x, rest = args[0], args[1:]
+        if name in ("float", "contiguous"):
+            return x
+        dim = kwargs.get("dim", rest[0] if rest else None)
+        if isinstance(x, HiddenBy) and name == "softmax" and dim in (-1, x.data.dim() - 1):
+            return RULES[name](t, lowered(t, Run(x.data, x.value), ones_where(t, rule_not(t, x.choice))), *rest, **kwargs)
+        return t.call(name, None, *mapped(lambda a: filled(t, a) if isinstance(a, HiddenBy) else a, [args, kwargs]))
+    return constant_scores(t, name, *args, **kwargs)
+
+
+def filled(t, x):
+    need(math.isfinite(x.fill), f"masked_fill with {x.fill} where records decide; softmax(dim=-1) comes next, or fill with a finite number")
+    return rule_where(t, x.choice, x.fill, Run(x.data, x.value))
+
+
+def constant_scores(t, name, x, *args, **kwargs):
+    """Scores that a constant hides."""
     need(isinstance(x, Hidden) and name in ("softmax", "log_softmax", "float", "contiguous"), f"{name} of scores that a mask has filled; softmax(dim=-1) comes first")
     if name in ("float", "contiguous"):
         return x
@@ -738,6 +841,60 @@ def by_op(op, hint="", **fixed):
         return Run(x.data, t.emit(op, [x.value], x.value.shape, **fixed))
     rule.op = op
     return rule
+
+
+def rule_exp(t, x):
+    """e^x is sigmoid(x) / sigmoid(-x)."""
+    need("pow" in t.ops, "exp; there are no ops for it")
+    up, down = (as_layer(t, nn.Sigmoid(), v) for v in (x, rule_mul(t, x, -1)))
+    return rule_mul(t, up, rule_pow(t, down, -1))
+
+
+def rule_logsumexp(t, x, dim, keepdim=False):
+    """What log_softmax subtracts, of the first place."""
+    dim = dim[0] if isinstance(dim, (list, tuple)) and len(dim) == 1 else dim
+    need(isinstance(dim, int) and whole(dim, x.data.dim()) > 0, "logsumexp over several dimensions, or over the records")
+    first = rule_narrow(t, rule_sub(t, x, rule_softmax("log_softmax")(t, x, dim)), dim, 0, 1)
+    return first if keepdim else RULES["squeeze"](t, first, dim)
+
+
+def rule_glu(t, x, dim=-1):
+    a, b = parts(torch.chunk)(t, x, 2, dim)
+    return rule_mul(t, a, as_layer(t, nn.Sigmoid(), b))
+
+
+def rule_celu(t, x, alpha=1.0, inplace=False):
+    return rule_mul(t, as_layer(t, nn.ELU(), rule_mul(t, x, 1 / alpha)), alpha)
+
+
+def rule_softshrink(t, x, lambd=0.5):
+    above, below = (as_layer(t, nn.ReLU(), rule_sub(t, v, lambd)) for v in (x, rule_mul(t, x, -1)))
+    return rule_sub(t, above, below)
+
+
+def rule_threshold(t, x, threshold, value, inplace=False):
+    return chosen(t, rule_of("gt", t, x, threshold), x, value)
+
+
+SELU = 1.6732632423543772, 1.0507009873554805  # alpha and scale of Klambauer et al., 2017
+# Functions of each number alone that are several layers.
+COMPOSED = {
+    "selu": lambda t, x, inplace=False: rule_mul(t, as_layer(t, nn.ELU(SELU[0]), x), SELU[1]), "celu": rule_celu, "softshrink": rule_softshrink, "threshold": rule_threshold,
+    "softsign": lambda t, x: rule_div(t, x, rule_add(t, rule_abs(t, x), 1.0)), "tanhshrink": lambda t, x: rule_sub(t, x, as_layer(t, nn.Tanh(), x)),
+    **dict.fromkeys(("logsigmoid", "log_sigmoid"), lambda t, x: rule_mul(t, as_layer(t, nn.Softplus(threshold=40), rule_mul(t, x, -1)), -1)),
+    "hardshrink": lambda t, x, lambd=0.5: chosen(t, rule_of("gt", t, rule_abs(t, x), lambd), x, 0.0),
+}
+
+
+def rule_one_hot(t, x, num_classes=-1):
+    """A row of ones and zeros for each number: a table that does not learn."""
+    need(isinstance(x, Run) and x.dtype == torch.int64 and num_classes > 0, "one_hot without num_classes, or of what is no input of numbers")
+    more = {"column": x.value.column} if isinstance(x.value, Column) else {}
+    made = t.emit("embedding", [x.value], [*x.shape, num_classes], rows=num_classes, out=num_classes, **more)
+    t.moved[f"{made.name}.weight"] = torch.eye(num_classes)
+    t.frozen.append(made.name)
+    shape = [*x.shape, num_classes]
+    return Ones(blank(shape, torch.bool), Run(blank(shape), made), 0.5)
 
 
 def rule_clamp(t, x, min=None, max=None):
@@ -979,11 +1136,31 @@ def rule_attention(t, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, s
         q = rule_mul(t, q, scale * width ** 0.5)
     need(k.shape == v.shape and k.shape[3] == width, "keys and values of other widths")
     need(enable_gqa or k.shape[1] == heads, "other heads of keys")
+    if isinstance(attn_mask, (Choice, Run)):
+        need(k.shape[1] == heads, "other heads of keys under a mask by values")
+        return attend_by_values(t, q, k, v, attn_mask, bool(is_causal), dropout_p)
     seen = (bool(is_causal), None) if attn_mask is None else seen_by("attn_mask", attn_mask, steps, k.shape[2], True)
     flat = [t.reshape(t.permute(x.value, [0, 2, 1, 3]), [n, x.shape[2], x.shape[1] * width]) for x in (q, k, v)]
     y = t.attend(*flat, heads, k.shape[1], seen, dropout_p)
     y = t.permute(t.reshape(y, [n, steps, heads, width]), [0, 2, 1, 3])
     return Run(blank(q.shape), y)
+
+
+def attend_by_values(t, q, k, v, mask, causal, p):
+    """Attention as products and a softmax, since the op knows masks by lengths alone. mask: a
+    comparison, True where a place is seen, or numbers that are added to the scores."""
+    note = "attention with a mask by values is several layers, which keep the scores of all pairs; with an input of lengths it is one"
+    t.notes += [note] if note not in t.notes else []
+    scores = rule_matmul(t, rule_mul(t, q, q.shape[-1] ** -0.5), rule_transpose(t, k, -2, -1))
+    if isinstance(mask, Choice):
+        scores = lowered(t, scores, ones_where(t, mask))
+    else:
+        scores = summed(t, scores, mask)
+    if causal:
+        hidden = torch.ones(1, 1, *scores.shape[2:], dtype=torch.bool).triu(1)
+        low = torch.zeros(hidden.shape).masked_fill(hidden, LOWEST)
+        scores = summed(t, *beside(t, scores, Weight(low, None, low, False)))
+    return rule_matmul(t, rule_dropout(t, RULES["softmax"](t, scores, -1), p), v)
 
 
 # Functions that take a comparison itself; others take its ones and zeros.
@@ -997,6 +1174,7 @@ def refused(why):
     return rule
 
 
+DRAWS = "random numbers that forward draws; a session draws those of nn.Dropout alone. Make them an input of their own, --input noise:f32:EXTENTS, with records that were drawn before"
 BY_VALUE = "a number of a tensor, which decides something: a session does one thing for all records"
 RULES = {
     **dict.fromkeys(("add", "iadd", "radd"), rule_add), **dict.fromkeys(("sub", "isub", "subtract"), rule_sub), "rsub": lambda t, a, b, **k: rule_sub(t, b, a, **k),
@@ -1009,7 +1187,7 @@ RULES = {
     "unflatten": reshaped(torch.Tensor.unflatten), "permute": rule_permute, **dict.fromkeys(("transpose", "swapaxes", "swapdims"), rule_transpose), "movedim": lambda t, x, a, b: rule_permute(t, x, order_of(torch.movedim, x.data.dim(), a, b)),
     "T": rule_turned, "mT": rule_turned, "t": rule_turned, **dict.fromkeys(("contiguous", "clone", "requires_grad", "cuda", "cpu"), rule_same),
     **dict.fromkeys(("to", "type", "type_as"), rule_cast), "float": as_dtype(torch.float32), "long": as_dtype(torch.int64), "double": as_dtype(torch.float64), "half": as_dtype(torch.float16),
-    "expand": rule_expand, "expand_as": lambda t, x, y: rule_expand(t, x, *y.shape), "repeat": rule_repeat, "broadcast_to": rule_expand, "flip": rule_flip, "roll": rule_roll,
+    "expand": rule_spread, "expand_as": lambda t, x, y: rule_spread(t, x, *y.shape), "repeat": rule_repeat, "broadcast_to": rule_spread, "flip": rule_flip, "roll": rule_roll,
     "getitem": rule_item, "narrow": rule_narrow, "select": rule_select, "iter": rule_iter,
     "split": parts(torch.split), "chunk": parts(torch.chunk), "tensor_split": parts(torch.tensor_split), "unbind": rule_unbind,
     **dict.fromkeys(("cat", "concat", "concatenate"), rule_cat), "stack": rule_stack, "pad": rule_pad,
@@ -1018,19 +1196,21 @@ RULES = {
     "softmax": rule_softmax("softmax"), "log_softmax": rule_softmax("log_softmax"), "softmin": lambda t, x, dim=None, **k: rule_softmax("softmax")(t, rule_mul(t, x, -1), dim),
     "dropout": rule_dropout, **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d", "feature_dropout"), rule_feature_dropout),
     "lt": comparison("lt", compared("seen", None)), "gt": comparison("gt", compared(None, "seen")), "ge": comparison("ge", compared("hidden", None)), "le": comparison("le", compared(None, "hidden")),
-    "eq": rule_eq, "ne": lambda t, a, b: rule_not(t, rule_eq(t, a, b)), **dict.fromkeys(("invert", "logical_not", "bitwise_not"), rule_not), **dict.fromkeys(("and", "logical_and", "bitwise_and"), both), **dict.fromkeys(("or", "logical_or", "bitwise_or"), either),
-    **{name: by_module(name) for name in FUNCTIONS}, "log_sigmoid": by_module("logsigmoid"), "interpolate": rule_interpolate, "upsample": rule_interpolate,
+    "eq": rule_eq, "ne": rule_ne, **dict.fromkeys(("invert", "logical_not", "bitwise_not"), rule_not), **dict.fromkeys(("and", "logical_and", "bitwise_and"), both), **dict.fromkeys(("or", "logical_or", "bitwise_or"), either),
+    **{name: by_module(name) for name in FUNCTIONS}, **COMPOSED, "glu": rule_glu, "one_hot": rule_one_hot, "interpolate": rule_interpolate, "upsample": rule_interpolate,
     "layer_norm": rule_layer_norm, "linear": rule_linear, "embedding": rule_embedding, "scaled_dot_product_attention": rule_attention,
-    "sqrt": by_op("sqrt"), "rsqrt": lambda t, x: rule_pow(t, x, -0.5), "var": rule_var, "std": lambda t, x, *a, **k: by_op("sqrt")(t, rule_var(t, x, *a, **k)),
+    "exp": rule_exp, "logsumexp": rule_logsumexp, "sqrt": by_op("sqrt"), "rsqrt": lambda t, x: rule_pow(t, x, -0.5), "var": rule_var, "std": lambda t, x, *a, **k: by_op("sqrt")(t, rule_var(t, x, *a, **k)),
     "normalize": rule_normalize, **dict.fromkeys(("norm", "linalg_vector_norm", "linalg_norm"), rule_norm), "cosine_similarity": rule_cosine, "pairwise_distance": rule_distance,
     "masked_fill": rule_masked_fill, "where": rule_where, "zeros_like": lambda t, x, **k: torch.zeros(x.shape), "ones_like": lambda t, x, **k: torch.ones(x.shape),
     "full_like": lambda t, x, value, **k: torch.full(x.shape, float(value)),
+    "new_zeros": lambda t, x, *shape, **k: torch.zeros(*shape, dtype=k.get("dtype", x.dtype)), "new_ones": lambda t, x, *shape, **k: torch.ones(*shape, dtype=k.get("dtype", x.dtype)),
+    "new_full": lambda t, x, shape, value, **k: torch.full(shape, value, dtype=k.get("dtype", x.dtype)), "new_tensor": lambda t, x, value, **k: torch.tensor(value, dtype=k.get("dtype", x.dtype)),
     "clamp": rule_clamp, "clip": rule_clamp, "clamp_min": lambda t, x, min: rule_clamp(t, x, min), "clamp_max": lambda t, x, max: rule_clamp(t, x, None, max), "cumsum": rule_cumsum,
     **dict.fromkeys(("bool", "item", "int", "index", "tolist", "numpy", "equal", "allclose", "any", "all"), refused(BY_VALUE)),
     "detach": refused("detach(): a session computes the gradient of all that it computes; freeze parameters instead"),
     "data": refused(".data, which has no gradient; use the tensor itself"),
     **dict.fromkeys(("setitem", "index_put", "index_copy", "scatter", "masked_scatter", "copy"), refused("a part of a tensor that is written; make a list of the parts and torch.cat or torch.stack them")),
-    **dict.fromkeys(("rand_like", "randn_like", "bernoulli", "normal", "randint_like"), refused("random numbers that forward draws; a session draws those of nn.Dropout alone")),
+    **dict.fromkeys(("rand_like", "randn_like", "bernoulli", "normal", "randint_like"), refused(DRAWS)),
     **dict.fromkeys(("argmax", "argsort", "argmin", "topk", "sort"), refused("places of values, which have no gradient; take them of the output of predict")),
     **dict.fromkeys(("amax", "amin"), refused("amax, which divides the gradient among equal values; use torch.max(x, dim)[0]")),
     **dict.fromkeys(("pack_padded_sequence",), refused("packed sequences; leave them padded, or give lengths to attention")),
@@ -1039,7 +1219,7 @@ RULES = {
 
 # ---- tensors with the records second, as batch_first=False has them
 
-EACH = {"add", "iadd", "radd", "sub", "rsub", "isub", "mul", "imul", "rmul", "truediv", "div", "neg", "dropout", "linear", "layer_norm", "contiguous", "clone", "to", "float", "type_as", "abs", *FUNCTIONS}
+EACH = {"add", "iadd", "radd", "sub", "rsub", "isub", "mul", "imul", "rmul", "truediv", "div", "neg", "dropout", "linear", "layer_norm", "contiguous", "clone", "to", "float", "type_as", "abs", *FUNCTIONS, *COMPOSED}
 BEHIND = {"mean": 1, "sum": 1, "max": 1, "min": 1, "softmax": 1, "log_softmax": 1, "unbind": 1, "narrow": 1, "select": 1, "squeeze": 1, "cat": 1, "concat": 1, "chunk": 2, "split": 2, "flip": 1}
 
 
@@ -1072,9 +1252,11 @@ def in_second(t, name, function, args, kwargs):
         made = rule_item(t, turned(x), (slice(None), index[0], *index[2:]))
         return made if isinstance(index[0], int) else turned(made)
     if name in ("view", "reshape", "flatten", "squeeze"):
-        data = function(x.data, *args[1:], **kwargs)
+        data = (torch.Tensor.reshape if name == "view" else function)(x.data, *args[1:], **kwargs)
         if x.shape[0] == 1 and data.shape[0] == x.shape[1]:
             return Run(data, t.reshape(x.value, list(data.shape)))
+        if data.dim() > 1 and data.shape[0] == x.shape[0] * x.shape[1]:
+            return join(t, x, data)
         if data.dim() > 1 and data.shape[:2] == x.shape[:2]:
             return Run(data, t.reshape(x.value, [data.shape[1], data.shape[0], *data.shape[2:]]), 1)
         need(False, hint)
@@ -1112,11 +1294,24 @@ def activation_of(m):
     raise Unsupported(f"the activation {getattr(m, '__name__', type(m).__name__)}; there are relu, gelu and silu")
 
 
+def is_parametrized(m):
+    return bool(getattr(m, "parametrizations", None))
+
+
+def what_hooks(m):
+    """In words, with what removes them."""
+    if getattr(m, "parametrizations", None):
+        return f"parametrizations of {', '.join(m.parametrizations)} (torch.nn.utils.parametrize.remove_parametrizations leaves the plain tensor)"
+    names = {type(h).__name__: re.sub("(?<=[a-z])(?=[A-Z])", "_", type(h).__name__).lower() for h in getattr(m, "_forward_pre_hooks", {}).values()}
+    known = [f"torch.nn.utils.remove_{names[n]}" for n in sorted(names) if n in ("WeightNorm", "SpectralNorm")]
+    return f"hooks ({', '.join(known)} leaves the plain weight)" if known else "hooks or parametrizations"
+
+
 class Modules:
     """What Follower does with modules that are layers, or several of them."""
 
     def is_leaf(self, m):
-        known = self.is_layer(m) or is_stochastic_depth(m) or isinstance(m, (nn.Identity, *SEVERAL, *NO_LAYERS, *RECURRENT, nn.RNN))
+        known = self.is_layer(m) or is_parametrized(m) or is_stochastic_depth(m) or isinstance(m, (nn.Identity, *SEVERAL, *NO_LAYERS, *RECURRENT, nn.RNN))
         return known or type(m).__module__.startswith("torch.nn.modules") and not list(m.children()) and not isinstance(m, nn.Sequential)
 
     def rows_of(self, m, path, numbers):
@@ -1141,9 +1336,10 @@ class Modules:
         return made[:1].expand(x.shape[0], *[-1] * (made.dim() - 1))
 
     def call_module(self, m, path, args, kwargs):
-        args, kwargs = mapped(self.of_latest, [args, kwargs])
+        args, kwargs = laid_out(self, "", *mapped(self.of_latest, [args, kwargs]))
         if isinstance(m, nn.Identity):
             return args[0]
+        need(not is_parametrized(m), f"{what_hooks(m)}, which no layer has; remove them before the export")
         need(not isinstance(m, NO_LAYERS), f"{type(m).__name__}: of PyTorch's transformers there is TransformerEncoder, and MultiheadAttention")
         for a in leaves([args, kwargs]):
             need(not isinstance(a, Absent), getattr(a, "why", ""))
@@ -1152,15 +1348,17 @@ class Modules:
         if isinstance(m, SEVERAL):
             several = {nn.MultiheadAttention: self.multihead, nn.TransformerEncoder: self.encoder, nn.TransformerEncoderLayer: self.encoder_layer}
             need(type(m) in several and not m._forward_hooks and not m._forward_pre_hooks, f"{type(m).__name__}, a module of its own or with hooks")
-            need(path not in self.called, f"a second call of '{path}', which has parameters; give each place a module of its own")
-            self.called.add(path)
             return several[type(m)](m, path, args, kwargs)
+        if type(m) is nn.EmbeddingBag:
+            return self.bag(m, path, *args, **kwargs)
         need_layer(self.is_layer(m) or is_stochastic_depth(m) or type(m) in MADE, f"{type(m).__name__} is no layer of this runtime")
         x = args[0] if args else next(iter(kwargs.values()))
         need(len(args) + len(kwargs) == 1, "more arguments than one")
         need(isinstance(x, Run), "an argument that is no value of a layer")
         if isinstance(m, nn.Dropout) and m.p == 0:
             return x
+        if isinstance(x, Joined):
+            return joined_module(self, m, path, x, padded)
         if is_stochastic_depth(m):
             return made_stochastic_depth(self, m, x)
         if x.at:
@@ -1185,12 +1383,25 @@ class Modules:
             return Run(data, self.emit(op, [x.value], alone(data.shape), **layer))
         return self.with_weights(m, path, x, data, op, layer)
 
+    def bag(self, m, path, x, *rest, **more):
+        """Rows of a table for [N, places], and their mean or sum."""
+        need(isinstance(x, Run) and x.data.dim() == 2 and not rest and not more and m.mode in ("mean", "sum") and m.max_norm is None and m.padding_idx is None,
+             f"EmbeddingBag with offsets, weights, padding_idx or mode='{m.mode}'; give it [N, places], or use nn.Embedding and a mean")
+        table = nn.Embedding(m.num_embeddings, m.embedding_dim)
+        table.weight = m.weight
+        return (rule_mean if m.mode == "mean" else rule_sum)(self, self.one_layer(table, path, x), 1)
+
     def with_weights(self, m, path, x, data, op, layer):
         """A layer whose weight an earlier one may have too: then it is tied, and a bias of both is
         a value."""
         weight, bias = m.weight, getattr(m, "bias", None)
         before = self.owners.get(id(weight))
-        need(before is None or op in SHARED, f"a second use of the parameters of '{before}' ({type(m).__name__}); linear, convolutions and embeddings share theirs")
+        if op in NORMS and (before is not None or path in self.split):
+            if path not in self.split:
+                self.split |= {self.paths[id(o)] for o in self.model.modules() if getattr(o, "weight", None) is weight}
+                raise Again
+            return self.shared_norm(m, path, x, data, op, layer)
+        need(before is None or op in SHARED, f"a second use of the parameters of '{before}' ({type(m).__name__}); linear, convolutions, embeddings and norms without running statistics share theirs, so give each place a {type(m).__name__} of its own")
         more, name = {}, None if path in self.called else path
         self.called.add(path)
         if before:
@@ -1217,13 +1428,30 @@ class Modules:
         w.name = first
         return summed(self, Run(data, made), self.weight(w, Run(data, made)))
 
+    def shared_norm(self, m, path, x, data, op, layer):
+        """A norm whose parameters have several uses: its own are ones and zeros that do not learn,
+        and the shared ones are a product and a sum behind it."""
+        name = self.unique(f"{path}.norm", False)
+        self.names.discard(name)
+        made = Run(data, self.emit(op, [x.value], alone(data.shape), name, **layer))
+        self.frozen.append(name)
+        for leaf, like, rule in (("weight", torch.ones_like, rule_mul), ("bias", torch.zeros_like, rule_add)):
+            p = getattr(m, leaf, None)
+            if p is None:
+                continue
+            self.moved[f"{name}.{leaf}"] = like(p.detach())
+            first = next(n for n, q in self.model.named_parameters() if q is p)
+            w = p.detach().reshape(-1, *[1] * (data.dim() - 2)) if op == "groupnorm" else p.detach()
+            made = rule(self, made, Weight(w, first, p.detach()))
+        return made
+
     def recurrent(self, m, path, x, hx=None):
         """The sequence of outputs, and the last states."""
         need(isinstance(x, Run) and x.data.dim() == 3, "an input that is no value [N, places, features]; leave sequences padded")
         is_lstm = isinstance(m, nn.LSTM)
         need(hx is None or all(isinstance(h, torch.Tensor) and not bool(h.any()) for h in leaves([hx])), "first states that are not 0")
         need(bool(x.at) != m.batch_first, "batch_first=False; make the module with batch_first=True")
-        need(path not in self.called, f"a second call of '{path}', which has parameters")
+        need(path not in self.called, f"a second call of '{path}', which has parameters; give each place a {type(m).__name__} of its own")
         self.called.add(path)
         inner = turned(x) if x.at else x
         both = 2 if m.bidirectional else 1
@@ -1302,16 +1530,47 @@ class Modules:
         x = [turned(v) if v.at else v for v in x]
         causal, lengths = seen_by("attn_mask", given.get("attn_mask"), x[0].shape[1], x[1].shape[1], False)
         need(not lengths, "an attn_mask of lengths; they are the key_padding_mask")
-        _, lengths = seen_by("key_padding_mask", given.get("key_padding_mask"), 1, x[1].shape[1], False)
+        padding = given.get("key_padding_mask")
+        by_values = isinstance(padding, Choice)
+        _, lengths = seen_by("key_padding_mask", None if by_values else padding, 1, x[1].shape[1], False)
         biases = m.in_proj_bias.chunk(3) if m.in_proj_bias is not None else (None,) * 3
-        parts = [self.linear(v.value, f"{target}.{what}".strip("."), weight, bias)
-                 for v, what, weight, bias in zip(x, ("q", "k", "v"), m.in_proj_weight.chunk(3), biases)]
-        y = self.attend(*parts, m.num_heads, m.num_heads, (causal, lengths), m.dropout, f"{target}.attention".strip("."))
-        y = self.linear(y, f"{target}.out_proj".strip("."), m.out_proj.weight, m.out_proj.bias)
+        is_second = self.named(target, "q") in self.names
+        if is_second and target not in self.split:
+            self.split.add(target)
+            raise Again
+
+        def project(v, what, weight, bias, whole, leaf):
+            """A linear layer. Of a module with several uses later ones are tied to the first, and a
+            bias is a value of its own."""
+            name = self.named(target, what)
+            if target not in self.split:
+                return self.linear(v, name, weight, bias)
+            shape, out = [*v.shape[:-1], weight.shape[0]], weight.shape[0]
+            made = self.emit("linear", [v], shape, out=out, bias=False, tied=name) if is_second else self.linear(v, name, weight, None)
+            w = Weight(bias.detach(), self.named(target, leaf), whole.detach()) if bias is not None else None
+            return rule_add(self, Run(blank(shape), made), w).value if w else made
+        parts = [project(v.value, what, weight, bias, m.in_proj_bias, "in_proj_bias") for v, what, weight, bias in zip(x, ("q", "k", "v"), m.in_proj_weight.chunk(3), biases)]
+        if by_values:
+            y = self.attend_heads(m, parts, padding, causal)
+        else:
+            y = self.attend(*parts, m.num_heads, m.num_heads, (causal, lengths), m.dropout, None if is_second else self.named(target, "attention"))
+        y = project(y, "out_proj", m.out_proj.weight, m.out_proj.bias, m.out_proj.bias, "out_proj.bias")
         self.taken |= {f"{target}.{n}".strip(".") for n, _ in m.named_parameters()}
         made = Run(torch.zeros(x[0].shape), y)
         weights = Absent(torch.zeros(x[0].shape[0], x[0].shape[1], x[1].shape[1]), "the weights of attention; a session has its output alone")
         return turned(made) if second else made, weights
+
+    def named(self, target, what):
+        return f"{target}.{what}".strip(".")
+
+    def attend_heads(self, m, parts, hidden, causal):
+        """Attention of [N, places, features] each, under a comparison [N, keys] that hides keys."""
+        n, _, width = parts[0].shape
+        split = [[n, v.shape[1], m.num_heads, width // m.num_heads] for v in parts]
+        q, k, v = (Run(blank([s[0], s[2], s[1], s[3]]), self.permute(self.reshape(v, s), [0, 2, 1, 3])) for v, s in zip(parts, split))
+        seen = shaped_choice(self, "reshape", (rule_not(self, hidden), [n, 1, 1, hidden.shape[1]]), {})
+        y = attend_by_values(self, q, k, v, seen, causal, m.dropout)
+        return self.reshape(self.permute(y.value, [0, 2, 1, 3]), [n, parts[0].shape[1], width])
 
     def inner(self, m, target, x):
         """A module in one that is several layers."""
@@ -1341,10 +1600,11 @@ class Modules:
         return self.layers_of(m, target, x, masks)
 
     def layers_of(self, m, target, x, masks):
-        at = lambda name: f"{target}.{name}".strip(".")
+        at = lambda name: self.named(target, name)
+        once = lambda name: None if at(name) in self.names else at(name)
 
         def add(a, b, name):
-            return Run(a.data, self.emit("add", [a.value, b.value], a.shape, at(name)))
+            return Run(a.data, self.emit("add", [a.value, b.value], a.shape, once(name)))
 
         def attended(x):
             given = x if m.self_attn.batch_first else turned(x)
@@ -1353,7 +1613,7 @@ class Modules:
 
         def fed(x):
             y = self.inner(m.linear1, at("linear1"), x)
-            y = Run(y.data, self.emit(activation_of(m.activation), [y.value], y.shape, at("activation")))
+            y = Run(y.data, self.emit(activation_of(m.activation), [y.value], y.shape, once("activation")))
             y = self.inner(m.linear2, at("linear2"), self.inner(m.dropout, at("dropout"), y))
             return self.inner(m.dropout2, at("dropout2"), y)
 
@@ -1375,8 +1635,8 @@ def batch_first(m, one=False):
 
 # ---- for the page
 
-NEEDS_OP = {"rsqrt": "pow", "rtruediv": "pow", "reciprocal": "pow", "var": "var", "std": "var", "clamp": "clamp", "clip": "clamp", "clamp_min": "clamp", "clamp_max": "clamp", "cumsum": "cumsum", "normalize": "clamp", "norm": "sqrt", "linalg_vector_norm": "sqrt", "linalg_norm": "sqrt", "cosine_similarity": "clamp",
-            "pairwise_distance": "sqrt"}
+NEEDS_OP = {"rsqrt": "pow", "exp": "pow", "rtruediv": "pow", "reciprocal": "pow", "var": "var", "std": "var", "clamp": "clamp", "clip": "clamp", "clamp_min": "clamp", "clamp_max": "clamp", "cumsum": "cumsum", "normalize": "clamp", "norm": "sqrt", "linalg_vector_norm": "sqrt", "linalg_norm": "sqrt", "cosine_similarity": "clamp",
+            "pairwise_distance": "sqrt", "selu": "elu", "celu": "elu", "softsign": "pow", "logsigmoid": "softplus", "log_sigmoid": "softplus", "threshold": "where", "hardshrink": "where"}
 
 
 def functions(ops, modules):

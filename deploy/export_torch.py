@@ -38,6 +38,7 @@ import re
 import struct
 import sys
 import textwrap
+from collections import OrderedDict
 
 import torch
 from torch import nn
@@ -322,7 +323,7 @@ def is_mapped(m):
 
 def layer_of_value(m, rank):
     """Modules that keep the shape need not be run, which would move what they remember."""
-    need(not hooks(m), "hooks or parametrizations, which no layer has; remove them before the export")
+    need(not hooks(m), f"{export_rules.what_hooks(m)}, which no layer has; remove them before the export")
     layer, _ = layer_of(m, None if type(m) is nn.Linear else rank)
     row = next(row for row in rows() if row.op == layer["op"])
     return layer, row.op != "linear" and (row.op in KEEP_RANK or row.elementwise)
@@ -550,14 +551,15 @@ def read_run(run):
     return found
 
 
-def state_of(model, arrays, found):
+def state_of(model, arrays, found, dtype=None):
     """The module's state_dict with the tensors of a run, which loads strictly. What no layer has
-    stays the module's own."""
+    stays the module's own. dtype: of its floats, or None: the module's."""
     state, parts, wrong = {}, parts_of(model, arrays), []
     tensors = model.state_dict(keep_vars=True)
     wrong += [f"'{n}' {list(t.shape)} is no tensor of this module; give --from and --input as for the export" for n, t in found.items() if n not in arrays]
     for name, t in tensors.items():
         flat = t.detach().clone().cpu().contiguous().reshape(-1)
+        flat = flat.to(dtype) if dtype and flat.is_floating_point() else flat
         for ours, first, shape in parts.get(name, ()):
             if ours not in found or tuple(found[ours].shape) != tuple(shape):
                 wrong.append(f"'{ours}' {list(shape)} of '{name}' is not in the run" + (f", which has {list(found[ours].shape)}" if ours in found else ""))
@@ -570,14 +572,20 @@ def state_of(model, arrays, found):
     # a parameter under several names has the run's value under each
     for name in [*parts, *tensors]:
         first.setdefault(tensors[name].data_ptr() if tensors[name].numel() else name, name)
-    return {name: state[first[t.data_ptr()]] if t.numel() and tensors[first[t.data_ptr()]].shape == t.shape else state[name] for name, t in tensors.items()}
+    made = OrderedDict((name, state[first[t.data_ptr()]] if t.numel() and tensors[first[t.data_ptr()]].shape == t.shape else state[name]) for name, t in tensors.items())
+    # versions of its modules, as state_dict() has them
+    made._metadata = getattr(tensors, "_metadata", OrderedDict())
+    return made
 
 
 def write_state(model, arrays, run, path):
     """One file that load_state_dict takes: safetensors, or as torch.save writes it (.pt, .pth)."""
-    state = state_of(model, arrays, read_run(run))
-    copy.deepcopy(model).load_state_dict(state, strict=True)
-    if path.endswith((".pt", ".pth")):
+    state, is_pickled = state_of(model, arrays, read_run(run)), path.endswith((".pt", ".pth"))
+    try:
+        copy.deepcopy(model).load_state_dict(state if is_pickled else dict(state), strict=True)
+    except Exception as e:
+        raise Unsupported(f"{path}: {type(model).__name__} does not load it ({e}){'' if is_pickled else '; name a .pt, which has the versions of its modules'}") from None
+    if is_pickled:
         torch.save(state, path + ".tmp")
         os.replace(path + ".tmp", path)
     else:
@@ -588,7 +596,7 @@ def listing():
     """What there is, as deploy/SESSIONS.md has it."""
     modules = sorted({n for row in rows() if not row.loss for n, _ in row.modules}
                      | {m.__name__ for m in (*export_rules.MADE, *export_rules.SEVERAL, nn.Identity, nn.Dropout1d, nn.Dropout2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d,
-                                             nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.Upsample)})
+                                             nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.Upsample, nn.SELU, nn.CELU, nn.GLU, nn.Softshrink, nn.Hardshrink, nn.Threshold, nn.Softsign, nn.Tanhshrink, nn.LogSigmoid, nn.Softmin, nn.CosineSimilarity, nn.PairwiseDistance, nn.EmbeddingBag)})
     taken, refused = export_rules.functions({row.op for row in rows()}, modules)
     wrapped = lambda names: textwrap.fill(", ".join(names), 108, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(["modules:", wrapped(modules), "functions of torch, of torch.nn.functional and of tensors:", wrapped(taken),

@@ -11,8 +11,9 @@ import traceback
 import torch
 from torch import nn
 
-from export_rules import BY_VALUE, CHOOSING, METADATA, RULES, Modules, blank, hidden_scores, in_second, ones_where
-from export_values import HELD, MASK_RULES, Absent, Again, Choice, Column, Hidden, Mask, Missing, Records, Run, States, Unsupported, Value, Weight, leaves, mapped, need, need_layer
+from export_rules import BY_VALUE, CHOOSING, COMPOSED, DRAWS, FUNCTIONS, METADATA, RULES, SHAPING, Modules, blank, hidden_scores, in_second, laid_out, ones_where, order_of, shaped_choice
+from export_joined import HINT, Joined, Lone, in_joined, in_lone, rows_of_parameter
+from export_values import HELD, MASK_RULES, Absent, Again, Choice, Column, Hidden, Mask, Missing, Records, Run, Spread, States, Unsupported, Value, Weight, leaves, mapped, need, need_layer
 
 
 def input_of(text):
@@ -33,7 +34,7 @@ MAX_NAME = 63
 # ops that read inputs of i64, or only say their shape
 TAKE_NUMBERS = ("embedding", "last", "attention", "reshape")
 TORCH = os.path.dirname(torch.__file__) + os.sep
-OWN = {os.path.join(os.path.dirname(os.path.realpath(__file__)), f"export_{n}.py") for n in ("traced", "rules", "values", "torch")}
+OWN = {os.path.join(os.path.dirname(os.path.realpath(__file__)), f"export_{n}.py") for n in ("traced", "rules", "values", "joined", "torch")}
 
 
 class Traced(torch.Tensor):
@@ -322,7 +323,7 @@ class Follower(Modules, Graph):
 
     def check_draws(self, subject):
         if not torch.equal(torch.get_rng_state(), self.drawn):
-            self.refuse(subject, "random numbers that forward draws; a session draws those of nn.Dropout alone")
+            self.refuse(subject, DRAWS)
 
     def event(self, subject, do, function, args, kwargs):
         """A call of forward that becomes layers, or is refused."""
@@ -394,8 +395,16 @@ class Follower(Modules, Graph):
             return self.of_weights(name, function, args, kwargs)
         if any(isinstance(a, Mask) for a in given) and name in MASK_RULES:
             return MASK_RULES[name](function, *args, **kwargs)
+        if args and isinstance(args[0], Choice) and name in SHAPING and not any(isinstance(a, Run) for a in given[1:]):
+            return shaped_choice(self, name, args, kwargs)
         if any(isinstance(a, Choice) for a in given) and name not in CHOOSING and not getattr(RULES.get(name), "is_refusal", False):
             args, kwargs = mapped(lambda a: ones_where(self, a) if isinstance(a, Choice) else a, [args, kwargs])
+        if any(isinstance(a, Spread) for a in given):
+            return self.call(name, function, *laid_out(self, name, args, kwargs))
+        if any(isinstance(a, Joined) for a in given):
+            return in_joined(self, name, function, args, kwargs, order_of, {*FUNCTIONS, *COMPOSED})
+        if any(isinstance(a, Lone) for a in given):
+            return in_lone(self, name, function, args, kwargs, order_of, {*FUNCTIONS, *COMPOSED})
         if any(isinstance(a, Hidden) for a in given):
             return hidden_scores(self, name, *args, **kwargs)
         if any(isinstance(a, Run) and a.at for a in given):
@@ -414,7 +423,11 @@ class Follower(Modules, Graph):
             return data
         if name == "repeat" and all(n == 1 for n in data.shape[1:] and [d // s for d, s in zip(data.shape[1:], weights[0].shape[1:])]):
             data = weights[0].data.expand(data.shape)
-        w, lazy = weights[0], ("relu", "sigmoid", "tanh", "softplus", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "div", "neg", "pow", "sqrt")
+        if name == "getitem" and isinstance(args[0], Weight) and args[0].learns and not args[0].then and args[0].data.dim() == 2 and args[0].name:
+            index = args[1].data if isinstance(args[1], Weight) and not args[1].learns else args[1]
+            if isinstance(index, torch.Tensor) and index.dtype == torch.int64:
+                return rows_of_parameter(self, args[0], index)
+        w, lazy = weights[0], ("relu", "sigmoid", "tanh", "softplus", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "div", "neg", "pow", "sqrt", "exp")
 
         def part(y):
             if not isinstance(y, torch.Tensor):
@@ -438,10 +451,14 @@ class Follower(Modules, Graph):
         there."""
         if not isinstance(w, Weight) or w.data.dim() < 2 or w.data.shape[0] != Records.n or w.data.stride(0) != 0:
             return w
+        return self.weight(w, Run(blank([Records.n, *[1] * (w.data.dim() - 1)]), self.any_run(w.name).value), True)
+
+    def any_run(self, name):
+        """A value of floats that is there."""
         made = next((v for _, v, _ in reversed(list(self.values.values())) if v.shape[0] == Records.n), None)
         made = made or next((Value(n, [Records.n, *extents]) for n, dtype, extents in self.inputs if dtype == "f32" and extents), None)
-        need(made is not None, f"the parameter '{w.name}' before any value of records")
-        return self.weight(w, Run(blank([Records.n, *[1] * (w.data.dim() - 1)]), made), True)
+        need(made is not None, f"the parameter '{name}' before any value of records")
+        return Run(blank(made.shape), made)
 
     # ---- modules
 
@@ -514,7 +531,7 @@ class Follower(Modules, Graph):
         for name, dtype, extents in self.inputs:
             self.names.add(name)
             given.append(self.wrap(Run(example(dtype, extents), Value(name, [Records.n, *extents]))))
-        owners, kept = [m for m in self.model.modules() if not self.is_leaf(m)], []
+        owners, kept = [m for m in self.model.modules() if not self.is_leaf(m) and "parametrizations" not in self.paths[id(m)].split(".")], []
         self.drawn = torch.get_rng_state()
         try:
             for m in owners:
@@ -550,8 +567,10 @@ class Follower(Modules, Graph):
             need(chosen in tensors, f"--output {chosen}; the outputs are {', '.join(tensors)}")
             tensors = {chosen: tensors[chosen]}
         need(len(tensors) == 1, f"an output that is not one value but {', '.join(tensors) or 'none'}; choose one with --output")
-        held = self.unwrap(next(iter(tensors.values())))
+        (held,), _ = laid_out(self, "", [self.unwrap(next(iter(tensors.values())))], {})
         need(isinstance(held, Run), getattr(held, "why", "an output that is no value of a layer"))
+        need(not isinstance(held, Joined), f"an output {HINT}; reshape it back")
+        need(not isinstance(held, Lone), "an output that no input reaches")
         need(not held.at, "an output with the records in its second dimension; transpose(0, 1) it")
         self.is_flat = len(held.shape) == 1
         if self.is_flat:

@@ -59,6 +59,15 @@ class Run:
     dtype = property(lambda self: self.data.dtype)
 
 
+class Spread(Run):
+    """A value that forward has expanded. `small` is the value before, which sums and products take
+    as it is beside one of all places."""
+
+    def __init__(self, data, small):
+        super().__init__(data, small.value)
+        self.small = small
+
+
 class Ends(Run):
     """An input of lengths, less 1: the last place of each record."""
 
@@ -69,6 +78,14 @@ class Hidden(Run):
     def __init__(self, run, hidden):
         super().__init__(run.data, run.value)
         self.hidden = hidden
+
+
+class HiddenBy(Hidden):
+    """Scores that a comparison of the records' values hides: `fill` where `choice` holds."""
+
+    def __init__(self, run, choice, fill):
+        super().__init__(run, None)
+        self.choice, self.fill = choice, fill
 
 
 class Weight:
@@ -103,6 +120,11 @@ class Choice:
 
     shape = property(lambda self: self.data.shape)
     dtype = property(lambda self: self.data.dtype)
+
+
+class Ones(Choice):
+    """A comparison of whole numbers of a record: `run` itself is 1 where it holds, and 0
+    elsewhere."""
 
 
 class Absent:

@@ -112,8 +112,15 @@ of("kernels/cpu/batchnorm.c", "tests/ops/test_any_layout batchnorm",
 of("kernels/cpu/conv_small.c", "tests/unit/cpu/test_conv_weight",
    a_small_gradient_has_no_dilation=("", "(first + t) % s->kernel[1] * s->dilation[1]", "(first + t) % s->kernel[1]"))
 of("kernels/cpu/conv2d.c", "tests/ops/test_pair conv_transpose2d",
-   a_transposed_bias_is_of_the_first_block=("static void add_bias(", "bias[first + l]", "bias[l]"),
-   a_transposed_biass_gradient_has_two_lanes=("static void bias_gradient(", "(lane[b] + lane[3 * b])", "lane[b]"))
+   a_transposed_bias_is_of_the_first_block=("static void add_bias(", "bias[first + l]", "bias[l]"))
+of("kernels/cpu/conv_bias.c", "tests/ops/test_pair conv_transpose2d",
+   a_biass_gradient_has_two_lanes=("static void sum_blocks(", "(lane[b] + lane[3 * b])", "lane[b]"))
+of("kernels/cpu/conv_bias.c", "tests/unit/cpu/test_long_sums",
+   a_biass_gradient_is_one_sum_in_floats=("CPU_INLINE void add_values(", "double lane[NORM_LANES];", "float lane[NORM_LANES];"))
+of("kernels/cpu/conv2d.c", "tests/unit/cpu/test_long_sums",
+   the_library_sums_the_bias=[("static bool weight_pass_sums_bias(", "&& k->bf16", ""), ("static clv_code query_onednn(", "if (!c->bf16) d.bias = NULL;", "", "kernels/cpu/conv_choice.c")])
+of("kernels/cpu/gemm.c", "tests/unit/cpu/test_long_sums",
+   rows_are_one_long_sum=("", "enum { ROWS = 256, COLUMNS = 64 };", "enum { ROWS = 1 << 30, COLUMNS = 64 };"))
 of("kernels/cpu/conv2d.c", "tests/net/training/test_convolutions.py",
    transposed_weights_are_refreshed_for_the_other_pass=("static clv_code conv_refresh(", "k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD", "CLV_FOR_FORWARD"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_cuda conv2d",

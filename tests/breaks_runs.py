@@ -220,4 +220,14 @@ of("deploy/python/src/cleave/_session.py", "tests/python/test_session.py exit_co
 # ---- modules of PyTorch that become layers, and back ---------------------------------------------
 EXPORT = "tests/net/training/test_export.py"
 of("deploy/export_traced.py", EXPORT, the_first_refusal_alone_is_printed=("", 'return "\\n".join(lines)', "return lines[0]"))
+of("deploy/export_torch.py", EXPORT, a_state_has_no_versions=("", 'made._metadata = getattr(tensors, "_metadata", OrderedDict())', "pass"))
+TRACED = "tests/net/training/test_traced.py traced_export_matches_the_golden_file"
+of("deploy/export_joined.py", TRACED,
+   frames_have_no_rows_between_them=("", "v = padded(t, v, 2, 0, max(0, reach - step), \"constant\")", "v = padded(t, v, 2, 0, 0, \"constant\")"),
+   rows_over_two_frames_stay=("", "t.cut(v, 3, 0, out)", "t.cut(v, 3, 0, pitch // step)"))
+of("deploy/export_rules.py", TRACED,
+   hidden_keys_are_lowered_a_little=("", "LOWEST = -1e30", "LOWEST = -1.0"),
+   a_comparison_of_ids_is_the_other_way_round=("", 'getattr(operator, name)(torch.arange(rows), number).float()', 'getattr(operator, name)(number + 0 * torch.arange(rows), number).float()'))
+of("deploy/export_rules.py", "tests/net/training/test_export.py ordinary_networks_are_exported_as_written",
+   records_are_never_joined=("", "if joins(x, data):", "if False:"))
 of("deploy/export_torch.py", EXPORT, joined_projections_go_back_to_the_first=("", "flat[first:first + len(value)] = value", "flat[:len(value)] = value"))

@@ -5,7 +5,7 @@
 PYTHON_OUT := $(OUT)/python
 PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 PYTHON_SRCS := $(wildcard deploy/python/src/cleave/*)
-PYTHON_EXPORT := deploy/export_torch.py deploy/export_rules.py deploy/export_traced.py deploy/export_values.py $(OUT)/share/cleave/ops.json
+PYTHON_EXPORT := deploy/export_torch.py deploy/export_rules.py deploy/export_traced.py deploy/export_values.py deploy/export_joined.py $(OUT)/share/cleave/ops.json
 PYTHON_FFI := $(PYTHON_OUT)/cleave/_ffi.abi3.so
 PYTHON_PACKAGE := $(PYTHON_FFI) $(PYTHON_OUT)/cleave/_export/ops.json $(PYTHON_SRCS:deploy/python/src/%=$(PYTHON_OUT)/%)
 # Where CPython's ABI is stable for the extension.

@@ -47,6 +47,10 @@ static bool computes_x(const conv_kernel *k) { return k->is_transposed || k->k.d
 static bool primitives_add_bias(const conv_kernel *k) {
   return k->k.d.attrs.bias && !k->is_transposed;
 }
+/* True if the pass for the weight gradient computes the bias gradient, too: in bf16. */
+static bool weight_pass_sums_bias(const conv_kernel *k) {
+  return primitives_add_bias(k) && k->bf16;
+}
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
@@ -149,7 +153,7 @@ static clv_code run_own_weight_grad(const conv_kernel *k, const clv_kernel_args 
                         .x = x,
                         .dy = y,
                         .dw = a->dparam[CLV_SLOT_WEIGHT],
-                        .db = primitives_add_bias(k) ? a->dparam[CLV_SLOT_BIAS] : NULL,
+                        .db = weight_pass_sums_bias(k) ? a->dparam[CLV_SLOT_BIAS] : NULL,
                         .scratch = a->scratch,
                         .accumulate = a->accumulate};
   k->own_weight_grad(&job);
@@ -160,7 +164,7 @@ static clv_code run_own_weight_grad(const conv_kernel *k, const clv_kernel_args 
  * first. */
 static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, const void *x,
                                     const void *y, clv_err *err) {
-  bool bias = primitives_add_bias(k), is_tiled = k->gradient_is_tiled;
+  bool bias = weight_pass_sums_bias(k), is_tiled = k->gradient_is_tiled;
   bool needs_reorder = is_tiled || k->from_gradient.primitive;
   if (k->own_weight_grad) return run_own_weight_grad(k, a, x, y);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
@@ -182,6 +186,19 @@ static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, co
   return CLV_OK;
 }
 
+/* Computes the bias gradient from dout, which has `channels` channels in blocks of `block`. */
+static void compute_bias_grad(const conv_kernel *k, const clv_kernel_args *a, int64_t channels,
+                              int64_t positions, int block) {
+  clv_cpu_conv_bias_grad(&(cpu_bias_job){.dy = a->dout,
+                                         .n = k->s.n,
+                                         .channels = channels,
+                                         .positions = positions,
+                                         .block = block,
+                                         .threads = k->k.threads,
+                                         .db = a->dparam[CLV_SLOT_BIAS],
+                                         .accumulate = a->accumulate});
+}
+
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   return compute_y((conv_kernel *)base, a, a->in[0], a->out, err);
 }
@@ -191,7 +208,11 @@ static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, 
 }
 
 static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return compute_weight_grad((conv_kernel *)base, a, a->in[0], a->dout, err);
+  conv_kernel *k = (conv_kernel *)base;
+  CLV_TRY(compute_weight_grad(k, a, a->in[0], a->dout, err));
+  if (primitives_add_bias(k) && !weight_pass_sums_bias(k))
+    compute_bias_grad(k, a, k->s.k, k->s.oh * k->s.ow, k->y_block);
+  return CLV_OK;
 }
 
 /* ---- transposed ------------------------------------------------------------------------------ */
@@ -213,23 +234,6 @@ static void add_bias(const conv_kernel *k, const float *bias, float *x) {
   }
 }
 
-/* Computes the gradient of the bias: sums of channels in double, with the same bits in every
- * layout. */
-static void bias_gradient(const conv_kernel *k, const float *dx, float *db, bool accumulate) {
-  static const double zero[NORM_LANES];
-  size_t b = (size_t)k->x_block, plane = plane_size(k), blocks = count_blocks(k);
-  for (size_t block = 0; block < blocks; block++) {
-    clv_norm_sums s = {0};
-    for (size_t n = 0; n < (size_t)k->s.n; n++)
-      clv_cpu_norm_add_moments(dx + (n * blocks + block) * plane, plane, b, zero, &s);
-    for (size_t l = 0, c = block * b; l < b && c < (size_t)k->s.c; l++, c++) {
-      const double *lane = &s.first[l];
-      float sum = (float)((lane[0] + lane[2 * b]) + (lane[b] + lane[3 * b]));
-      db[c] = accumulate ? db[c] + sum : sum;
-    }
-  }
-}
-
 static clv_code transpose_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
   CLV_TRY(compute_x(k, a, a->in[0], a->out, err));
@@ -245,7 +249,7 @@ static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_arg
                                           clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
   CLV_TRY(compute_weight_grad(k, a, a->dout, a->in[0], err));
-  if (k->k.d.attrs.bias) bias_gradient(k, a->dout, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+  if (k->k.d.attrs.bias) compute_bias_grad(k, a, k->s.c, k->s.h * k->s.w, k->x_block);
   return CLV_OK;
 }
 
@@ -354,7 +358,7 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, c
     /* the size in bytes, until lay_out_scratch replaces it by the offset */
     k->dw_offset = dnnl_memory_desc_get_size(dw);
   }
-  return clv_cpu_prim_init(&k->backward_weight, c->weight, args, primitives_add_bias(k) ? 4 : 3,
+  return clv_cpu_prim_init(&k->backward_weight, c->weight, args, weight_pass_sums_bias(k) ? 4 : 3,
                            err);
 }
 

@@ -9,13 +9,15 @@
 #include "kernels/cpu/cpu_int.h"
 
 /* Arguments of our weight gradients: dw[k][c][u][v] (+)= sum over n, i, j of dy[n][k][i][j]
- * x[n][c][i*stride - pad + u][...], and db[k] (+)= sum of dy; db may be NULL. dy has channel block
- * `block`. Sums run over one image in f32 and then over the images, for any number of threads. */
+ * x[n][c][i*stride - pad + u][...]. dy has channel block `block`. Sums run over one image in f32
+ * and then over the images, for any number of threads. */
 typedef struct cpu_weight_job {
   clv_window s;
   int block, threads;
   const float *x, *dy;
-  float *dw, *db;
+  float *dw;
+  /* db[k] (+)= sum of dy, or NULL; only clv_cpu_product_conv_weight computes it */
+  float *db;
   float *scratch; /* as many bytes as the function's clv_cpu_..._conv_scratch returns */
   bool accumulate;
 } cpu_weight_job;
@@ -36,6 +38,21 @@ void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 bool clv_cpu_product_conv_fits(const clv_window *s, int64_t groups);
 size_t clv_cpu_product_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_product_conv_weight(const cpu_weight_job *job);
+
+/* Arguments of clv_cpu_conv_bias_grad: db[c] (+)= sum of dy[n][c][position] over the samples and
+ * positions. dy has channel block `block`. */
+typedef struct cpu_bias_job {
+  const float *dy;
+  int64_t n, channels, positions;
+  int block, threads;
+  float *db;
+  bool accumulate;
+} cpu_bias_job;
+
+/* Computes the gradient of a bias in double and rounds it once, with the same bits in every channel
+ * block and for any number of threads: position p of a plane is added to the sum p % NORM_SPREAD of
+ * its channel. */
+void clv_cpu_conv_bias_grad(const cpu_bias_job *job);
 
 /* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
 

@@ -17,7 +17,7 @@ static size_t frame_size(const clv_window *s) {
 }
 
 static size_t sums_size(const clv_window *s, int block) {
-  return (size_t)(s->kernel[0] * s->kernel[1] + 1) * (size_t)block;
+  return (size_t)(s->kernel[0] * s->kernel[1]) * (size_t)block;
 }
 
 static size_t part_size(const clv_window *s, int block) {
@@ -63,11 +63,6 @@ static void fill_frame(const clv_window *s, const float *x, float *frame) {
       sum_taps_##B##_##W(s, frame, dy, first, TAPS, sums);                                     \
     for (; first + 4 <= all; first += 4) sum_taps_##B##_##W(s, frame, dy, first, 4, sums);     \
     for (; first < all; first++) sum_taps_##B##_##W(s, frame, dy, first, 1, sums);             \
-  }                                                                                            \
-  TARGET static void bias_##B##_##W(const float *dy_plane, int64_t n, float *sum) {            \
-    vf acc = {0};                                                                              \
-    for (int64_t i = 0; i < n; i++) acc += ((const vf *)dy_plane)[i];                          \
-    *(vf *)sum += acc;                                                                         \
   }
 
 SUM_TAPS(8, cpu_vf8, PLAIN, CPU_TARGET_PLAIN)
@@ -78,7 +73,6 @@ SUM_TAPS(16, cpu_vf16, 256, CPU_TARGET_256)
 SUM_TAPS(16, cpu_vf16, 512, CPU_TARGET_512)
 
 typedef void image_fn(const clv_window *s, const float *frame, const float *dy, float *sums);
-typedef void bias_fn(const float *dy, int64_t n, float *sum);
 
 /* The three compilations of a function, indexed by clv_cpu_vector_width(). */
 #define BY_WIDTH(name) \
@@ -87,32 +81,26 @@ typedef void bias_fn(const float *dy, int64_t n, float *sum);
 /* Functions for channel blocks 8 and 16, indexed by block / 16. */
 static image_fn *const image_sums[2][3] = {[8 / 16] = BY_WIDTH(image_8),
                                            [16 / 16] = BY_WIDTH(image_16)};
-static bias_fn *const bias_sums[2][3] = {[8 / 16] = BY_WIDTH(bias_8),
-                                         [16 / 16] = BY_WIDTH(bias_16)};
 
 static void store_sum(float *dst, float value, bool accumulate) {
   *dst = accumulate ? *dst + value : value;
 }
 
-/* Computes the weight gradients between output channel block kb and input channel c. The bias
- * gradient is computed with channel 0. */
+/* Computes the weight gradients between output channel block kb and input channel c. */
 static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *scratch) {
   const clv_window *s = &j->s;
   int64_t blocks = (s->k + j->block - 1) / j->block, image = s->oh * s->ow * j->block;
   int64_t taps = s->kernel[0] * s->kernel[1];
-  float *frame = scratch, *sums = scratch + frame_size(s), *bias = sums + taps * j->block;
+  float *frame = scratch, *sums = scratch + frame_size(s);
   memset(scratch, 0, (frame_size(s) + sums_size(s, j->block)) * sizeof *scratch);
   for (int64_t n = 0; n < s->n; n++) {
     const float *dy = j->dy + (n * blocks + kb) * image;
     fill_frame(s, j->x + (n * s->c + c) * s->h * s->w, frame);
     image_sums[j->block / 16][clv_cpu_vector_width()](s, frame, dy, sums);
-    if (j->db && c == 0) bias_sums[j->block / 16][clv_cpu_vector_width()](dy, s->oh * s->ow, bias);
   }
-  for (int64_t l = 0, k = kb * j->block; l < j->block && k < s->k; l++, k++) {
+  for (int64_t l = 0, k = kb * j->block; l < j->block && k < s->k; l++, k++)
     for (int64_t t = 0; t < taps; t++)
       store_sum(&j->dw[(k * s->c + c) * taps + t], sums[t * j->block + l], j->accumulate);
-    if (j->db && c == 0) store_sum(&j->db[k], bias[l], j->accumulate);
-  }
 }
 
 /* Computes shares [begin, end) of the weight gradient, one for each thread: every `threads`-th pair

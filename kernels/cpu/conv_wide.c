@@ -21,8 +21,8 @@ bool clv_cpu_wide_conv_fits(const clv_window *s, int block) {
 
 typedef struct wide_scratch {
   float *frame; /* image in a frame of zeros, [h + 2 pad][w + 2 pad][8] */
-  /* Sums of each output block, [kernel h][3][8 c][8 k], then [8] of its bias. Output blocks are
-   * computed in pairs, so there is one spare block for the partner of an odd last one. */
+  /* Sums of each output block, [kernel h][3][8 c][8 k]. Output blocks are computed in pairs, so
+   * there is one spare block for the partner of an odd last one. */
   float *sums;
 } wide_scratch;
 
@@ -30,7 +30,7 @@ static size_t frame_size(const clv_window *s) {
   return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1])) * B;
 }
 
-static size_t block_size(const clv_window *s) { return (size_t)(s->kernel[0] * TAPS * B + 1) * B; }
+static size_t block_size(const clv_window *s) { return (size_t)(s->kernel[0] * TAPS * B) * B; }
 
 static size_t count_blocks(int64_t channels) { return (size_t)(channels + B - 1) / B; }
 
@@ -77,12 +77,6 @@ FMA_CLONE static void row_sums(const clv_window *s, const float *frame, const fl
     }
 }
 
-FMA_CLONE static void bias_block(const float *dy, int64_t n, float *sum) {
-  __m256 acc = _mm256_setzero_ps();
-  for (int64_t i = 0; i < n; i++) acc = _mm256_add_ps(acc, _mm256_loadu_ps(dy + i * B));
-  _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), acc));
-}
-
 static void fill_frame(const clv_window *s, const float *x, float *frame) {
   int64_t width = s->w + 2 * s->pad[1];
   for (int64_t h = 0; h < s->h; h++)
@@ -90,9 +84,9 @@ static void fill_frame(const clv_window *s, const float *x, float *frame) {
            (size_t)(s->w * B) * sizeof *x);
 }
 
-/* Adds the sums of image n: input block cb, which is in the frame, and output blocks [begin, end).
+/* Adds the sums of image n: the input block that is in the frame, and output blocks [begin, end).
  */
-static void sum_image(const cpu_weight_job *j, int64_t n, size_t cb, size_t begin, size_t end,
+static void sum_image(const cpu_weight_job *j, int64_t n, size_t begin, size_t end,
                       const wide_scratch *p) {
   const clv_window *s = &j->s;
   size_t image = (size_t)(s->oh * s->ow) * B;
@@ -103,8 +97,6 @@ static void sum_image(const cpu_weight_job *j, int64_t n, size_t cb, size_t begi
     float *const sums[2] = {p->sums + kb * block_size(s), p->sums + (kb + 1) * block_size(s)};
     for (int64_t u = 0; u < s->kernel[0]; u++)
       for (int c = 0; c < B; c += 2) row_sums(s, p->frame, dy, u, c, sums);
-    for (size_t k = 0; cb == 0 && k <= second; k++)
-      bias_block(dy[k], s->oh * s->ow, sums[k] + block_size(s) - B);
   }
 }
 
@@ -115,14 +107,11 @@ static void store_sum(float *dst, float value, bool accumulate) {
 static void store_block(const cpu_weight_job *j, size_t cb, size_t kb, const float *sums) {
   const clv_window *s = &j->s;
   int64_t taps = s->kernel[0] * TAPS, first = (int64_t)kb * B, c0 = (int64_t)cb * B;
-  for (int64_t k = first; k < CLV_MIN(first + B, s->k); k++) {
+  for (int64_t k = first; k < CLV_MIN(first + B, s->k); k++)
     for (int64_t c = c0; c < CLV_MIN(c0 + B, s->c); c++)
       for (int64_t t = 0; t < taps; t++)
         store_sum(&j->dw[(k * s->c + c) * taps + t], sums[(t * B + c - c0) * B + k - first],
                   j->accumulate);
-    if (j->db && cb == 0)
-      store_sum(&j->db[k], sums[block_size(s) - B + (size_t)(k - first)], j->accumulate);
-  }
 }
 
 /* Computes the weight gradients of input block cb and of pairs [begin, end) of output blocks. */
@@ -134,7 +123,7 @@ static void run_input_block(const cpu_weight_job *j, size_t cb, size_t begin, si
   memset(p->frame, 0, part_size(s) * sizeof(float));
   for (int64_t n = 0; n < s->n; n++) {
     fill_frame(s, j->x + ((size_t)n * count_blocks(s->c) + cb) * image, p->frame);
-    sum_image(j, n, cb, first, last, p);
+    sum_image(j, n, first, last, p);
   }
   for (size_t kb = first; kb < last; kb++) store_block(j, cb, kb, p->sums + kb * block_size(s));
 }

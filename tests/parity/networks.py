@@ -748,6 +748,72 @@ class Frames(nn.Module):
         return self.fc(y[:, -1])
 
 
+class Composed(nn.Module):
+    """Functions that are several layers, numbers as ones and zeros, a bag of words, norms with two
+    uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.bag, self.conv, self.group = nn.EmbeddingBag(20, 8), nn.Conv1d(9, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.norm, self.fc, self.out, self.glu = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(4, 3), nn.GLU()
+        self.acts = nn.ModuleList([nn.SELU(), nn.CELU(0.7), nn.Softshrink(0.2), nn.Hardshrink(0.1), nn.Threshold(0.05, 0.3), nn.Softsign(), nn.Tanhshrink(), nn.LogSigmoid()])
+
+    def forward(self, ids):
+        rows = torch.cat([F.one_hot(ids, 20).to(self.fc.weight.dtype)[..., :8], (ids > 3).to(self.fc.weight.dtype).unsqueeze(-1)], -1)
+        x = self.group(F.relu(self.group(self.conv(rows.transpose(1, 2))))).transpose(1, 2)
+        x = self.norm(self.norm(x) + self.bag(ids).unsqueeze(1).expand_as(x))
+        for act in self.acts:
+            x = x + 0.3 * act(self.fc(x))
+        return self.out(self.glu(torch.logsumexp(x, dim=1) - torch.exp(-x.mean(1))))
+
+
+class PaddingMask(nn.Module):
+    """Keys that are hidden where an id is 0: PyTorch's encoder, and attention by hand."""
+
+    def __init__(self, causal=False):
+        super().__init__()
+        self.emb, layer = nn.Embedding(20, 16, padding_idx=0), nn.TransformerEncoderLayer(16, 4, 32, 0.1, batch_first=True)
+        self.encoder, self.q, self.k, self.v, self.fc, self.causal = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3), causal
+
+    def attention(self, q, k, v, mask):
+        scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+        scores = scores.masked_fill(mask == 0, -1e9)
+        return torch.matmul(scores.softmax(dim=-1), v)
+
+    def forward(self, src):
+        x = self.emb(src) * math.sqrt(16)
+        if self.causal:
+            x = self.encoder(x, torch.triu(torch.full((src.size(1), src.size(1)), float("-inf")), 1), src == 0)
+        else:
+            x = self.encoder(x, src_key_padding_mask=(src == 0))
+        n, t, d = x.shape
+        q, k, v = (f(x).view(n, t, 4, 4).transpose(1, 2) for f in (self.q, self.k, self.v))
+        x = self.attention(q, k, v, (src != 0).unsqueeze(1).unsqueeze(2)).transpose(1, 2).reshape(n, t, d)
+        mask = (src != 0).unsqueeze(-1)
+        return self.fc((x * mask).sum(1) / mask.sum(1).clamp(min=1))
+
+
+class SharedEncoder(nn.Module):
+    """Sentence pairs: one encoder for both, called twice in a row, and attention between them by a
+    module with two uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb, self.encoder = nn.Embedding(20, 16), nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, 0.1, batch_first=True), 1, enable_nested_tensor=False)
+        self.cross, self.norm, self.fc = nn.MultiheadAttention(16, 2, batch_first=True), nn.LayerNorm(16), nn.Linear(64, 3)
+
+    def encode(self, ids):
+        x = self.emb(ids)
+        for _ in range(2):
+            x = self.encoder(x)
+        return x
+
+    def forward(self, a, b):
+        a, b = self.encode(a), self.encode(b)
+        a, b = self.norm(a + self.cross(a, b, b)[0]).mean(1), self.norm(b + self.cross(b, a, a, need_weights=False)[0]).mean(1)
+        return self.fc(torch.cat([a, b, torch.abs(a - b), a * b], dim=-1))
+
+
 def of_torchvision(name, **settings):
     def make():
         from torchvision import models
@@ -758,8 +824,9 @@ def of_torchvision(name, **settings):
 
 
 def torchvision_row(name, inputs=IMAGE, output=None, wide=True, **settings):
-    """wide: whether it is computed in f64, which takes minutes where images are large."""
-    return (name, of_torchvision(name, **settings), inputs, {"output": output, "wide": wide})
+    """wide: whether it is computed in f64, which takes minutes where images are large. Three steps
+    in f64 take as long again each."""
+    return (name, of_torchvision(name, **settings), inputs, {"output": output, "wide": wide, "steps": False})
 
 
 NETWORKS = [
@@ -779,7 +846,7 @@ NETWORKS = [
     ("super resolution", SuperResolution, ["x:f32:1x12x12"], {}), ("cyclegan", ResidualGenerator, ["x:f32:3x12x12"], {}), ("calibrated", Calibrated, ["x:f32:3x8x8"], {}),
     ("cbam", Cbam, ["x:f32:3x12x12"], {}), ("pointnet", PointNet, ["x:f32:3x20"], {}), ("attention lstm", AttentionLstm, WORDS, {}),
     ("last step", LastStep, ["ids:i64:7", "lengths:i64"], {}), ("perceiver", Perceiver, ["x:f32:6x8"], {}), ("factorization", Factorization, ["x:i64:3"], {}),
-    ("rms block", RmsBlock, ["x:f32:5x8"], {}), ("choices", Choices, ["x:f32:1x8x8"], {}), ("frames", Frames, ["x:f32:3x1x8x8"], {}), ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
+    ("rms block", RmsBlock, ["x:f32:5x8"], {}), ("choices", Choices, ["x:f32:1x8x8"], {}), ("frames", Frames, ["x:f32:3x1x8x8"], {}), ("composed", Composed, ["ids:i64:6"], {}), ("padding mask", PaddingMask, WORDS, {}), ("shared encoder", SharedEncoder, ["a:i64:7", "b:i64:9"], {}), ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
     *(torchvision_row(n) for n in ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "squeezenet1_1", "shufflenet_v2_x1_0", "efficientnet_b0", "mnasnet1_0")),
     *(torchvision_row(n, wide=False) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
     *(torchvision_row(n, ["pixels:f32:3x224x224"], wide=False, num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),

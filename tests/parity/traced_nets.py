@@ -129,8 +129,32 @@ class Ordinary(nn.Module):
         return self.fc(x)
 
 
+class Everyday(nn.Module):
+    """Frames that are joined with the records, a mask of padding by ids, a norm with two uses, rows
+    of a parameter by constant numbers, exp and logsumexp."""
+
+    def __init__(self):
+        super().__init__()
+        self.cnn = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 4))
+        self.words, self.norm, self.attn = nn.Embedding(VOCAB, WIDTH), nn.LayerNorm(WIDTH), nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.near, self.scale, self.fc = nn.Parameter(torch.randn(2 * PLACES - 1, 1)), nn.Parameter(torch.tensor(0.1)), nn.Linear(WIDTH + 12, CLASSES)
+        self.register_buffer("apart", torch.arange(PLACES)[None] - torch.arange(PLACES)[:, None] + PLACES - 1)
+
+    def forward(self, ids, pixels):
+        n, frames, h, w = pixels.shape
+        seen = self.cnn(pixels.reshape(n * frames, 1, h, w)).view(n, -1)
+        padded = ids == 0
+        x = self.norm(self.words(ids))
+        x = self.norm(x + self.attn(x, x, x, key_padding_mask=padded)[0])
+        scores = x @ x.transpose(1, 2) + self.near[self.apart.view(-1)].view(PLACES, PLACES)
+        a = torch.softmax(scores.masked_fill(padded.unsqueeze(1), -1e9), dim=-1)
+        x = a @ x * (~padded).unsqueeze(-1)
+        return self.fc(torch.cat([torch.logsumexp(x, 1) * self.scale.exp(), seen], dim=1))
+
+
 NETS = {"ordinary": (Ordinary, ["pixels:f32:3x8x8"]), "gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]),
-        "encoder": (Encoder, ["ids:i64:6", "lengths:i64"]), "picture": (Picture, ["pixels:f32:3x8x8"])}
+        "encoder": (Encoder, ["ids:i64:6", "lengths:i64"]), "picture": (Picture, ["pixels:f32:3x8x8"]),
+        "everyday": (Everyday, ["ids:i64:6", "pixels:f32:3x8x8"])}
 
 
 def net(name):
@@ -194,16 +218,21 @@ def both_ways(m, q):
 
 
 REFUSED = [
-    (lambda m, q: torch.exp(q), r"'exp' \(traced_nets.py:\d+\): exp is no layer, nor several; export_torch.py --list"),
+    (lambda m, q: torch.sin(q), r"'sin' \(traced_nets.py:\d+\): sin is no layer, nor several; export_torch.py --list"),
     (masked, r"'scaled_dot_product_attention' .*: attn_mask of its own; what there is: causal ones, and torch.arange"),
     (both_ways, r"'bool' \(traced_nets.py:\d+\): a number of a tensor, which decides something: a session does one"),
-    (lambda m, q: torch.exp(q) + torch.log(q).sum(0), r"'exp' .*\n'log' "),
-    (lambda m, q: torch.exp(torch.exp(q)).mean(0) + 1, r"^'exp' \(traced_nets.py:\d+, and 1 more times\): [^\n]*$"),
+    (lambda m, q: torch.sin(q) + torch.log(q).sum(0), r"'sin' .*\n'log' "),
+    (lambda m, q: torch.sin(torch.sin(q)).mean(0) + 1, r"^'sin' \(traced_nets.py:\d+, and 1 more times\): [^\n]*$"),
     (lambda m, q: q + q.size(0), r"'add' depends on the number of records in a batch; use a constant"),
     (lambda m, q: q * torch.rand(4), r"'mul' .*random numbers that forward draws; a session draws those of nn.Dropout alone"),
     (lambda m, q: q.detach(), r"'detach' .*computes the gradient of all that it computes; freeze parameters"),
     (lambda m, q: changed_view(q), r"'add' .*a tensor of which a view was changed in place since; write that without '_'"),
-    (lambda m, q: q.reshape(-1, 4), r"'reshape' .*it joins or divides records of a batch"),
+    (lambda m, q: q.reshape(-1, 4), r"'output' .*an output of records that a reshape has joined with another dimension; reshape it back"),
+    (lambda m, q: q.reshape(-1, 4).mean(0), r"'mean' .*mean of records that a reshape has joined with another dimension; reshape it back before, x.view\(b, t"),
+    (lambda m, q: q.reshape(1, -1), r"'reshape' .*it joins or divides records of a batch"),
+    (lambda m, q: m.table[torch.tensor([0, 1, 1])].softmax(0) + q, r"'softmax' .*: softmax of what is made of a parameter alone"),
+    (lambda m, q: q + torch.randn_like(q), r"'randn_like' .*Make them an input of their own, --input noise:f32:EXTENTS"),
+    (lambda m, q: q.masked_fill(q > 0, float("-inf")).sum(1), r"'sum' .*: masked_fill with -inf where records decide; softmax\(dim=-1\) comes next"),
     (lambda m, q: q.transpose(0, 1), r"'output' .*an output with the records in its second dimension; transpose\(0, 1\) it"),
     (lambda m, q: torch.sigmoid(q.permute(2, 1, 0)), r"'permute' .*a permutation that moves the records"),
     (lambda m, q: q.mean(0), r"'mean' .*a mean over the records of a batch"),
@@ -212,6 +241,25 @@ REFUSED = [
     (lambda m, q: q.reshape(-1, 1, 1, 1, 1, 1, 1, 1, 12), r"'reshape' .*a reshape gives 2 to 8 dimensions"),
     (lambda m, q: q + q.mean(1), r"'add' .*values of \[11, 3, 4\] and \[11, 4\]; they need as many"),
     (lambda m, q: q[:, 1:1], r"'getitem' .*the empty range 1..1"),
+]
+
+def twice(make):
+    """A module that is called twice, over x:f32:3x4."""
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.m = make()
+
+        def forward(self, x):
+            return self.m(self.m(x))
+
+    return Twice()
+
+
+SHARED = [  # over x:f32:3x4
+    (lambda: twice(lambda: nn.BatchNorm1d(3)), r"'m' \(traced_nets.py:\d+\): a second use of the parameters of 'm' \(BatchNorm1d\); .*, so give each place a BatchNorm1d of its own"),
+    (lambda: twice(lambda: torch.nn.utils.weight_norm(nn.Linear(4, 4))), r"'m' \(traced_nets.py:\d+\): hooks \(torch.nn.utils.remove_weight_norm leaves the plain weight\), which no layer has"),
+    (lambda: twice(lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))), r"parametrizations of weight \(torch.nn.utils.parametrize.remove_parametrizations leaves the plain tensor\)"),
 ]
 
 ENCODERS = [  # nn.Sequential of these, traced over x:f32:3x4

@@ -240,7 +240,7 @@ PROOFS = (
     Proof("parity", NONE_FAILED, suites(1), ("tests/parity", "tests/golden", "tests/seeds", LIB),
           short={"PARITY_ARGS": "step_parity_mlp_sgd"}, minutes=25),
     Proof("exports", "90 % as written, none wrong", exports, ("tests/parity/exports.py", "tests/parity/networks.py", "tests/parity/exported.c", "deploy/export_torch.py",
-                                                             "deploy/export_traced.py", "deploy/export_rules.py", "deploy/export_values.py"),
+                                                             "deploy/export_traced.py", "deploy/export_rules.py", "deploy/export_values.py", "deploy/export_joined.py", "tests/parity/drawn_nets.py"),
           short={"PARITY_ARGS": "lenet unet transformer siamese"}, minutes=40),
     Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/parity/token_kinds.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=25),
     Proof("hf-parity", NONE_FAILED, hf_parity, ("tests/parity/hf.py", "tests/parity/hf_step.c", "tests/parity/hf_ways.c", "common/model/hf"), {"HF_CONFIGS": "40"}, {"HF_CONFIGS": "4"},

@@ -14,9 +14,9 @@ suite = Suite()
 EXPORTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/export_torch.py")
 OPS = os.path.join(os.path.abspath(BIN), "share/cleave/ops.json")
 STEPS, BATCH, RATE, RECORDS = 4, 8, 0.2, 32
-INPUTS = {"ordinary": ["pixels"], "gpt": ["ids"], "encoder": ["ids", "lengths"], "byhand": ["ids", "types"], "picture": ["pixels"]}
+INPUTS = {"ordinary": ["pixels"], "gpt": ["ids"], "encoder": ["ids", "lengths"], "byhand": ["ids", "types"], "picture": ["pixels"], "everyday": ["ids", "pixels"]}
 # Layers of the first two stages.
-CUTS = {"ordinary": (3, 31), "gpt": (2, 8), "encoder": (3, 20), "byhand": (2, 9), "picture": (2, 9)}
+CUTS = {"ordinary": (3, 31), "gpt": (2, 8), "encoder": (3, 20), "byhand": (2, 9), "picture": (2, 9), "everyday": (2, 30)}
 cluster = None
 
 
@@ -137,6 +137,11 @@ def traced_conv_branches_match_pytorch():
 
 
 @suite.test
+def traced_frames_and_masks_by_ids_match_pytorch():
+    runs_as_in_torch("everyday")
+
+
+@suite.test
 def traced_functions_and_constants_match_pytorch():
     runs_as_in_torch("ordinary")
 
@@ -151,10 +156,16 @@ def has_torch():
 
 @suite.test
 def traced_export_matches_the_golden_file():
-    if not has_torch():
-        return "no PyTorch with scaled_dot_product_attention"
-    for name in INPUTS:
-        assert exported(name)[0] == golden.numbers(f"traced-{name}", records(name), lambda: in_torch(name))["yaml"], name
+    """Without that function in PyTorch, of a module that does not call it."""
+    if importlib.util.find_spec("torch") is None:
+        return "python3-torch is not installed"
+    for name in INPUTS if has_torch() else ("everyday",):
+        (text, arrays), kept = exported(name), golden.numbers(f"traced-{name}", records(name), lambda: in_torch(name))
+        assert text == kept["yaml"], name
+        constants = unpacked(kept["before"])
+        for frozen in re.findall(r"^#   freeze: (.*)", text, re.M):
+            for key in json.loads(frozen):
+                assert np.array_equal(arrays[key], constants[key]), (name, key)
 
 
 @suite.test
@@ -166,6 +177,7 @@ def unsupported_calls_are_refused_by_name_and_place():
     e, all_there = exporter(), has_torch()
     nets = [(traced_nets.Calls(then), ["x:f32:3x4"], says) for then, says in traced_nets.REFUSED]
     nets += [(torch.nn.Sequential(make()), ["x:f32:3x4"], says) for make, says in traced_nets.ENCODERS]
+    nets += [(make(), ["x:f32:3x4"], says) for make, says in traced_nets.SHARED]
     nets += [(make(), ["x:f32:3x4", "lengths:i64"], says) for make, says in traced_nets.MASKS]
     for net, inputs, says in nets:
         try:

@@ -50,17 +50,15 @@ static double compute_expected(const clv_window *s, const float *x, const float 
 
 typedef struct gradient {
   size_t n; /* number of values of dw */
-  float *dw, *db;
+  float *dw;
 } gradient;
 
 static gradient run_weight_job(cpu_weight_job job, void fn(const cpu_weight_job *),
                                size_t scratch) {
   const clv_window *s = &job.s;
-  gradient g = {(size_t)(s->k * s->c * s->kernel[0] * s->kernel[1]), NULL, NULL};
+  gradient g = {(size_t)(s->k * s->c * s->kernel[0] * s->kernel[1]), NULL};
   g.dw = allocate_floats(g.n);
-  g.db = allocate_floats((size_t)s->k);
   job.dw = g.dw;
-  job.db = g.db;
   job.scratch = allocate_bytes(scratch);
   fn(&job);
   job.accumulate = true;
@@ -72,7 +70,6 @@ static gradient run_weight_job(cpu_weight_job job, void fn(const cpu_weight_job 
 static void check_weight_gradient(const clv_window *s, int block, bool is_wide) {
   clv_shape in = CLV_SHAPE(s->n, s->c, s->h, s->w), out = CLV_SHAPE(s->n, s->k, s->oh, s->ow);
   float *x = allocate_floats(count_elements(&in)), *dy = allocate_floats(count_elements(&out));
-  double db[64] = {0};
   draw_normal(x, count_elements(&in), 1);
   draw_normal(dy, count_elements(&out), 2);
   float *xb = copy_to_layout(&in, x, is_wide ? block : 1), *dyb = copy_to_layout(&out, dy, block);
@@ -85,18 +82,11 @@ static void check_weight_gradient(const clv_window *s, int block, bool is_wide) 
     g[t] = run_weight_job(job, is_wide ? clv_cpu_wide_conv_weight : clv_cpu_small_conv_weight,
                           scratch);
     assert_same_bits("weight by threads", g[t].dw, g[0].dw, g[0].n);
-    assert_same_bits("bias by threads", g[t].db, g[0].db, (size_t)s->k);
   }
   double *dw = calloc(g[0].n, sizeof *dw);
   for (size_t i = 0; i < g[0].n; i++) dw[i] = 2 * compute_expected(s, x, dy, (int64_t)i);
-  for (size_t i = 0; i < count_elements(&out); i++)
-    db[i / (size_t)(s->oh * s->ow) % (size_t)s->k] += 2 * (double)dy[i];
   assert_near("weight", g[0].dw, dw, g[0].n);
-  assert_near("bias", g[0].db, db, (size_t)s->k);
-  for (int t = 0; t < 3; t++) {
-    free(g[t].dw);
-    free(g[t].db);
-  }
+  for (int t = 0; t < 3; t++) free(g[t].dw);
   free(dw);
   free(x);
   free(dy);
@@ -129,6 +119,46 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
     assert_false(clv_cpu_wide_conv_fits(&s, 16));
     s.kernel[1] = 2;
     assert_false(clv_cpu_wide_conv_fits(&s, 8));
+  }
+}
+
+/* ---- biases ---------------------------------------------------------------------------------- */
+
+/* Computes the bias gradient twice, the second time added to the first. */
+static void compute_bias_gradient(const clv_shape *shape, const float *dy, int block, int threads,
+                                  float *db) {
+  float *values = copy_to_layout(shape, dy, block);
+  cpu_bias_job job = {.dy = values,
+                      .n = shape->dim[0],
+                      .channels = shape->dim[1],
+                      .positions = shape->dim[2] * shape->dim[3],
+                      .block = block,
+                      .threads = threads,
+                      .db = db};
+  clv_cpu_conv_bias_grad(&job);
+  job.accumulate = true;
+  clv_cpu_conv_bias_grad(&job);
+  free(values);
+}
+
+static void test_bias_gradient_has_same_bits_in_every_layout(void **state) {
+  (void)state;
+  const clv_shape shapes[] = {CLV_SHAPE(3, 21, 9, 7), CLV_SHAPE(1, 40, 1, 3),
+                              CLV_SHAPE(2, 16, 99, 70)};
+  for (size_t i = 0; i < CLV_COUNT(shapes); i++) {
+    size_t n = count_elements(&shapes[i]), channels = (size_t)shapes[i].dim[1];
+    size_t positions = n / (size_t)shapes[i].dim[0] / channels;
+    float *dy = allocate_floats(n), db[2][40];
+    double expected[40] = {0};
+    draw_normal(dy, n, 2);
+    for (size_t p = 0; p < n; p++) expected[p / positions % channels] += 2 * (double)dy[p];
+    for (int run = 0; run < 6; run++) {
+      static const int blocks[] = {1, 8, 16};
+      compute_bias_gradient(&shapes[i], dy, blocks[run / 2], 1 + run % 2, db[run > 0]);
+      if (run) assert_same_bits("bias by layout and threads", db[1], db[0], channels);
+    }
+    assert_near("bias", db[0], expected, channels);
+    free(dy);
   }
 }
 
@@ -199,6 +229,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_few_channel_weight_gradient_matches_loops),
       cmocka_unit_test(test_three_tap_weight_gradient_matches_loops),
+      cmocka_unit_test(test_bias_gradient_has_same_bits_in_every_layout),
       cmocka_unit_test(test_weight_tiles_match_loops),
   };
   return cmocka_run_group_tests_name("cpu conv weight", tests, NULL, NULL);

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gradient of a convolution's bias: sums over all positions of all images. oneDNN computes it
+ * as one sum in f32, whose error grows with the number of terms.
+ */
+#include "kernels/cpu/conv_int.h"
+#include "kernels/cpu/norm_int.h"
+
+/* Adds value i of a plane to sum[i % lanes]. */
+CPU_INLINE void add_values(const float *restrict x, size_t n, size_t lanes, double *restrict sum) {
+  double lane[NORM_LANES];
+  size_t i = 0;
+  for (size_t l = 0; l < lanes; l++) lane[l] = sum[l];
+  for (; i + lanes <= n; i += lanes)
+    for (size_t l = 0; l < lanes; l++) lane[l] += (double)x[i + l];
+  for (size_t l = 0; l < lanes; l++) sum[l] = lane[l];
+  for (size_t l = 0; i + l < n; l++) sum[l] += (double)x[i + l];
+}
+
+CPU_INLINE void add_plane_body(const float *x, size_t n, size_t block, double *sum) {
+  if (block == 16)
+    add_values(x, n, 16 * NORM_SPREAD, sum);
+  else if (block == 8)
+    add_values(x, n, 8 * NORM_SPREAD, sum);
+  else
+    add_values(x, n, NORM_SPREAD, sum);
+}
+
+CPU_CLONES(add_plane, (const float *restrict x, size_t n, size_t block, double *restrict sum),
+           (x, n, block, sum))
+
+static size_t count_blocks(const cpu_bias_job *j) {
+  return ((size_t)j->channels + (size_t)j->block - 1) / (size_t)j->block;
+}
+
+static void sum_blocks(void *arg, size_t begin, size_t end) {
+  const cpu_bias_job *j = arg;
+  size_t b = (size_t)j->block, plane = (size_t)j->positions * b, blocks = count_blocks(j);
+  for (size_t block = begin; block < end; block++) {
+    double sum[NORM_LANES] = {0};
+    for (size_t n = 0; n < (size_t)j->n; n++)
+      add_plane(j->dy + (n * blocks + block) * plane, plane, b, sum);
+    for (size_t l = 0, c = block * b; l < b && c < (size_t)j->channels; l++, c++) {
+      const double *lane = &sum[l];
+      float total = (float)((lane[0] + lane[2 * b]) + (lane[b] + lane[3 * b]));
+      j->db[c] = j->accumulate ? j->db[c] + total : total;
+    }
+  }
+}
+
+void clv_cpu_conv_bias_grad(const cpu_bias_job *job) {
+  cpu_bias_job j = *job;
+  size_t n_values = (size_t)j.n * (size_t)j.positions * (size_t)j.channels;
+  clv_cpu_parallel(clv_cpu_useful_threads(j.threads, n_values), count_blocks(&j), sum_blocks, &j);
+}
