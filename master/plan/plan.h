@@ -286,10 +286,22 @@ clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind c
  * policy forbids something; the message names it and the line of the policy. */
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,
                                     clv_err *err) CLV_USE_RESULT;
+/* Returns the bytes of an epoch: of the tensors that leave the master. */
+uint64_t clv_blueprint_epoch_bytes(const clv_blueprint *b, const clv_planned_sends *sends);
 /* Returns a row for a tensor that one worker sends to another: the output of a direct stage, or, if
  * is_gradient, the gradient of the output. The gate at the master never sees this tensor, but
  * policy and record cover it. */
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool is_gradient);
+
+/* ---- several runs over the same records (repeats.c) ------------------------------------------ */
+
+typedef struct clv_repeats {
+  uint64_t n_runs;
+  uint64_t epoch_bytes; /* bytes of an epoch of all runs together; 0: nothing leaves the master */
+  bool has_same_start;  /* the session has train.seed, so all runs begin with the same weights */
+} clv_repeats;
+/* Appends how often a record leaves in these runs, and their bytes: a line of text or of JSON. */
+void clv_repeats_describe(const clv_repeats *r, bool json, clv_bytes *out);
 
 /* ---- checkpoints that stay at workers (checkpoint_bytes.c) ----------------------------------- */
 

@@ -168,6 +168,9 @@ clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * `check`. */
 void clv_run_print_later_refusals(const clv_run *r);
 
+/* For `plan`: prints what the runs of all folds send together, if the session has folds. */
+void clv_run_print_folds(const clv_run *r);
+
 /* Replaces loss.class_weights by numbers: those of the training records or, without these, those of
  * the run. Call before the blueprint is made. (run_class_weights.c) */
 clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
