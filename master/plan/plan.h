@@ -434,6 +434,9 @@ clv_label_order clv_label_order_compute(double *labels, size_t n);
 /* Appends for `plan`, `check` and `train` a line if the order predicts labels; JSON: an object, or
  * null. */
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out);
+/* Appends for `plan`, `check` and `train` a line if data.sampling lets workers see how often a
+ * record comes; JSON: true or false. */
+void clv_sampling_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Sets b->mean_positions from data.train, if the session packs sequences. */
 void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b);
 

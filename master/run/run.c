@@ -24,6 +24,7 @@ void clv_run_done(clv_run *r) {
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   free(r->class_weights);
+  free(r->sampling);
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
@@ -42,6 +43,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_resolve_class_weights(r, err));
+  if (need_train) CLV_TRY(clv_run_make_sampling(r, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
   clv_run_data_measure_lengths(&r->data, r->blueprint);
@@ -121,6 +123,7 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
       CLV_TRY(clv_stage_folder_open(r->blueprint, (uint32_t)i, &folder, &notes, err));
   }
   clv_label_order_describe(r->blueprint, false, &notes);
+  clv_sampling_describe(r->blueprint, false, &notes);
   clv_run_print_notes(r, "notice", notes.data);
   return CLV_OK;
 }

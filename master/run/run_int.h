@@ -109,6 +109,7 @@ typedef struct clv_run {
   const clv_run_options *o;
   clv_run_data data;
   double *class_weights; /* numbers of loss.class_weights; NULL: the session does not have it */
+  double *sampling;      /* sums of the chances of records; NULL: each record comes once */
   uint64_t n_left_out;   /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
   clv_look look;      /* results of the look, which every blueprint of the run gets */
@@ -174,6 +175,10 @@ void clv_run_print_folds(const clv_run *r);
 /* Replaces loss.class_weights by numbers: those of the training records or, without these, those of
  * the run. Call before the blueprint is made. (run_class_weights.c) */
 clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* Computes the chances of the training records to be drawn, if the session has data.sampling.
+ * (run_sampling.c) */
+clv_code clv_run_make_sampling(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
