@@ -65,7 +65,12 @@ static int with_checkpoint(clv_master_arguments *a, session_command *command) {
   return with_session(a, command);
 }
 
-int clv_cmd_train(void *args) { return with_session(args, clv_run_train); }
+int clv_cmd_train(void *args) {
+  const clv_master_arguments *a = args;
+  if (a->run.checkpoint && !a->run.resume)
+    return clv_cli_usage(&a->line, "train takes --checkpoint with --resume alone");
+  return with_checkpoint(args, clv_run_train);
+}
 int clv_cmd_eval(void *args) { return with_checkpoint(args, clv_run_eval); }
 int clv_cmd_predict(void *args) { return with_checkpoint(args, clv_run_predict); }
 

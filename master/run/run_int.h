@@ -4,12 +4,12 @@
  * predict, run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers
  * after a worker was lost. run_save.c saves checkpoints, and run_home.c fetches them when a run
  * ends. run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses
- * checkpoints; run_stop_early.c stops early; run_egress.c compares the egress table and opens the
- * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
- * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
- * run_cache.c begins and ends the cache of a frozen front at a worker; run_checkpoints.c lists and
- * verifies checkpoints, run_gather.c fetches and removes them, run_escrow.c starts the thread that
- * writes sealed copies of them.
+ * checkpoints; run_rewind.c goes back to one; run_stop_early.c stops early; run_egress.c compares
+ * the egress table and opens the egress record; run_look.c measures what the sent tensors show;
+ * run_scan.c checks the values of records; run_print.c prints; run_public_session.c writes the
+ * session without confidential keys; run_cache.c begins and ends the cache of a frozen front at a
+ * worker; run_checkpoints.c lists and verifies checkpoints, run_gather.c fetches and removes them,
+ * run_escrow.c starts the thread that writes sealed copies of them.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -139,6 +139,7 @@ typedef struct clv_run {
   bool is_of_old_version; /* a version without digests began the run */
   bool is_finished;       /* the run was finished before; the command does nothing */
   bool is_resumed;        /* the run continues from a checkpoint */
+  bool is_rewound;        /* the run has gone back to the checkpoint of --checkpoint */
   bool has_started;       /* this attempt has begun to write the run's files */
 } clv_run;
 
@@ -468,6 +469,18 @@ void clv_run_forget_best(const char *dir);
 clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) CLV_USE_RESULT;
 
+/* ---- going back to a checkpoint (run_rewind.c) ----------------------------------------------- */
+
+/* Returns true if `train --resume --checkpoint` names a checkpoint that the run still has to go
+ * back to. */
+bool clv_run_has_named_checkpoint(const clv_run *r);
+/* Opens the checkpoint from which a resumed run goes on: the named one, or the newest. */
+clv_code clv_run_load_start(const clv_run *r, clv_checkpoint **ret, clv_err *err) CLV_USE_RESULT;
+/* Fails if a checkpoint is named and cannot be opened. CLV_NOT_FOUND: the run does not have it. */
+clv_code clv_run_check_named_checkpoint(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Restores the named checkpoint, and then removes the later ones. */
+clv_code clv_run_restore_named(clv_run *r, clv_train_position *ret, clv_err *err) CLV_USE_RESULT;
+
 /* ---- the checkpoints of a run (run_checkpoints.c) -------------------------------------------- */
 
 /* A checkpoint of a run folder, complete or not. */
@@ -512,6 +525,9 @@ clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
 /* Deletes the sealed copy of a step, if there is one. */
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step,
                                clv_err *err) CLV_USE_RESULT;
+/* Deletes the sealed copy if it is of a later step than `step`. */
+clv_code clv_run_escrow_remove_later(const clv_session_config *config, uint64_t step,
+                                     clv_err *err) CLV_USE_RESULT;
 /* Reads the key of checkpoint.escrow, or makes it. Does nothing if the session has no escrow, or
  * the key was read before. CLV_INVALID: the key is lost, does not fit the existing copies, or may
  * be read by other users. */
