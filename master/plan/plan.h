@@ -42,7 +42,9 @@ typedef struct clv_run_options {
   bool is_quick;
   /* predict: writes probabilities in place of outputs */
   bool probabilities;
-  bool intervals;      /* eval: also computes intervals of the scores */
+  bool intervals; /* eval: also computes intervals of the scores */
+  /* predict: passes with dropout on, whose mean and interval are written; 0: one without dropout */
+  uint64_t dropout_samples;
   bool orphans, force; /* checkpoint rm: files of no checkpoint; the newest one, too */
   bool delete_caches;  /* cache: delete the caches that are listed */
   bool watch;          /* status: repeat every interval_s seconds; 0: every second */

@@ -255,6 +255,7 @@ clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_
     return clv_run_fail(r, clv_run_setup_exit_code(&err), &err);
   if (open_checkpoint_for_evaluation(r, command, &err) != CLV_OK)
     return clv_run_fail(r, exit_code_of_failed_open(r, &err), &err);
+  clv_trainer_set_dropout_pass(r->trainer, r->o->dropout_samples > 0);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
                        &err) != CLV_OK)
     return clv_run_fail(r, clv_run_exit_code(r, &err), &err);

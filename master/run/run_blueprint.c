@@ -9,7 +9,11 @@
 /* Returns which tensors the command will send if it runs to its end. clv_blueprint_check_policy
  * checks these against the policy; the gate counts the bytes that are actually sent. */
 static clv_planned_sends list_planned_sends(const clv_run *r) {
-  if (r->purpose == RUN_EVALUATION) return clv_planned_sends_of(&r->data, CLV_COMMAND_EVALUATES);
+  if (r->purpose == RUN_EVALUATION) {
+    clv_planned_sends s = clv_planned_sends_of(&r->data, CLV_COMMAND_EVALUATES);
+    s.n_eval_records *= CLV_MAX(r->o->dropout_samples, UINT64_C(1));
+    return s;
+  }
   return clv_planned_sends_of(&r->data, r->o->resume ? CLV_COMMAND_RESUMES : CLV_COMMAND_TRAINS);
 }
 

@@ -582,6 +582,23 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_describe_columns(const clv_run *r, bool json, clv_bytes *out,
                                   clv_err *err) CLV_USE_RESULT;
 
+/* ---- intervals from dropout (run_dropout.c) -------------------------------------------------- */
+
+/* Mean and interval of 95 % of each value, of one shape; NULL: not computed. */
+typedef struct clv_interval_tensors {
+  clv_tensor *mean, *low, *high;
+} clv_interval_tensors;
+void clv_interval_tensors_done(clv_interval_tensors *t); /* unreferences and zeroes */
+/* Checks that the model can be sampled, if --dropout-samples is given. CLV_INVALID: it has no
+ * dropout, or layers whose training differs in another way. Call before anything is sent. */
+clv_code clv_run_check_dropout(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Computes the other passes of data.test. *outputs: those of the first pass; receives the mean
+ * outputs. *ret: mean and interval of the outputs, or with --probabilities of the probabilities. */
+clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_tensors *ret,
+                                clv_err *err) CLV_USE_RESULT;
+/* Returns the percentile of n ascending values, n > 0, by linear interpolation. share: 0 to 1. */
+double clv_percentile(const float *sorted, size_t n, double share);
+
 /* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
 /* Formats, in the order of the values of --format. */
@@ -595,6 +612,8 @@ typedef struct clv_predictions {
   const clv_tensor *outputs; /* [rows, ...] f32, from which classes are computed */
   /* written in place of outputs, of their shape; NULL: outputs are */
   const clv_tensor *probabilities;
+  /* interval of the values that are written, of their shape; NULL: none */
+  const clv_tensor *low, *high;
   const clv_dataset *data;
   const uint32_t *index; /* [rows] record of `data` that each row belongs to */
   const clv_classes *classes;
