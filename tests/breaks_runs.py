@@ -91,6 +91,8 @@ of("master/data/sampling.c", "tests/unit/data/test_batches",
    each_record_is_drawn_equally_often=("static clv_code balance(", "chances[i] = 1.0 / (double)n;", "chances[i] = (double)(n > 0);"),
    each_epoch_draws_the_same=("void clv_sampling_draw(", ".step = epoch", ".step = 0 * epoch"),
    weights_are_those_of_the_first_class=("static clv_code weigh(", "chances[i] = weights[class];", "chances[i] = weights[0];"))
+of("master/plan/label_order.c", SWEEP + " plan_says_that_sampling_shows_rare_classes",
+   sampling_shows_no_labels=("void clv_sampling_describe(", "clv_data_samples(&b->config->data) && sends_records(b)", "false && sends_records(b)"))
 of("master/run/run_open.c", "tests/unit/run/test_train",
    a_resumed_run_samples_no_more=("static clv_code open_loader(", ".sampling = r->sampling,", ".sampling = r->is_resumed ? NULL : r->sampling,"))
 of("common/model/config/session_split.c", "tests/unit/config/test_errors",

@@ -126,6 +126,17 @@ def folds_are_runs_whose_mean_counts():
 
 
 @suite.test
+def plan_says_that_sampling_shows_rare_classes():
+    session = cluster.session("often", BODY)
+    said = master("plan", session, "--set", "data.sampling=balanced", cwd=cluster.dir).stdout
+    assert "LABELS BY FREQUENCY: data.sampling draws records of some classes more often" in said, said
+    plain = json.loads(master("plan", session, "--json", cwd=cluster.dir).stdout.splitlines()[0])
+    assert plain["labels_by_frequency"] is False, plain
+    done = master("plan", session, "--set", "data.sampling_weights=[1, 2]", cwd=cluster.dir)
+    assert done.returncode == 3 and "class 2, and there are weights of 2 classes" in done.stderr, done.stderr
+
+
+@suite.test
 def policy_counts_the_bytes_of_all_runs():
     if policies.missing():
         print("  skip:", policies.missing(), flush=True)
