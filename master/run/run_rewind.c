@@ -43,10 +43,8 @@ static clv_code remove_later(clv_run *r, uint64_t step, clv_err *err) {
   CLV_TRY(clv_run_escrow_remove_later(r->config, step, err));
   uint64_t best = clv_run_best_step(r->dir.data);
   if (best != CLV_CHECKPOINT_NONE && best > step) clv_run_forget_best(r->dir.data);
-  for (size_t i = 0; i < n; i++) {
-    CLV_TRY(clv_orphans_add(r->dir.data, &all.list[i].manifest, err));
-    CLV_TRY(clv_checkpoint_remove(r->dir.data, all.list[i].step, err));
-  }
+  for (size_t i = 0; i < n; i++)
+    CLV_TRY(clv_checkpoint_abandon(r->dir.data, all.list[i].step, err));
   clv_run_lock_note_rewound(r->lock, step);
   return CLV_OK;
 }
