@@ -202,9 +202,13 @@ $(call layer, master/run, $(ENGINE) common/model/hf master/data master/report ma
 # the page of `report`: reads run folders, writes one HTML file; cannot reach the network
 $(call layer, master/page, common/base/json common/base/tensor common/base/settings common/model/config common/model/weights master/egress)
 
+# the command `sweep`: points, a run for each in a process of its own, a table of their scores
+$(call layer, master/sweep, common/base/cli common/base/json common/base/settings common/model/config common/model/weights \
+  master/egress master/plan master/run)
+
 # cleave-master: its commands
 $(call program, master, $(ENGINE) master/tokens master/documents master/data master/report master/history master/api \
-  master/plan master/page master/egress master/train master/watch master/run)
+  master/plan master/page master/egress master/train master/watch master/run master/sweep)
 
 # the rented side: the worker's files and its service
 $(call storey, worker, master)

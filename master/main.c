@@ -24,6 +24,11 @@ static const clv_cli_command commands[] = {
      .doc = "outputs of a checkpoint for the records of data.test, with class names if the run has them",
      .paragraphs = "Labels are not read. A CSV or JSON lines file has the image's path or the record's number, the "
              "class, its name and the outputs of each record; the names for a NumPy file are in FILE.json."},
+    {.name = "sweep", .args = "SESSION.yaml", .run = clv_cmd_sweep,
+     .doc = "train at several points, each a run of its own, and print a table of them, the best first",
+     .paragraphs = "--grid has all combinations of values, --random draws points, and --folds divides the records of each "
+             "point. All points are checked before the first run starts. The same command continues a sweep that "
+             "was interrupted or killed; finished runs are not run again."},
     {.name = "plan", .args = "SESSION.yaml", .run = clv_cmd_plan,
      .doc = "show which stage runs where, the memory it needs, and the tensors that leave the master",
      .paragraphs = "Sends no tensor. With --ask it asks each worker for its devices and libraries, and computes memory "
@@ -99,13 +104,26 @@ static const clv_cli_command commands[] = {
              "gets a use, which the file says beside it, and the target is the column named so or the last."},
 };
 
-#define SESSIONS "train, eval, predict, plan, check, doctor"
+#define SESSIONS "train, eval, predict, sweep, plan, check, doctor"
 
 static const clv_cli_option options[] = {
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE", .commands = SESSIONS ", status, cache, checkpoint",
      .offset = AT(sets), .keys = keys, .doc = "override one key of the session file, as in train.batch=64"},
     {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, cache, checkpoint, certs show, runs, log, egress, stop, ops, artifact",
      .offset = AT(run.json), .doc = "print results as JSON, one object a line"},
+    {.name = "grid", .kind = CLV_CLI_TEXTS, .arg = "KEY=V1,V2", .commands = "sweep, plan", .offset = AT(grids),
+     .keys = keys, .doc = "values of a key of the session file; the points are all combinations"},
+    {.name = "random", .kind = CLV_CLI_TEXTS, .arg = "KEY=LOW..HIGH", .commands = "sweep, plan", .offset = AT(randoms),
+     .keys = keys, .doc = "range of a key, log:LOW..HIGH for equal chances of equal factors, or values V1,V2 to choose from"},
+    {.name = "points", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "sweep, plan", .min = 1, .max = 4096,
+     .offset = AT(sweep.n_points), .doc = "with --random: number of points"},
+    {.name = "seed", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "sweep, plan", .offset = AT(sweep.seed),
+     .doc = "with --random: seed of the points (default: 0)"},
+    {.name = "folds", .kind = CLV_CLI_NUMBER, .arg = "K", .commands = "sweep, plan", .min = 2, .max = 100,
+     .offset = AT(sweep.folds), .doc = "cross-validation: K runs of each point, each with another fold held back"},
+    {.name = "jobs", .key = 'j', .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "sweep", .min = 1, .max = 256,
+     .offset = AT(sweep.jobs), .doc = "most runs at a time (default: 1)"},
+    {.name = "csv", .kind = CLV_CLI_FLAG, .commands = "sweep", .offset = AT(csv), .doc = "print the table as CSV"},
     {.name = "max-steps", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "train",
      .offset = AT(run.max_steps), .doc = "stop after step N of the run; pipedream: at the end of its round"},
     {.name = "resume", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.resume),
@@ -129,12 +147,16 @@ static const clv_cli_option options[] = {
      .doc = "checkpoint of step N, the newest, or the best one"},
     {.name = "orphans", .kind = CLV_CLI_FLAG, .commands = "checkpoint rm", .offset = AT(run.orphans),
      .doc = "remove files at workers that no checkpoint of the run lists any more"},
-    {.name = "checkpoint", .kind = CLV_CLI_TEXT, .arg = "N|latest|best", .commands = "eval, predict, export",
-     .offset = AT(run.checkpoint), .doc = "checkpoint of step N, the newest (default), or the best one"},
+    {.name = "checkpoint", .kind = CLV_CLI_TEXT, .arg = "N|latest|best", .commands = "train, eval, predict, export",
+     .offset = AT(run.checkpoint),
+     .doc = "checkpoint of step N, the newest (default), or the best one; train --resume removes the later ones"},
     {.name = "probabilities", .kind = CLV_CLI_FLAG, .commands = "predict", .offset = AT(run.probabilities),
      .doc = "write probabilities of the classes in place of the model's outputs"},
     {.name = "intervals", .kind = CLV_CLI_FLAG, .commands = "eval", .offset = AT(run.intervals),
      .doc = "add to accuracy and scores an interval of 95 %, by the bootstrap over the records"},
+    {.name = "dropout-samples", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "predict", .min = 2, .max = 1000,
+     .offset = AT(run.dropout_samples),
+     .doc = "compute each record N times with dropout on; write the mean, and low and high of 95 % of the values"},
     {.name = "format", .kind = CLV_CLI_CHOICE, .arg = "FORMAT", .choices = record_formats,
      .commands = "predict", .offset = AT(run.format),
      .doc = "format of the predictions (default: by the file's extension, or npy)"},

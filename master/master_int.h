@@ -9,12 +9,16 @@
 #include "common/base/cli/cli.h"
 #include "common/net/tls/tls.h"
 #include "master/run/run.h"
+#include "master/sweep/sweep.h"
 #include "master/watch/watch.h"
 
 typedef struct clv_master_arguments {
   clv_cli_line line; /* must be the first field */
   clv_cli_list sets, links, speeds;
   clv_run_options run;
+  clv_sweep_options sweep; /* numbers of sweep and plan; session.c fills in the rest */
+  clv_cli_list grids, randoms;
+  bool csv;
   bool follow, now;                  /* log, stop */
   bool html;                         /* egress */
   bool all, make_data;               /* init */
@@ -42,6 +46,7 @@ int clv_cmd_train(void *args);
 int clv_cmd_eval(void *args);
 int clv_cmd_predict(void *args);
 int clv_cmd_plan(void *args);
+int clv_cmd_sweep(void *args);
 int clv_cmd_check(void *args);
 int clv_cmd_doctor(void *args);
 int clv_cmd_status(void *args);

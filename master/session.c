@@ -65,7 +65,12 @@ static int with_checkpoint(clv_master_arguments *a, session_command *command) {
   return with_session(a, command);
 }
 
-int clv_cmd_train(void *args) { return with_session(args, clv_run_train); }
+int clv_cmd_train(void *args) {
+  const clv_master_arguments *a = args;
+  if (a->run.checkpoint && !a->run.resume)
+    return clv_cli_usage(&a->line, "train takes --checkpoint with --resume alone");
+  return with_checkpoint(args, clv_run_train);
+}
 int clv_cmd_eval(void *args) { return with_checkpoint(args, clv_run_eval); }
 int clv_cmd_predict(void *args) { return with_checkpoint(args, clv_run_predict); }
 
@@ -76,6 +81,31 @@ static int without_cleanup(void *args, session_command *command) {
 
 int clv_cmd_check(void *args) { return without_cleanup(args, clv_run_check); }
 int clv_cmd_doctor(void *args) { return without_cleanup(args, clv_run_doctor); }
+
+/* ---- sweep ----------------------------------------------------------------------------------- */
+
+/* Completes the options of a sweep by those that it shares with other commands. */
+static const clv_sweep_options *sweep_options(clv_master_arguments *a) {
+  clv_sweep_options *o = &a->sweep;
+  o->session = a->line.words[0];
+  o->sets = &a->sets;
+  o->grids = &a->grids;
+  o->randoms = &a->randoms;
+  o->format = a->csv ? CLV_SWEEP_CSV : a->run.json ? CLV_SWEEP_JSON : CLV_SWEEP_TABLE;
+  o->interrupted = &interrupted;
+  return o;
+}
+
+int clv_cmd_sweep(void *args) {
+  clv_master_arguments *a = args;
+  if (a->csv && a->run.json) return clv_cli_usage(&a->line, "sweep prints --csv or --json");
+  clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_is_log_json(&a->line, false));
+  clv_open_files_raise();
+  catch_signals();
+  return clv_sweep_run(sweep_options(a));
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
 
 int clv_cmd_plan(void *args) {
   clv_master_arguments *a = args;
@@ -90,7 +120,11 @@ int clv_cmd_plan(void *args) {
     return clv_cli_usage(&a->line, "--ask goes with a plan alone");
   if (!a->run.suggest_cuts && (a->links.n || a->speeds.n))
     return clv_cli_usage(&a->line, "--link and --speed belong to plan --suggest-cuts");
-  return without_cleanup(a, clv_run_plan);
+  bool has_sweep = clv_sweep_is_asked_for(sweep_options(a));
+  if (has_sweep && (a->run.suggest_cuts || a->run.schedule || a->run.asks_workers))
+    return clv_cli_usage(&a->line, "--grid, --random and --folds go with a plan alone");
+  int code = without_cleanup(a, clv_run_plan);
+  return code == CLV_EXIT_OK && has_sweep ? (int)clv_sweep_plan(&a->sweep) : code;
 }
 
 int clv_cmd_cache(void *args) { return with_session_of(args, cleave_config_load, clv_show_caches); }

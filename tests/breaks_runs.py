@@ -55,6 +55,55 @@ of("master/train/save.c", "tests/unit/run/test_best",
    counts_with_other_text_are_taken=("bool clv_stopping_parse(", "|| strcmp(text, rewritten) != 0", ""))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    a_score_that_no_evaluation_has_chooses=("static clv_code check_choice(", "return check_score_is_listed(c, k, err);", "return CLV_OK;"))
+POINTS, RANKED, SWEEP = "tests/unit/sweep/test_points", "tests/unit/sweep/test_scores", "tests/net/training/test_sweep.py"
+of("master/sweep/points.c", POINTS,
+   values_in_brackets_are_divided=("static size_t value_len(", "else if (text[i] == ',' && !depth)", "else if (text[i] == ',')"),
+   a_point_may_come_twice=("static clv_code draw_point(", "if (!is_repeated(p, point)) return CLV_OK;", "return CLV_OK;"),
+   points_are_of_no_seed=("static clv_code draw_value(", ".seed = o->seed", ".seed = 7"),
+   folds_are_not_counted_as_runs=("static clv_code alloc_points(", "if (n * CLV_MAX(o->folds, UINT64_C(1)) > SWEEP_MAX_RUNS)", "if (n > SWEEP_MAX_RUNS)"),
+   seeds_may_be_swept=("static clv_code check_key(", "strcmp(fixed_keys[i].name, name) == 0", "strcmp(fixed_keys[i].name, name) == 0 && i != 3"))
+of("master/sweep/point_range.c", POINTS,
+   factors_have_no_equal_chances=("void sweep_range_value(", "r->is_log ?", "r->is_log && r->is_whole ?"))
+of("master/sweep/scores.c", RANKED,
+   tests_count_as_validations=("static void count_validation(", "!v->is_validation ||", ""),
+   the_best_validation_is_the_last=("static void count_validation(", "!isfinite(v->value) || !is_better", "!isfinite(v->value)"))
+of("master/sweep/table.c", RANKED,
+   failed_runs_are_ranked=("static void compute_mean(", "runs[i].state != SWEEP_RUN_FINISHED ||", ""),
+   the_worst_is_first=("static void make_rows(", "largest ? -row->value", "largest ? row->value"),
+   quotes_stay_as_they_are_in_csv=("static void append_csv_cell(", "*text == '\"' ?", "*text == '\\n' ?"))
+of("master/sweep/sweep.c", SWEEP + " finished_runs_are_ranked_and_not_run_again",
+   finished_runs_run_again=("static clv_code read_finished_runs(", "if (!state.is_finished) continue;", "continue;"),
+   other_points_are_mixed_in=("static clv_code write_or_compare_points(", "if (same < stored.len) return fail_other_points(path.data, line, err);", ""))
+of("master/sweep/child_runs.c", SWEEP + " killed_sweep_continues_with_the_same_bits",
+   children_outlive_a_killed_sweep=("static _Noreturn void exec_run(", "prctl(PR_SET_PDEATHSIG, SIGKILL);", ""))
+of("master/sweep/runs.c", SWEEP + " policy_counts_the_bytes_of_all_runs",
+   each_run_has_the_policys_bytes=("clv_exit_code sweep_prepare(", "if (check_bytes(ret, &err) != CLV_OK)", "if (false)"))
+of("master/sweep/runs.c", SWEEP + " wrong_values_are_refused_before_the_first_run",
+   only_the_first_point_is_checked=("clv_exit_code sweep_prepare(", "i < ret->n_runs", "i < 1"))
+of("common/model/config/session_choices.c", SWEEP + " folds_are_runs_whose_mean_counts",
+   folds_have_no_best_checkpoint=("static clv_code check_choice(", "!clv_data_has_validation(&c->data)", "!(c->data.validation_fraction > 0)"))
+of("master/run/run_rewind.c", "tests/unit/run/test_train",
+   later_checkpoints_stay_when_a_run_goes_back=("static clv_code remove_later(", "CLV_TRY(clv_checkpoint_abandon(r->dir.data, all.list[i].step, err));", ""),
+   a_named_checkpoint_is_the_newest=("clv_code clv_run_load_start(", "if (clv_run_has_named_checkpoint(r))", "if (false)"))
+of("master/run/run_begin.c", "tests/unit/run/test_train",
+   a_checkpoint_that_is_not_there_begins_the_run=("clv_code clv_run_find_start(", "CLV_TRY(clv_run_check_named_checkpoint(r, err));", ""))
+of("master/data/sampling.c", "tests/unit/data/test_batches",
+   each_record_is_drawn_equally_often=("static clv_code balance(", "chances[i] = 1.0 / (double)n;", "chances[i] = (double)(n > 0);"),
+   each_epoch_draws_the_same=("void clv_sampling_draw(", ".step = epoch", ".step = 0 * epoch"),
+   weights_are_those_of_the_first_class=("static clv_code weigh(", "chances[i] = weights[class];", "chances[i] = weights[0];"))
+of("master/plan/label_order.c", SWEEP + " plan_says_that_sampling_shows_rare_classes",
+   sampling_shows_no_labels=("void clv_sampling_describe(", "clv_data_samples(&b->config->data) && sends_records(b)", "false && sends_records(b)"))
+of("master/run/run_open.c", "tests/unit/run/test_train",
+   a_resumed_run_samples_no_more=("static clv_code open_loader(", ".sampling = r->sampling,", ".sampling = r->is_resumed ? NULL : r->sampling,"))
+of("common/model/config/session_split.c", "tests/unit/config/test_errors",
+   sampling_goes_with_what_contradicts_it=("static clv_code check_sampling(", "if (others[i].contradicts)", "if (others[i].contradicts && i > 4)"))
+DROPS = "tests/net/training/test_habits.py dropout_samples_have_a_mean_and_an_interval"
+of("master/train/eval.c", DROPS,
+   passes_draw_the_same_numbers=("static cleave_context_options context_options(", "(pass - 1) * e->rows->n + e->n_sent", "0 * e->n_sent"),
+   samples_have_no_dropout=("static cleave_context_options context_options(", ".evaluation = !pass", ".evaluation = true"))
+of("master/run/run_dropout.c", DROPS,
+   intervals_are_half_of_the_values=("", "#define HIGH_SHARE 0.975", "#define HIGH_SHARE 0.03"),
+   models_without_dropout_are_sampled=("clv_code clv_run_check_dropout(", "return any ? CLV_OK", "return g ? CLV_OK"))
 SCORES = "tests/unit/score/test_score"
 of("master/score/ranks.c", SCORES,
    equal_probabilities_are_ordered=("static size_t count_tie(", "compare_log_p(log_p, log_p_of(k, order[at])) == 0", "ret->n == 0"),

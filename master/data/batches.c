@@ -17,7 +17,7 @@ static const uint32_t shuffle_stream = 0xfffffff0u;
 struct clv_batches {
   clv_batches_options o;
   clv_cursor at; /* start of the next batch, which exists unless the epochs are over */
-  /* [subset n] order of the records in epoch order_epoch; NULL without shuffling */
+  /* [subset n] order of the records in epoch order_epoch; NULL without shuffling and sampling */
   uint32_t *order;
   uint64_t order_epoch; /* epoch that `order` is for */
   bool is_order_valid;
@@ -52,7 +52,8 @@ clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, 
   CLV_AUTO(clv_freep) uint32_t *index = NULL;
   clv_batches *b;
   size_t max_batch_size = CLV_MIN(options->batch_size, options->subset->n);
-  if (options->shuffles) CLV_TRY(clv_alloc(options->subset->n, sizeof *order, &order, err));
+  if (options->shuffles || options->sampling)
+    CLV_TRY(clv_alloc(options->subset->n, sizeof *order, &order, err));
   CLV_TRY(clv_alloc(max_batch_size, sizeof *index, &index, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   *b = (clv_batches){
@@ -69,10 +70,13 @@ void clv_batches_free(clv_batches *b) {
   free(b);
 }
 
-static void shuffle_epoch(clv_batches *b) {
+static void order_epoch(clv_batches *b) {
   if (b->is_order_valid && b->order_epoch == b->at.epoch) return;
-  clv_rng_key key = {.seed = b->o.seed, .step = b->at.epoch, .layer = shuffle_stream};
-  clv_rng_permutation(&key, b->order, b->o.subset->n);
+  const clv_rng_key key = {.seed = b->o.seed, .step = b->at.epoch, .layer = shuffle_stream};
+  if (b->o.sampling)
+    clv_sampling_draw(b->o.sampling, b->o.subset->n, b->o.seed, b->at.epoch, b->order);
+  else
+    clv_rng_permutation(&key, b->order, b->o.subset->n);
   b->order_epoch = b->at.epoch;
   b->is_order_valid = true;
 }
@@ -81,7 +85,7 @@ void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n)
   *ret_index = b->index;
   *ret_n = 0;
   if (b->o.epochs && b->at.epoch >= b->o.epochs) return;
-  if (b->o.shuffles) shuffle_epoch(b);
+  if (b->order) order_epoch(b);
   size_t at = (size_t)b->at.index, n = CLV_MIN(b->o.batch_size, b->o.subset->n - at);
   for (size_t i = 0; i < n; i++)
     b->index[i] = b->o.subset->index[b->order ? b->order[at + i] : at + i];

@@ -621,6 +621,20 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
                           clv_err *err) CLV_USE_RESULT;
 void clv_scan_done(clv_scan *s);
 
+/* ---- weighted sampling (sampling.c) ---------------------------------------------------------- */
+
+/* Makes the sums over the records of `rows` of their chances to be drawn, ascending: *ret
+ * [rows->n], which the caller frees. weights: [n_weights] chance of a record of each class;
+ * n_weights 0: each class is drawn equally often. CLV_INVALID: records do not have one class each,
+ * a class has no weight, or all chances are 0. */
+clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
+                           size_t n_weights, double **ret, clv_err *err) CLV_USE_RESULT;
+/* Draws the records of an epoch with replacement: ret_order [n] receives positions in the subset.
+ * The draws follow from seed and epoch. Formula: position i is the first whose sum exceeds u_i
+ * times the last sum, with u_i uniform in [0, 1). */
+void clv_sampling_draw(const double *sums, size_t n, uint64_t seed, uint64_t epoch,
+                       uint32_t *ret_order);
+
 /* ---- order of records ------------------------------------------------------------------------ */
 
 /* Position in the order of records: `index` records of `epoch` have been used. The seed and this
@@ -633,7 +647,10 @@ typedef struct clv_batches_options {
   const clv_subset *subset; /* caller-owned; must outlive the batches */
   size_t batch_size;        /* records per batch, > 0 */
   bool shuffles;            /* permutation from {seed, step = epoch, layer = 0xfffffff0} */
-  bool drops_short_last;    /* leave out the short last batch of an epoch */
+  /* [subset n] sums of clv_sampling_sums: an epoch draws as many records as there are, with
+   * replacement; NULL: each record comes once. Caller-owned; must outlive the batches. */
+  const double *sampling;
+  bool drops_short_last; /* leave out the short last batch of an epoch */
   uint64_t seed;
   uint64_t epochs;    /* stop before the epoch with this number; 0: never stop */
   clv_cursor start;   /* position of the first record */

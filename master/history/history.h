@@ -95,6 +95,8 @@ void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss,
                             double accuracy); /* in memory only: writes no file */
 /* Remembers the best evaluation: by accuracy, or by loss where accuracy is NaN. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e);
+/* Forgets the best evaluation if it is of a later step, since the run goes back to `step`. */
+void clv_run_lock_note_rewound(clv_run_lock *c, uint64_t step);
 void clv_run_lock_note_checkpoint(clv_run_lock *c); /* after a checkpoint: writes run.json */
 /* Records the outcome of the attempt. An attempt that never started is undone instead, if it
  * created the folder or moved an earlier run away: its files are removed, the earlier run

@@ -314,6 +314,13 @@ void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (is_other_set ? strcmp(e->evaluated_set, "validation") == 0 : is_better(e, best)) *best = *e;
 }
 
+void clv_run_lock_note_rewound(clv_run_lock *c, uint64_t step) {
+  if (!c || !c->has_begun) return;
+  if (c->record.best.step > step) c->record.best = (clv_run_best){.loss = NAN, .accuracy = NAN};
+  list_checkpoints(c);
+  write_or_warn(c);
+}
+
 void clv_run_lock_note_checkpoint(clv_run_lock *c) {
   if (!c || !c->has_begun) return;
   list_checkpoints(c);

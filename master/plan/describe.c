@@ -276,6 +276,7 @@ static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
   clv_known_layers_describe(b, false, out);
   clv_moved_layers_describe(&b->moved, false, out);
   clv_label_order_describe(b, false, out);
+  clv_sampling_describe(b, false, out);
   clv_cache_describe(b, false, out);
   append_text_policy(b->policy, out);
 }
@@ -437,6 +438,8 @@ static void append_json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_moved_layers_describe(&b->moved, true, out);
   clv_bytes_puts(out, ",\"labels_by_order\":");
   clv_label_order_describe(b, true, out);
+  clv_bytes_puts(out, ",\"labels_by_frequency\":");
+  clv_sampling_describe(b, true, out);
   clv_look_describe_json(b, out);
   clv_bytes_puts(out, ",\"cache\":");
   clv_cache_describe(b, true, out);

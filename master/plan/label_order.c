@@ -132,6 +132,17 @@ clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b, 
   return CLV_OK;
 }
 
+void clv_sampling_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
+  bool shows = clv_data_samples(&b->config->data) && sends_records(b);
+  if (json) clv_bytes_puts(out, shows ? "true" : "false");
+  if (json || !shows) return;
+  clv_bytes_puts(
+      out,
+      "LABELS BY FREQUENCY: data.sampling draws records of some classes more often than "
+      "others: a worker that recognises a record counts how often it comes, and so knows "
+      "which records may be of one class; loss.class_weights sends each as often\n");
+}
+
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   const clv_label_order *o = &b->label_order;
   if (json && !o->lag) clv_bytes_puts(out, "null");

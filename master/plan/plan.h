@@ -43,6 +43,8 @@ typedef struct clv_run_options {
   /* predict: writes probabilities in place of outputs */
   bool probabilities;
   bool intervals; /* eval: also computes intervals of the scores */
+  /* predict: passes with dropout on, whose mean and interval are written; 0: one without dropout */
+  uint64_t dropout_samples;
   /* checkpoint rm: orphans also deletes files that belong to no checkpoint; force also the newest
    * checkpoint */
   bool orphans, force;
@@ -288,10 +290,22 @@ clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind c
  * policy forbids something; the message names it and the line of the policy. */
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,
                                     clv_err *err) CLV_USE_RESULT;
+/* Returns the bytes of an epoch: of the tensors that leave the master. */
+uint64_t clv_blueprint_epoch_bytes(const clv_blueprint *b, const clv_planned_sends *sends);
 /* Returns a row for a tensor that one worker sends to another: the output of a direct stage, or, if
  * is_gradient, the gradient of the output. The gate at the master never sees this tensor, but
  * policy and record cover it. */
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool is_gradient);
+
+/* ---- several runs over the same records (repeats.c) ------------------------------------------ */
+
+typedef struct clv_repeats {
+  uint64_t n_runs;
+  uint64_t epoch_bytes; /* bytes of an epoch of all runs together; 0: nothing leaves the master */
+  bool has_same_start;  /* the session has train.seed, so all runs begin with the same weights */
+} clv_repeats;
+/* Appends how often a record leaves in these runs, and their bytes: a line of text or of JSON. */
+void clv_repeats_describe(const clv_repeats *r, bool json, clv_bytes *out);
 
 /* ---- checkpoints that stay at workers (checkpoint_bytes.c) ----------------------------------- */
 
@@ -425,6 +439,9 @@ clv_label_order clv_label_order_compute(double *labels, size_t n);
 /* Appends for `plan`, `check` and `train` a line if the order predicts labels; JSON: an object, or
  * null. */
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out);
+/* Appends for `plan`, `check` and `train` a line if data.sampling lets workers see how often a
+ * record comes; JSON: true or false. */
+void clv_sampling_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Sets b->mean_positions from data.train, if the session packs sequences. */
 void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b);
 

@@ -102,6 +102,12 @@ static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
          (double)(s->n_train_records + (is_sent_in_evaluation(r) ? s->n_eval_records : 0));
 }
 
+uint64_t clv_blueprint_epoch_bytes(const clv_blueprint *b, const clv_planned_sends *sends) {
+  double bytes = 0;
+  for (size_t i = 0; i < b->n_egress; i++) bytes += epoch_bytes(b, &b->egress[i], sends);
+  return bytes < 1e18 ? (uint64_t)bytes : UINT64_MAX;
+}
+
 static clv_code check_look_readings(const clv_blueprint *b, clv_err *err) {
   for (int k = 0; b->look.has_run && k < CLV_LOOK_READERS; k++) {
     const clv_look_result *found = &b->look.results[k];
@@ -127,17 +133,13 @@ clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind c
 
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,
                                     clv_err *err) {
-  double bytes = 0;
   if (!b->policy) return CLV_OK;
   CLV_TRY(check_workers(b, err));
   CLV_TRY(check_look_readings(b, err));
-  for (size_t i = 0; i < b->n_egress; i++) {
-    CLV_TRY(check_row(b, &b->egress[i], sends, err));
-    bytes += epoch_bytes(b, &b->egress[i], sends);
-  }
+  for (size_t i = 0; i < b->n_egress; i++) CLV_TRY(check_row(b, &b->egress[i], sends, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     CLV_TRY(check_hop(b, i, false, err));
     CLV_TRY(check_hop(b, i, true, err));
   }
-  return clv_policy_check_epoch(b->policy, bytes < 1e18 ? (uint64_t)bytes : UINT64_MAX, err);
+  return clv_policy_check_epoch(b->policy, clv_blueprint_epoch_bytes(b, sends), err);
 }

@@ -24,6 +24,7 @@ void clv_run_done(clv_run *r) {
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   free(r->class_weights);
+  free(r->sampling);
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
@@ -42,6 +43,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_resolve_class_weights(r, err));
+  if (need_train) CLV_TRY(clv_run_make_sampling(r, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
   clv_run_data_measure_lengths(&r->data, r->blueprint);
@@ -90,6 +92,7 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   fputs(text.data, stdout);
+  if (!o->schedule) clv_run_print_folds(&r);
   if (clv_blueprint_check_privacy(r.blueprint, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (ask_code != CLV_OK)
@@ -121,6 +124,7 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
       CLV_TRY(clv_stage_folder_open(r->blueprint, (uint32_t)i, &folder, &notes, err));
   }
   clv_label_order_describe(r->blueprint, false, &notes);
+  clv_sampling_describe(r->blueprint, false, &notes);
   clv_run_print_notes(r, "notice", notes.data);
   return CLV_OK;
 }
@@ -252,6 +256,7 @@ clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_
     return clv_run_fail(r, clv_run_setup_exit_code(&err), &err);
   if (open_checkpoint_for_evaluation(r, command, &err) != CLV_OK)
     return clv_run_fail(r, exit_code_of_failed_open(r, &err), &err);
+  clv_trainer_set_dropout_pass(r->trainer, r->o->dropout_samples > 0);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
                        &err) != CLV_OK)
     return clv_run_fail(r, clv_run_exit_code(r, &err), &err);

@@ -25,6 +25,15 @@ clv_code clv_run_find_checkpoint(const char *dir, const char *which, clv_checkpo
                                  clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_options *o);
 
+/* A run as clv_run_preview plans it. */
+typedef struct clv_run_outline {
+  uint64_t epoch_bytes; /* bytes of tensors that leave the master in an epoch */
+  bool may_resume;      /* the policy permits what `train --resume` sends */
+} clv_run_outline;
+/* Checks session, shapes and policy as `train` does before it connects, without a look at records
+ * and without a run folder. Prints its own errors. Returns the exit code. */
+clv_exit_code clv_run_preview(const clv_session_config *config, clv_run_outline *ret);
+
 /* Returns the state of the run's sealed copies, with the text of an error in `text`. False: the
  * session has no checkpoint.escrow. */
 bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,

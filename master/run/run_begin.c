@@ -61,8 +61,9 @@ clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) {
   bool is_finished = clv_run_lock_is_finished(r->lock);
   if (!r->o->resume || (!is_finished && !r->has_other_data)) return CLV_OK;
   CLV_TRY(count_steps(r, &command_steps, &session_steps, err));
+  CLV_TRY(clv_run_check_named_checkpoint(r, err));
   /* Without a readable checkpoint the run trains again. */
-  if (clv_checkpoint_load_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
+  if (clv_run_load_start(r, &c, NULL) != CLV_OK) return CLV_OK;
   uint64_t step = clv_checkpoint_manifest(c)->step;
   CLV_TRY(check_steps_left(r, step, session_steps, err));
   clv_train_position position;
@@ -100,6 +101,7 @@ static clv_code restore_copy(clv_run *r, clv_code failed_code, clv_err *err) {
 
 clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   if (!r->o->resume) return CLV_OK;
+  CLV_TRY(clv_run_check_named_checkpoint(r, err));
   r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);
   if (r->is_resumed) {
     clv_code code = clv_run_refuse_changes(r, err);

@@ -2,12 +2,18 @@
  *
  * Makes the blueprint of a run and checks it against session and policy (clv_run_make_blueprint).
  */
+#include <stdio.h>
+
 #include "master/run/run_int.h"
 
 /* Returns which tensors the command will send if it runs to its end. clv_blueprint_check_policy
  * checks these against the policy; the gate counts the bytes that are actually sent. */
 static clv_planned_sends list_planned_sends(const clv_run *r) {
-  if (r->purpose == RUN_EVALUATION) return clv_planned_sends_of(&r->data, CLV_COMMAND_EVALUATES);
+  if (r->purpose == RUN_EVALUATION) {
+    clv_planned_sends s = clv_planned_sends_of(&r->data, CLV_COMMAND_EVALUATES);
+    s.n_eval_records *= CLV_MAX(r->o->dropout_samples, UINT64_C(1));
+    return s;
+  }
   return clv_planned_sends_of(&r->data, r->o->resume ? CLV_COMMAND_RESUMES : CLV_COMMAND_TRAINS);
 }
 
@@ -47,6 +53,18 @@ void clv_run_print_later_refusals(const clv_run *r) {
         reason.text);
     if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "policy", text.data);
   }
+}
+
+void clv_run_print_folds(const clv_run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  const clv_planned_sends sends = clv_planned_sends_of(&r->data, CLV_COMMAND_TRAINS);
+  const clv_repeats repeats = {
+      .n_runs = r->config->data.folds,
+      .epoch_bytes = r->config->data.folds * clv_blueprint_epoch_bytes(r->blueprint, &sends),
+      .has_same_start = r->config->train.seed.is_given};
+  if (!repeats.n_runs) return;
+  clv_repeats_describe(&repeats, r->o->json, &text);
+  if (!text.failed) printf("%s%s", r->o->json ? "" : "cross-validation: ", text.data);
 }
 
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {

@@ -56,6 +56,17 @@ clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step, 
   return clv_escrow_remove(&place, step, err);
 }
 
+clv_code clv_run_escrow_remove_later(const clv_session_config *config, uint64_t step,
+                                     clv_err *err) {
+  clv_escrow_place place;
+  char id[33];
+  if (!has_escrow(config) || clv_run_escrow_place(config, id, &place, NULL) != CLV_OK)
+    return CLV_OK;
+  uint64_t newest = clv_escrow_newest_step(&place);
+  return newest != CLV_CHECKPOINT_NONE && newest > step ? clv_escrow_remove(&place, newest, err)
+                                                        : CLV_OK;
+}
+
 /* ---- the key --------------------------------------------------------------------------------- */
 
 /* Makes a key. Fails if there is a copy that was sealed with another key, which is missing now. */

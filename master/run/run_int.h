@@ -4,12 +4,12 @@
  * predict, run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers
  * after a worker was lost. run_save.c saves checkpoints, and run_home.c fetches them when a run
  * ends. run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses
- * checkpoints; run_stop_early.c stops early; run_egress.c compares the egress table and opens the
- * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
- * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
- * run_cache.c begins and ends the cache of a frozen front at a worker; run_checkpoints.c lists and
- * verifies checkpoints, run_gather.c fetches and removes them, run_escrow.c starts the thread that
- * writes sealed copies of them.
+ * checkpoints; run_rewind.c goes back to one; run_stop_early.c stops early; run_egress.c compares
+ * the egress table and opens the egress record; run_look.c measures what the sent tensors show;
+ * run_scan.c checks the values of records; run_print.c prints; run_public_session.c writes the
+ * session without confidential keys; run_cache.c begins and ends the cache of a frozen front at a
+ * worker; run_checkpoints.c lists and verifies checkpoints, run_gather.c fetches and removes them,
+ * run_escrow.c starts the thread that writes sealed copies of them.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -110,6 +110,7 @@ typedef struct clv_run {
   const clv_run_options *o;
   clv_run_data data;
   double *class_weights; /* numbers of loss.class_weights; NULL: the session does not have it */
+  double *sampling;      /* sums of the chances of records; NULL: each record comes once */
   uint64_t n_left_out;   /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
   clv_look look;      /* results of clv_run_look, which every blueprint of the run gets */
@@ -139,6 +140,7 @@ typedef struct clv_run {
   bool is_of_old_version; /* a version without digests began the run */
   bool is_finished;       /* the run was finished before; the command does nothing */
   bool is_resumed;        /* the run continues from a checkpoint */
+  bool is_rewound;        /* the run has gone back to the checkpoint of --checkpoint */
   bool has_started;       /* this attempt has begun to write the run's files */
 } clv_run;
 
@@ -169,9 +171,16 @@ clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * `check`. */
 void clv_run_print_later_refusals(const clv_run *r);
 
+/* For `plan`: prints what the runs of all folds send together, if the session has folds. */
+void clv_run_print_folds(const clv_run *r);
+
 /* Replaces loss.class_weights by numbers: those of the training records or, without these, those of
  * the run. Call before the blueprint is made. (run_class_weights.c) */
 clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* Computes the chances of the training records to be drawn, if the session has data.sampling.
+ * (run_sampling.c) */
+clv_code clv_run_make_sampling(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
@@ -464,6 +473,18 @@ void clv_run_forget_best(const char *dir);
 clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) CLV_USE_RESULT;
 
+/* ---- going back to a checkpoint (run_rewind.c) ----------------------------------------------- */
+
+/* Returns true if `train --resume --checkpoint` names a checkpoint that the run still has to go
+ * back to. */
+bool clv_run_has_named_checkpoint(const clv_run *r);
+/* Opens the checkpoint from which a resumed run goes on: the named one, or the newest. */
+clv_code clv_run_load_start(const clv_run *r, clv_checkpoint **ret, clv_err *err) CLV_USE_RESULT;
+/* Fails if a checkpoint is named and cannot be opened. CLV_NOT_FOUND: the run does not have it. */
+clv_code clv_run_check_named_checkpoint(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Restores the named checkpoint, and then removes the later ones. */
+clv_code clv_run_restore_named(clv_run *r, clv_train_position *ret, clv_err *err) CLV_USE_RESULT;
+
 /* ---- the checkpoints of a run (run_checkpoints.c) -------------------------------------------- */
 
 /* A checkpoint of a run folder, complete or not. */
@@ -508,6 +529,9 @@ clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
 /* Deletes the sealed copy of a step, if there is one. */
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step,
                                clv_err *err) CLV_USE_RESULT;
+/* Deletes the sealed copy if it is of a later step than `step`. */
+clv_code clv_run_escrow_remove_later(const clv_session_config *config, uint64_t step,
+                                     clv_err *err) CLV_USE_RESULT;
 /* Reads the key of checkpoint.escrow, or makes it. Does nothing if the session has no escrow, or
  * the key was read before. CLV_INVALID: the key is lost, does not fit the existing copies, or may
  * be read by other users. */
@@ -562,6 +586,23 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_describe_columns(const clv_run *r, bool json, clv_bytes *out,
                                   clv_err *err) CLV_USE_RESULT;
 
+/* ---- intervals from dropout (run_dropout.c) -------------------------------------------------- */
+
+/* Mean and interval of 95 % of each value, of one shape; NULL: not computed. */
+typedef struct clv_interval_tensors {
+  clv_tensor *mean, *low, *high;
+} clv_interval_tensors;
+void clv_interval_tensors_done(clv_interval_tensors *t); /* unreferences and zeroes */
+/* Checks that the model can be sampled, if --dropout-samples is given. CLV_INVALID: it has no
+ * dropout, or layers whose training differs in another way. Call before anything is sent. */
+clv_code clv_run_check_dropout(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Computes the other passes of data.test. *outputs: those of the first pass; receives the mean
+ * outputs. *ret: mean and interval of the outputs, or with --probabilities of the probabilities. */
+clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_tensors *ret,
+                                clv_err *err) CLV_USE_RESULT;
+/* Returns the percentile of n ascending values, n > 0, by linear interpolation. share: 0 to 1. */
+double clv_percentile(const float *sorted, size_t n, double share);
+
 /* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
 /* Formats, in the order of the values of --format. */
@@ -575,6 +616,8 @@ typedef struct clv_predictions {
   const clv_tensor *outputs; /* [rows, ...] f32, from which classes are computed */
   /* written in place of outputs, of their shape; NULL: outputs are */
   const clv_tensor *probabilities;
+  /* interval of the values that are written, of their shape; NULL: none */
+  const clv_tensor *low, *high;
   const clv_dataset *data;
   const uint32_t *index; /* [rows] record of `data` that each row belongs to */
   const clv_classes *classes;

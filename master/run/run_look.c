@@ -31,7 +31,7 @@ clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) { return run_look(r, NUL
 clv_code clv_run_look_at_start(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   if (r->is_resumed) {
-    CLV_TRY(clv_checkpoint_load_latest(r->dir.data, &c, NULL, err));
+    CLV_TRY(clv_run_load_start(r, &c, err));
     CLV_TRY(clv_run_check_moved_layers(r, c, err));
   }
   return run_look(r, c, false, err);

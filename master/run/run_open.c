@@ -234,6 +234,7 @@ static clv_code restore_newest(clv_run *r, clv_train_position *ret, bool *ret_wa
 static clv_code restore_checkpoint(clv_run *r, clv_train_position *ret, clv_err *err) {
   bool was_newer_refused, has_copy;
   clv_err reason;
+  if (clv_run_has_named_checkpoint(r)) return clv_run_restore_named(r, ret, err);
   clv_code code = restore_newest(r, ret, &was_newer_refused, err);
   if (!was_newer_refused) return code;
   uint64_t step = code == CLV_OK ? clv_trainer_step_count(r->trainer) : CLV_CHECKPOINT_NONE;
@@ -268,6 +269,7 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
   clv_batches_options bo = {.subset = &r->data.train_rows,
                             .batch_size = t->batch,
                             .shuffles = t->shuffle,
+                            .sampling = r->sampling,
                             .drops_short_last = t->drop_last,
                             .seed = seed,
                             .epochs = t->epochs,

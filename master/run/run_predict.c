@@ -20,6 +20,7 @@ static clv_code open_inputs(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_scan_data(r, false, err));
   CLV_TRY(clv_run_resolve_class_weights(r, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
+  CLV_TRY(clv_run_check_dropout(r, err));
   return clv_run_data_check_fit(&r->data, r->blueprint, err);
 }
 
@@ -69,7 +70,9 @@ static clv_code check_output_folder(const clv_run_options *o, clv_err *err) {
                   strerror(errno));
 }
 
-static clv_code write_predictions(clv_run *r, const clv_tensor *outputs, clv_err *err) {
+/* intervals: of --dropout-samples; its tensors are NULL without that option. */
+static clv_code write_predictions(clv_run *r, const clv_tensor *outputs,
+                                  const clv_interval_tensors *intervals, clv_err *err) {
   static const char *const default_paths[] = {[CLV_PREDICTIONS_NPY] = "predictions.npy",
                                               [CLV_PREDICTIONS_CSV] = "predictions.csv",
                                               [CLV_PREDICTIONS_JSONL] = "predictions.jsonl"};
@@ -79,14 +82,17 @@ static clv_code write_predictions(clv_run *r, const clv_tensor *outputs, clv_err
   clv_predictions_format format = choose_format(r->o);
   const char *path = r->o->out ? r->o->out : default_paths[format];
   CLV_TRY(clv_classes_read(r->config->checkpoint.dir, &classes, err));
-  if (r->o->probabilities)
+  if (r->o->probabilities && !intervals->mean)
     CLV_TRY(clv_predictions_probabilities(outputs, r->config->loss.kind, &probabilities, err));
-  const clv_predictions predictions = {.outputs = outputs,
-                                       .probabilities = probabilities,
-                                       .data = r->data.test,
-                                       .index = r->data.test_rows.index,
-                                       .classes = &classes,
-                                       .loss = r->config->loss.kind};
+  const clv_predictions predictions = {
+      .outputs = outputs,
+      .probabilities = r->o->probabilities && intervals->mean ? intervals->mean : probabilities,
+      .low = intervals->low,
+      .high = intervals->high,
+      .data = r->data.test,
+      .index = r->data.test_rows.index,
+      .classes = &classes,
+      .loss = r->config->loss.kind};
   size_t n_pages = format == CLV_PREDICTIONS_JSONL ? clv_predictions_page_count(&predictions) : 0;
   CLV_TRY(clv_predictions_write(&predictions, format, path, err));
   printf("%s: ", path);
@@ -98,6 +104,7 @@ static clv_code write_predictions(clv_run *r, const clv_tensor *outputs, clv_err
 clv_exit_code clv_run_predict(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *outputs = NULL;
+  CLV_AUTO(clv_interval_tensors_done) clv_interval_tensors intervals = {NULL};
   clv_step_result ignored_result;
   clv_err err;
   clv_exit_code code = r.exit_code = clv_run_check_has_test(&r);
@@ -110,6 +117,8 @@ clv_exit_code clv_run_predict(const clv_session_config *config, const clv_run_op
   if (open_inputs(&r, &err) != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   code = r.exit_code = clv_run_eval_checkpoint(&r, "predict", &ignored_result, &outputs);
   if (code != CLV_EXIT_OK) return code;
-  if (write_predictions(&r, outputs, &err) == CLV_OK) return CLV_EXIT_OK;
+  if (o->dropout_samples && clv_run_sample_dropout(&r, &outputs, &intervals, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_exit_code(&r, &err), &err);
+  if (write_predictions(&r, outputs, &intervals, &err) == CLV_OK) return CLV_EXIT_OK;
   return clv_run_fail(&r, err.code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED, &err);
 }

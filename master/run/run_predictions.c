@@ -56,10 +56,9 @@ static const float *row_outputs(const clv_predictions *r, size_t row) {
   return (const float *)r->outputs->data + row * outputs_per_row(r);
 }
 
-/* Returns the values of a row that are written: its outputs, or their probabilities. */
-static const float *row_values(const clv_predictions *r, size_t row) {
-  const clv_tensor *t = r->probabilities ? r->probabilities : r->outputs;
-  return (const float *)t->data + row * outputs_per_row(r);
+/* Returns the values that are written: the outputs, or their probabilities. */
+static const clv_tensor *values_of(const clv_predictions *r) {
+  return r->probabilities ? r->probabilities : r->outputs;
 }
 
 static const char *value_name(const clv_predictions *r) {
@@ -112,19 +111,35 @@ static void append_csv_text(clv_bytes *out, const char *text) {
   clv_bytes_puts(out, "\"");
 }
 
-static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
-  clv_bytes_puts(out, has_predicted_class(r) ? "id,class" : "id");
-  if (has_predicted_class(r) && r->classes->n) clv_bytes_puts(out, ",name");
+/* Appends the columns of the values: "output_cat", or with the prefix "low_" "low_output_cat". */
+static void append_csv_columns(clv_bytes *out, const clv_predictions *r, const char *prefix) {
   for (size_t k = 0; k < outputs_per_row(r); k++) {
     CLV_AUTO(clv_bytes_done) clv_bytes column = {0};
     if (has_predicted_class(r) && outputs_per_row(r) > 1 && class_name(r, k))
-      clv_bytes_printf(&column, "%s_%s", value_name(r), class_name(r, k));
+      clv_bytes_printf(&column, "%s%s_%s", prefix, value_name(r), class_name(r, k));
     else
-      clv_bytes_printf(&column, "%s_%zu", value_name(r), k);
+      clv_bytes_printf(&column, "%s%s_%zu", prefix, value_name(r), k);
     clv_bytes_puts(out, ",");
     append_csv_text(out, column.data ? column.data : "");
   }
+}
+
+static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
+  clv_bytes_puts(out, has_predicted_class(r) ? "id,class" : "id");
+  if (has_predicted_class(r) && r->classes->n) clv_bytes_puts(out, ",name");
+  append_csv_columns(out, r, "");
+  if (r->low) append_csv_columns(out, r, "low_");
+  if (r->high) append_csv_columns(out, r, "high_");
   clv_bytes_puts(out, "\n");
+}
+
+/* Appends the numbers of a row of `t`; nothing if t is NULL. */
+static void append_csv_numbers(clv_bytes *out, const clv_predictions *r, const clv_tensor *t,
+                               size_t row) {
+  char number[CLV_JSON_NUMBER];
+  const float *values = t ? (const float *)t->data + row * outputs_per_row(r) : NULL;
+  for (size_t k = 0; values && k < outputs_per_row(r); k++)
+    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)values[k], number));
 }
 
 static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
@@ -139,9 +154,9 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
     clv_bytes_puts(out, ",");
     append_csv_text(out, name ? name : "");
   }
-  char number[CLV_JSON_NUMBER];
-  for (size_t k = 0; k < outputs_per_row(r); k++)
-    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)row_values(r, row)[k], number));
+  append_csv_numbers(out, r, values_of(r), row);
+  append_csv_numbers(out, r, r->low, row);
+  append_csv_numbers(out, r, r->high, row);
   clv_bytes_puts(out, "\n");
 }
 
@@ -155,8 +170,19 @@ static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row)
     clv_bytes_printf(out, "%u", r->index[row]);
 }
 
-static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t row) {
+/* Appends the numbers of a row of `t` as a member; nothing if t is NULL. */
+static void append_json_numbers(clv_bytes *out, const clv_predictions *r, const char *key,
+                                const clv_tensor *t, size_t row) {
   char number[CLV_JSON_NUMBER];
+  if (!t) return;
+  const float *values = (const float *)t->data + row * outputs_per_row(r);
+  clv_bytes_printf(out, ",\"%s\":[", key);
+  for (size_t k = 0; k < outputs_per_row(r); k++)
+    clv_bytes_printf(out, "%s%s", k ? "," : "", clv_json_number((double)values[k], 9, number));
+  clv_bytes_puts(out, "]");
+}
+
+static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t row) {
   clv_bytes_puts(out, "{\"id\":");
   append_json_id(out, r, row);
   if (has_predicted_class(r)) {
@@ -165,11 +191,10 @@ static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t 
     if (name) clv_bytes_puts(out, ",\"name\":");
     if (name) clv_bytes_add_json(out, name);
   }
-  clv_bytes_puts(out, r->probabilities ? ",\"probabilities\":[" : ",\"outputs\":[");
-  for (size_t k = 0; k < outputs_per_row(r); k++)
-    clv_bytes_printf(out, "%s%s", k ? "," : "",
-                     clv_json_number((double)row_values(r, row)[k], 9, number));
-  clv_bytes_puts(out, "]}\n");
+  append_json_numbers(out, r, r->probabilities ? "probabilities" : "outputs", values_of(r), row);
+  append_json_numbers(out, r, "low", r->low, row);
+  append_json_numbers(out, r, "high", r->high, row);
+  clv_bytes_puts(out, "}\n");
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -244,6 +269,21 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   return clv_file_write_durable(path, file.data, file.len, 0600, err);
 }
 
+/* Writes PATH.low and PATH.high beside a NumPy file, in its format. */
+static clv_code write_interval_files(const clv_predictions *r, const char *npy_path, clv_err *err) {
+  const struct {
+    const char *ending;
+    const clv_tensor *values;
+  } files[] = {{"low", r->low}, {"high", r->high}};
+  for (size_t i = 0; i < CLV_COUNT(files); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    clv_bytes_printf(&path, "%s.%s", npy_path, files[i].ending);
+    if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    if (files[i].values) CLV_TRY(write_npy(path.data, files[i].values, err));
+  }
+  return CLV_OK;
+}
+
 /* Writes PATH.json for a NumPy file: the ids of the records and the names of the classes. */
 static clv_code write_names_file(const clv_predictions *r, const char *npy_path, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
@@ -272,7 +312,8 @@ clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format 
   if (format == CLV_PREDICTIONS_CSV) return write_text_file(r, &csv_lines, path, err);
   if (format == CLV_PREDICTIONS_JSONL)
     return write_text_file(r, n_pages ? &page_lines : &json_lines, path, err);
-  CLV_TRY(write_npy(path, r->probabilities ? r->probabilities : r->outputs, err));
+  CLV_TRY(write_npy(path, values_of(r), err));
+  CLV_TRY(write_interval_files(r, path, err));
   bool has_names = r->classes->n || (n_rows && find_id(r, 0));
   return has_names ? write_names_file(r, path, err) : CLV_OK;
 }

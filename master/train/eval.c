@@ -120,12 +120,25 @@ static clv_code copy_tensor(const clv_tensor *from, clv_tensor **ret, clv_err *e
   return CLV_OK;
 }
 
+/* RNG positions of passes with dropout begin behind those of all steps. */
+#define FIRST_DROPOUT_POSITION (UINT64_C(1) << 40)
+
+void clv_trainer_set_dropout_pass(clv_trainer *t, uint64_t pass) { t->dropout_pass = pass; }
+
+/* Returns the options of the context of the next batch. */
+static cleave_context_options context_options(const evaluation *e) {
+  uint64_t pass = e->t->dropout_pass;
+  cleave_context_options o = {.size = sizeof o, .evaluation = !pass};
+  if (pass) o.step = FIRST_DROPOUT_POSITION + (pass - 1) * e->rows->n + e->n_sent;
+  return o;
+}
+
 static clv_code send_batch(evaluation *e, clv_err *err) {
   clv_trainer *t = e->t;
   eval_slot *s = &e->slots[(e->oldest_slot + e->n_in_flight) % CLV_EVAL_WINDOW];
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL, *lengths = NULL;
   clv_batch batch;
-  cleave_context_options o = {.size = sizeof o, .evaluation = true};
+  const cleave_context_options o = context_options(e);
   cleave_reference output;
   CLV_TRY(clv_loader_next(e->loader, &batch, err));
   CLV_TRY(copy_tensor(batch.y, &y, err));
@@ -306,10 +319,11 @@ static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *
                            .batch_size = (size_t)e->t->b->eval_size,
                            .epochs = 1,
                            .is_evaluation = true};
+  size_t window = e->t->dropout_pass ? 1 : CLV_EVAL_WINDOW;
   if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));
   while (e->n_sent < e->rows->n || e->n_in_flight) {
     if (e->t->use == CLV_TRAINER_EVALUATION) CLV_TRY(clv_interrupt_check(err));
-    while (e->n_sent < e->rows->n && e->n_in_flight < CLV_EVAL_WINDOW) CLV_TRY(send_batch(e, err));
+    while (e->n_sent < e->rows->n && e->n_in_flight < window) CLV_TRY(send_batch(e, err));
     CLV_TRY(finish_oldest_batch(e, ret, err));
   }
   CLV_TRY(evaluate_collected(e, ret, err));

@@ -109,6 +109,10 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
                           clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
+/* Lets the next evaluations compute with dropout on, as in training, one batch at a time. The
+ * numbers follow from the layers' keys, `pass` and the batch. pass 0: dropout is off again. */
+void clv_trainer_set_dropout_pass(clv_trainer *t, uint64_t pass);
+
 /* bytes of the text of a clv_stopping, with its NUL */
 enum { CLV_STOPPING_TEXT = 128 };
 

@@ -95,7 +95,8 @@ struct clv_trainer {
   clv_trainer_cache_rows cache;
   struct clv_trainer_save *save; /* the checkpoint in progress; NULL: none (save.c) */
   bool *is_stage_fetched;        /* [n_stages] the stage's worker keeps no files of checkpoints */
-  bool has_noted_kept_files;     /* a notice has said which files stay at workers */
+  uint64_t dropout_pass; /* number of the pass of evaluations with dropout; 0: without dropout */
+  bool has_noted_kept_files; /* a notice has said which files stay at workers */
   /* Checkpoints from this step on have lost files and are replaced; CLV_CHECKPOINT_NONE: none. */
   uint64_t first_lost_step;
   char lost_worker[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */

@@ -141,6 +141,11 @@ typedef enum clv_split_by {
   CLV_BY_TIME,   /* for a split: the latest records by a column */
   CLV_BY_COLUMN  /* for a split: a column names the set of each record */
 } clv_split_by;
+/* How an epoch takes training records. */
+typedef enum clv_sampling_choice {
+  CLV_SAMPLING_NONE,    /* each record once */
+  CLV_SAMPLING_BALANCED /* draws with replacement, each class equally often */
+} clv_sampling_choice;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
 typedef enum clv_train_crop {
@@ -337,8 +342,11 @@ typedef struct clv_data_config {
   double scale;                     /* factor on raw values; 0: 1/255 for u8, 1 for other types */
   uint64_t limit_train, limit_test; /* maximum number of records used; 0: all */
   bool flatten;
-  bool packed;      /* sequences are packed without padding */
-  uint64_t threads; /* threads that read and decode images */
+  bool packed; /* sequences are packed without padding */
+  clv_config_pos sampling_pos;
+  clv_sampling_choice sampling;
+  clv_number_list sampling_weights; /* chance of a record by its class; n = 0: not given */
+  uint64_t threads;                 /* threads that read and decode images */
   struct {
     clv_config_pos pos;
     /* in pixels; resize 0: no resizing; crop 0: no cropping */
@@ -381,6 +389,10 @@ typedef struct clv_data_config {
   } table;
 } clv_data_config;
 
+/* True if training draws records with replacement. */
+static inline bool clv_data_samples(const clv_data_config *d) {
+  return d->sampling != CLV_SAMPLING_NONE || d->sampling_weights.n;
+}
 /* Returns the number of inputs of a record. */
 size_t clv_data_n_inputs(const clv_data_config *d);
 /* True if records of data.train are held back for validation. */

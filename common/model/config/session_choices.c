@@ -33,7 +33,7 @@ static clv_code check_score_is_listed(const clv_session_config *c, const choice 
 
 static clv_code check_choice(const clv_session_config *c, const choice *k, clv_err *err) {
   if (k->metric == CLV_BEST_NONE) return CLV_OK;
-  if (!(c->data.validation_fraction > 0))
+  if (!clv_data_has_validation(&c->data))
     return clv_session_fail_at(
         c, k->pos, err, "%s needs validations: set data.validation.fraction, as in 0.1", k->key);
   if (k->metric == CLV_BEST_ACCURACY && !clv_loss_has_accuracy(c->loss.kind))

@@ -47,6 +47,7 @@ static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
 static const char *const decay_names[] = {"all", "weights", NULL};
 static const char *const class_weights_names[] = {"", "balanced", NULL};
+static const char *const sampling_names[] = {"", "balanced", NULL};
 static const char *const optimizer_names[] = {
 #define CLV_OPTIMIZER(NAME, name, ...) #name,
 #include "common/base/settings/optimizers.def"
@@ -207,6 +208,13 @@ static const clv_row rows[] = {
     {.path = "data.flatten", .kind = CLV_ROW_BOOL, .offset = AT(data.flatten),
      .pos_offset = AT(data.flatten_pos), .default_text = "false",
      .doc = "Give each record to the model as one row of numbers."},
+    {.path = "data.sampling", .kind = CLV_ROW_ENUM, .offset = AT(data.sampling),
+     .pos_offset = AT(data.sampling_pos), .names = sampling_names, .is_commented_out = true, .sample = "balanced",
+     .doc = "Training draws records with replacement, as many in an epoch as there are: balanced draws each class "
+            "equally often. Each record comes once unless given."},
+    {.path = "data.sampling_weights", .kind = CLV_ROW_NUMBERS, .offset = AT(data.sampling_weights),
+     .pos_offset = AT(data.sampling_pos), .max = 65536, .high = 1e30, .is_commented_out = true, .sample = "[1, 4]",
+     .doc = "In place of sampling: the chance of a record of each class to be drawn, in proportion."},
     {.path = "data.packed", .kind = CLV_ROW_BOOL, .offset = AT(data.packed),
      .pos_offset = AT(data.packed_pos), .default_text = "false",
      .doc = "Sequences are computed one behind the other, separated by the input lengths, so "

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks data.validation of a session: which of its keys go together (clv_session_check_split).
+ * Checks data.validation and data.sampling of a session: which of its keys go together
+ * (clv_session_check_split).
  */
 #include "common/model/config/schema_int.h"
 
@@ -65,7 +66,36 @@ static clv_code check_folds(const clv_session_config *c, clv_err *err) {
       "own way: set 32 hexadecimal digits, as openssl rand -hex 16 prints them");
 }
 
+/* Checks data.sampling with the keys that contradict it. */
+static clv_code check_sampling(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  const struct {
+    bool contradicts;
+    const char *text;
+  } others[] = {
+      {d->sampling && d->sampling_weights.n,
+       "data.sampling and data.sampling_weights exclude each other: leave one out"},
+      {!c->train.shuffle, "data.sampling draws records at random: leave train.shuffle: false out"},
+      {clv_loss_row_of(c->loss.kind)->task == CLV_TASK_NUMBERS,
+       "data.sampling goes by classes, and this loss has numbers for labels: leave it out"},
+      {d->objective != CLV_LABELS_OF_FILES,
+       "data.sampling goes by classes, and data.objective has tokens for labels: leave it out"},
+      {d->sampling && c->loss.class_weights,
+       "data.sampling and loss.class_weights: balanced would weigh rare classes twice: leave one "
+       "out"}};
+  if (!clv_data_samples(d)) return CLV_OK;
+  for (size_t i = 0; i < CLV_COUNT(others); i++)
+    if (others[i].contradicts) return fail_at(c, d->sampling_pos, err, "%s", others[i].text);
+  for (size_t i = 0; i < c->n_stages; i++)
+    if (c->stages[i].cache)
+      return fail_at(c, d->sampling_pos, err,
+                     "data.sampling does not go with stages[].cache, which needs each record once: "
+                     "leave one out");
+  return CLV_OK;
+}
+
 clv_code clv_session_check_split(const clv_session_config *c, clv_err *err) {
   CLV_TRY(check_column(c, err));
+  CLV_TRY(check_sampling(c, err));
   return check_folds(c, err);
 }

@@ -261,6 +261,17 @@ def worker_that_cannot_be_reached_is_named_with_its_files():
 
 
 @suite.test
+def run_that_goes_back_leaves_no_later_file_at_workers():
+    Run("back", "never", "--set", "train.max_steps=30").ends()
+    run = Run("back", "never", "--resume", "--checkpoint", "20", "--set", "train.max_steps=25").ends()
+    assert "the run goes back to the checkpoint of step 20; removed: step 30" in run.err, run.err
+    assert run.steps() == [20, 25], run.steps()
+    names = [f"{step}.{{}}.{kind}" for step in (20, 25) for kind in "ow"]
+    assert [cluster.files(i, run) for i in (0, 1)] == [[n.format(i + 1) for n in names] for i in (0, 1)]
+    assert not os.path.exists(os.path.join(run.dir, "kept.orphans"))
+
+
+@suite.test
 def lost_file_falls_back_to_an_older_checkpoint():
     run = Run("older", "never").at(30)
     killed(1)

@@ -105,6 +105,38 @@ def accumulation_equals_sequential_micro_batches():
     assert done.returncode == 3 and "train.accumulate: 2 cuts a batch" in done.stderr, done.stderr
 
 
+@suite.test
+def dropout_samples_have_a_mean_and_an_interval():
+    """A model whose only weights behind dropout are known: the mean of passes is near the
+    output."""
+    drops = STAGES.replace("layers: [{op: linear, out: 8}", "layers: [{op: dropout, p: 0.4}, {op: linear, out: 8}")
+    session = cluster.session("drops", body(2).replace(STAGES, drops).replace("train: [x.npy, y.npy]", "train: [x.npy, y.npy], test: [x.npy]"))
+    done = cluster.train(session)
+    assert done.returncode == 0, done.stderr
+
+    def rows(*options):
+        out = os.path.join(cluster.dir, "d.csv")
+        done = master("predict", session, "--output", out, *options, cwd=cluster.dir)
+        assert done.returncode == 0, done.stderr
+        with open(out) as f:
+            names = f.readline().strip().split(",")
+            return names, np.loadtxt(f, delimiter=",")[:, 2:]
+
+    names, sampled = rows("--dropout-samples", "40")
+    assert names[2:] == [f"{of}output_{k}" for of in ("", "low_", "high_") for k in range(CLASSES)], names
+    mean, low, high = np.split(sampled, 3, axis=1)
+    assert (low <= mean).all() and (mean <= high).all() and (low < high).any()
+    plain = rows()[1]
+    assert 0 < np.abs(mean - plain).mean() < 0.5 * (high - low).mean(), (mean, plain)
+    assert (rows("--dropout-samples", "40")[1] == sampled).all(), "equal commands, equal bits"
+    few = rows("--dropout-samples", "2", "--probabilities")[1]
+    assert (few[:, :CLASSES].sum(1) - 1 < 1e-6).all() and (few >= 0).all() and (few <= 1).all()
+    session = cluster.session("none", body(2).replace("train: [x.npy, y.npy]", "train: [x.npy, y.npy], test: [x.npy]"))
+    assert cluster.train(session).returncode == 0
+    done = master("predict", session, "--dropout-samples", "2", cwd=cluster.dir)
+    assert done.returncode == 3 and "no layer of the model has dropout" in done.stderr, (done.returncode, done.stderr)
+
+
 with Cluster(1) as cluster:
     os.makedirs(os.path.join(cluster.dir, "habits"))
     X, Y = records(os.path.join(cluster.dir, "habits"))

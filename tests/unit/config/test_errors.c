@@ -383,6 +383,34 @@ static void keys_of_another_loss_are_refused(void **state) {
                       "other: leave one out");
 }
 
+static void sampling_that_other_keys_contradict_is_refused(void **state) {
+  static const struct {
+    const char *set, *text;
+  } cases[] = {
+      {"data.sampling_weights=[1, 2]",
+       "--set data.sampling_weights=[1, 2]: data.sampling and data.sampling_weights exclude each "
+       "other: leave one out"},
+      {"train.shuffle=false",
+       "--set data.sampling=balanced: data.sampling draws records at random: leave train.shuffle: "
+       "false out"},
+      {"loss.kind=mse",
+       "--set data.sampling=balanced: data.sampling goes by classes, and this loss has numbers for "
+       "labels: leave it out"},
+      {"loss.class_weights=balanced",
+       "--set data.sampling=balanced: data.sampling and loss.class_weights: balanced would weigh "
+       "rare classes twice: leave one out"},
+      {"stages.0.cache=true",
+       "--set data.sampling=balanced: data.sampling does not go with stages[].cache, which needs "
+       "each record once: leave one out"},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    const char *sets[] = {"data.sampling=balanced", cases[i].set};
+    const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+    assert_refused(session_text, &over, cases[i].text);
+  }
+}
+
 static void unknown_workers_and_bad_privacy_are_refused(void **state) {
   (void)state;
   assert_edit_refused(
@@ -829,6 +857,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(malformed_names_and_addresses_are_refused),
     cmocka_unit_test(malformed_layer_attributes_are_refused),
     cmocka_unit_test(keys_of_another_loss_are_refused),
+    cmocka_unit_test(sampling_that_other_keys_contradict_is_refused),
     cmocka_unit_test(unknown_workers_and_bad_privacy_are_refused),
     cmocka_unit_test(conflicting_layers_and_model_are_refused),
     cmocka_unit_test(model_without_exactly_one_source_is_refused),

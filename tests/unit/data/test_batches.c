@@ -256,6 +256,93 @@ static void check_chunks(char *line) {
 }
 
 /* Compares with sizes that PyTorch prints. Runs in `make long` only. */
+/* Counts how often records of class 1, the last three, come in 400 epochs. */
+static double share_of_class_1(const clv_subset *rows, const double *sums, uint64_t seed) {
+  size_t n_drawn = 0, n_rare = 0, n;
+  const uint32_t *index;
+  clv_batches *b = make_batches((clv_batches_options){.subset = rows,
+                                                      .batch_size = 5,
+                                                      .shuffles = true,
+                                                      .sampling = sums,
+                                                      .seed = seed,
+                                                      .epochs = 400});
+  assert_int_equal(clv_batches_per_epoch(b), 5);
+  for (clv_batches_next(b, &index, &n); n; clv_batches_next(b, &index, &n))
+    for (size_t i = 0; i < n; i++, n_drawn++) n_rare += index[i] >= COUNT - 3;
+  clv_batches_free(b);
+  assert_int_equal(n_drawn, 400 * COUNT);
+  return (double)n_rare / (double)n_drawn;
+}
+
+static clv_dataset *make_unbalanced_dataset(void) {
+  uint8_t x[COUNT] = {0}, y[COUNT] = {0};
+  memset(y + COUNT - 3, 1, 3);
+  CLV_AUTO(clv_bytes_done) clv_bytes bx = make_idx_bytes(8, 2, (uint32_t[]){COUNT, 1}, x, sizeof x);
+  CLV_AUTO(clv_bytes_done) clv_bytes by = make_idx_bytes(8, 1, (uint32_t[]){COUNT}, y, sizeof y);
+  clv_dataset_options o = {.inputs_path = write_scratch_file("ux", bx.data, bx.len),
+                           .labels_path = write_scratch_file("uy", by.data, by.len),
+                           .scale = 1};
+  clv_dataset *ds = NULL;
+  clv_err err;
+  assert_ok(clv_dataset_open(&o, &ds, &err), &err);
+  return ds;
+}
+
+static void sampling_draws_classes_by_their_weights(void **state) {
+  static const double weights[] = {1, 20}, only_0[] = {1, 0}, none[] = {0, 0};
+  (void)state;
+  clv_dataset *ds = make_unbalanced_dataset();
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_freep) double *balanced = NULL;
+  CLV_AUTO(clv_freep) double *weighted = NULL;
+  CLV_AUTO(clv_freep) double *one_class = NULL;
+  double *unused = NULL;
+  clv_err err;
+  assert_ok(clv_subset_all(ds, &all, &err), &err);
+  assert_ok(clv_sampling_sums(ds, &all, NULL, 0, &balanced, &err), &err);
+  assert_ok(clv_sampling_sums(ds, &all, weights, 2, &weighted, &err), &err);
+  assert_ok(clv_sampling_sums(ds, &all, only_0, 2, &one_class, &err), &err);
+  double share = share_of_class_1(&all, balanced, 1);
+  assert_true(share > 0.48 && share < 0.52); /* 4 standard deviations of 9,200 draws */
+  assert_true(share == share_of_class_1(&all, balanced, 1));
+  assert_true(share != share_of_class_1(&all, balanced, 2));
+  share = share_of_class_1(&all, weighted, 1);
+  assert_true(share > 0.73 && share < 0.77); /* 60 of 80 */
+  assert_true(share_of_class_1(&all, one_class, 1) == 0);
+  assert_int_equal(clv_sampling_sums(ds, &all, weights, 1, &unused, &err), CLV_INVALID);
+  assert_says(&err, "record 20 has class 1, and there are weights of 1 classes");
+  assert_int_equal(clv_sampling_sums(ds, &all, none, 2, &unused, &err), CLV_INVALID);
+  assert_says(&err, "whose weight is above 0");
+  clv_dataset_free(ds);
+}
+
+static void sampled_order_continues_at_a_cursor(void **state) {
+  (void)state;
+  clv_dataset *ds = make_unbalanced_dataset();
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_freep) double *sums = NULL;
+  const uint32_t *one, *other;
+  size_t n, n_other;
+  clv_err err;
+  assert_ok(clv_subset_all(ds, &all, &err), &err);
+  assert_ok(clv_sampling_sums(ds, &all, NULL, 0, &sums, &err), &err);
+  clv_batches_options o = {
+      .subset = &all, .batch_size = 5, .shuffles = true, .sampling = sums, .seed = 3};
+  clv_batches *straight = make_batches(o);
+  for (int i = 0; i < 7; i++) clv_batches_next(straight, &one, &n);
+  o.start = clv_batches_cursor(straight);
+  clv_batches *resumed = make_batches(o);
+  for (int i = 0; i < 9; i++) {
+    clv_batches_next(straight, &one, &n);
+    clv_batches_next(resumed, &other, &n_other);
+    assert_int_equal(n, n_other);
+    assert_memory_equal(one, other, n * sizeof *one);
+  }
+  clv_batches_free(straight);
+  clv_batches_free(resumed);
+  clv_dataset_free(ds);
+}
+
 static void chunk_sizes_match_torch_chunk(void **state) {
   (void)state;
   char command[256], line[512];
@@ -280,6 +367,8 @@ int main(void) {
       cmocka_unit_test(invalid_batch_options_are_refused),
       cmocka_unit_test(loader_matches_batch_order_without_allocating),
       cmocka_unit_test(loader_can_be_freed_in_every_state),
+      cmocka_unit_test(sampling_draws_classes_by_their_weights),
+      cmocka_unit_test(sampled_order_continues_at_a_cursor),
       cmocka_unit_test(chunk_sizes_match_the_definition),
       cmocka_unit_test(chunk_sizes_match_torch_chunk),
   };

@@ -199,6 +199,42 @@ static void probabilities_stand_in_place_of_outputs_for_the_owner_alone(void **s
   assert_int_equal(clv_predictions_probabilities(t, CLV_LOSS_MSE, &p, &err), CLV_INVALID);
 }
 
+static void intervals_stand_behind_the_values(void **state) {
+  static const float mean[] = {1, 2}, low[] = {0.5f, 1.5f}, high[] = {1.5f, 2.5f};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
+  CLV_AUTO(clv_tensor_unrefp)
+  clv_tensor *t = make_tensor(mean, 1), *l = make_tensor(low, 1), *h = make_tensor(high, 1),
+             *back = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes csv = {0}, json = {0};
+  clv_predictions r = make_predictions(&none, CLV_LOSS_MSE, t, data);
+  clv_err err = {0};
+  (void)state;
+  r.low = l;
+  r.high = h;
+  assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_CSV, "p.csv", &err), &err);
+  assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_JSONL, "p.jsonl", &err), &err);
+  assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_NPY, "i.npy", &err), &err);
+  assert_ok(clv_file_read("p.csv", 1 << 20, &csv, &err), &err);
+  assert_ok(clv_file_read("p.jsonl", 1 << 20, &json, &err), &err);
+  assert_string_equal(csv.data,
+                      "id,output_0,low_output_0,high_output_0\n7,1,0.5,1.5\n9,2,1.5,2.5\n");
+  assert_string_equal(json.data,
+                      "{\"id\":7,\"outputs\":[1],\"low\":[0.5],\"high\":[1.5]}\n"
+                      "{\"id\":9,\"outputs\":[2],\"low\":[1.5],\"high\":[2.5]}\n");
+  assert_ok(clv_npy_read("i.npy.high", 0, &back, &err), &err);
+  assert_memory_equal(back->data, h->data, h->bytes);
+}
+
+static void percentiles_are_those_of_numpy(void **state) {
+  static const float values[] = {1, 2, 4, 8, 16};
+  (void)state;
+  assert_true(clv_percentile(values, 5, 0.025) == 1.1); /* numpy.percentile(values, 2.5) */
+  assert_true(clv_percentile(values, 5, 0.5) == 4);
+  assert_true(clv_percentile(values, 5, 0.975) > 15.199999 &&
+              clv_percentile(values, 5, 0.975) < 15.200001);
+  assert_true(clv_percentile(values, 1, 0.975) == 1 && clv_percentile(values, 5, 1) == 16);
+}
+
 static void npy_predictions_get_a_json_file_of_names(void **state) {
   static const float values[] = {1, 2, 3, 4, 5, 6};
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
@@ -240,6 +276,8 @@ int main(void) {
       cmocka_unit_test(data_digests_are_parsed_strictly),
       cmocka_unit_test(prediction_lines_have_ids_classes_and_names),
       cmocka_unit_test(probabilities_stand_in_place_of_outputs_for_the_owner_alone),
+      cmocka_unit_test(intervals_stand_behind_the_values),
+      cmocka_unit_test(percentiles_are_those_of_numpy),
       cmocka_unit_test(npy_predictions_get_a_json_file_of_names),
       cmocka_unit_test(failed_prediction_write_leaves_no_file),
   };

@@ -118,6 +118,97 @@ static void rewound_and_reopened_runs_give_the_same_checkpoint(void **state) {
   assert_same_files("first", "runs/r/checkpoint-7");
 }
 
+static clv_session_config *parse_config_as(const char *name_set) {
+  const clv_config_overrides over = {.sets = &name_set, .n_sets = 1};
+  clv_session_config *c = NULL;
+  clv_err err = {0};
+  assert_ok(clv_session_config_parse("s.yaml", session, strlen(session), &over, &c, &err), &err);
+  return c;
+}
+
+/* Trains to steps 3 and 7, with a checkpoint of each, and then the run is finished. */
+static void train_to_step_7(const clv_session_config *c) {
+  const clv_run_options o = {0};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &o};
+  open_run(&r);
+  restore_run(&r, 0);
+  run_until_step(&r, 3);
+  run_until_step(&r, 7);
+  clv_run_lock_end(r.lock, CLV_RUN_FINISHED, 0, "");
+}
+
+static void run_goes_on_from_a_named_checkpoint_without_the_later_ones(void **state) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_config_as("name=back");
+  const clv_run_options back = {.resume = true, .checkpoint = "3"};
+  (void)state;
+  train_to_step_7(c);
+  assert_int_equal(system("cp -r runs/back/checkpoint-7 before"), 0);
+  CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &back};
+  open_run(&r);
+  assert_int_equal(access("runs/back/checkpoint-7", F_OK), 0); /* until the state is restored */
+  restore_run(&r, 3);
+  assert_int_not_equal(access("runs/back/checkpoint-7", F_OK), 0);
+  assert_int_equal(count_lines("runs/back/metrics.jsonl"), 3);
+  run_until_step(&r, 7);
+  assert_same_files("before", "runs/back/checkpoint-7");
+  restore_run(&r, 7); /* a recovery goes on from the newest one */
+}
+
+static void checkpoint_that_a_run_has_not_is_refused_and_nothing_removed(void **state) {
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c = parse_config_as("name=named"), *none = parse_config_as("name=new");
+  const clv_run_options missing = {.resume = true, .checkpoint = "5"},
+                        best = {.resume = true, .checkpoint = "best"};
+  clv_err err = {0};
+  (void)state;
+  train_to_step_7(c);
+  CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &missing};
+  assert_int_equal(clv_run_open(&r, &err), CLV_EXIT_CHECKPOINT);
+  assert_says(&err, "there is no checkpoint of step 5; of 7, 3");
+  clv_run_done(&r);
+  r = (clv_run){.config = c, .o = &best};
+  assert_int_equal(clv_run_open(&r, &err), CLV_EXIT_CHECKPOINT);
+  assert_says(&err, "no checkpoint was kept as the best");
+  assert_int_equal(access("runs/named/checkpoint-7", F_OK), 0);
+  CLV_AUTO(clv_run_done) clv_run first = {.config = none, .o = &missing};
+  assert_int_equal(clv_run_open(&first, &err), CLV_EXIT_CHECKPOINT);
+}
+
+static clv_session_config *parse_sampled_config(const char *name) {
+  const char *sets[] = {name, "data.sampling_weights=[1, 5, 1]"};
+  const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+  clv_session_config *c = NULL;
+  clv_err err = {0};
+  assert_ok(clv_session_config_parse("s.yaml", session, strlen(session), &over, &c, &err), &err);
+  return c;
+}
+
+static void sampled_run_resumes_with_the_same_bits(void **state) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_sampled_config("name=drawn");
+  CLV_AUTO(clv_session_config_freep) clv_session_config *d = parse_sampled_config("name=parts");
+  CLV_AUTO(clv_session_config_freep) clv_session_config *plain = parse_config_as("name=plain");
+  const clv_run_options begin = {0}, resume = {.resume = true};
+  char command[] =
+      "cmp -s runs/drawn/checkpoint-7/model-00001-of-00001.safetensors "
+      "runs/plain/checkpoint-7/model-00001-of-00001.safetensors";
+  (void)state;
+  train_to_step_7(c);
+  train_to_step_7(plain);
+  {
+    CLV_AUTO(clv_run_done) clv_run r = {.config = d, .o = &begin};
+    open_run(&r);
+    restore_run(&r, 0);
+    run_until_step(&r, 5);
+    clv_run_lock_end(r.lock, CLV_RUN_STOPPED, CLV_EXIT_INTERRUPTED, "");
+  }
+  CLV_AUTO(clv_run_done) clv_run again = {.config = d, .o = &resume};
+  open_run(&again);
+  restore_run(&again, 5);
+  run_until_step(&again, 7);
+  assert_same_files("runs/drawn/checkpoint-7", "runs/parts/checkpoint-7");
+  assert_int_equal(system(command), 1 << 8); /* the files differ */
+}
+
 /* The last 5 of the 24 records are held back, and all of class 2. */
 static void balanced_weights_follow_from_the_training_records_alone(void **state) {
   uint8_t y[ROWS];
@@ -193,6 +284,9 @@ static void early_stop_comes_at_the_same_step_with_the_same_bits_after_a_resume(
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rewound_and_reopened_runs_give_the_same_checkpoint),
+      cmocka_unit_test(run_goes_on_from_a_named_checkpoint_without_the_later_ones),
+      cmocka_unit_test(checkpoint_that_a_run_has_not_is_refused_and_nothing_removed),
+      cmocka_unit_test(sampled_run_resumes_with_the_same_bits),
       cmocka_unit_test(balanced_weights_follow_from_the_training_records_alone),
       cmocka_unit_test(early_stop_comes_at_the_same_step_with_the_same_bits_after_a_resume)};
   return cmocka_run_group_tests(tests, setup, scratch_teardown);

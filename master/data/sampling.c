@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weighted sampling: sums of the chances of records, and an epoch of draws with replacement from
+ * them (data.sampling). The draws of an epoch depend only on (seed, epoch), as a shuffle does.
+ */
+#include <stdlib.h>
+
+#include "master/data/dataset_int.h"
+
+/* RNG stream of the draws; split.c has the list of the others. */
+static const uint32_t sampling_stream = 0xfffffff6u;
+
+static int compare_classes(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Returns how many of n ascending classes are less than `class`. */
+static size_t count_below(const int64_t *sorted, size_t n, int64_t class) {
+  size_t low = 0, high = n;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (sorted[middle] < class)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* Sets the chance of each record to 1 / n_class. */
+static clv_code balance(const clv_dataset *ds, const clv_subset *rows, double *chances,
+                        clv_err *err) {
+  CLV_AUTO(clv_freep) int64_t *sorted = NULL;
+  CLV_TRY(clv_alloc(rows->n, sizeof *sorted, &sorted, err));
+  for (size_t i = 0; i < rows->n; i++) sorted[i] = clv_dataset_split_class(ds, rows->index[i]);
+  qsort(sorted, rows->n, sizeof *sorted, compare_classes);
+  for (size_t i = 0; i < rows->n; i++) {
+    int64_t class = clv_dataset_split_class(ds, rows->index[i]);
+    size_t n = count_below(sorted, rows->n, class + 1) - count_below(sorted, rows->n, class);
+    chances[i] = 1.0 / (double)n;
+  }
+  return CLV_OK;
+}
+
+/* Sets the chance of each record to the weight of its class. */
+static clv_code weigh(const clv_dataset *ds, const clv_subset *rows, const double *weights,
+                      size_t n_weights, double *chances, clv_err *err) {
+  for (size_t i = 0; i < rows->n; i++) {
+    int64_t class = clv_dataset_split_class(ds, rows->index[i]);
+    if (class < 0 || (uint64_t) class >= n_weights)
+      return clv_fail(err, CLV_INVALID,
+                      "record %zu has class %lld, and there are weights of %zu classes, from 0",
+                      clv_dataset_record_number(ds, rows->index[i]), (long long)class, n_weights);
+    chances[i] = weights[class];
+  }
+  return CLV_OK;
+}
+
+clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
+                           size_t n_weights, double **ret, clv_err *err) {
+  CLV_AUTO(clv_freep) double *sums = NULL;
+  if (!clv_dataset_has_record_classes(ds))
+    return clv_fail(err, CLV_INVALID, "these records do not have one class each");
+  CLV_TRY(clv_alloc(rows->n, sizeof *sums, &sums, err));
+  CLV_TRY(n_weights ? weigh(ds, rows, weights, n_weights, sums, err)
+                    : balance(ds, rows, sums, err));
+  for (size_t i = 1; i < rows->n; i++) sums[i] += sums[i - 1];
+  if (!rows->n || !(sums[rows->n - 1] > 0))
+    return clv_fail(err, CLV_INVALID, "no training record has a class whose weight is above 0");
+  *ret = clv_steal(&sums);
+  return CLV_OK;
+}
+
+void clv_sampling_draw(const double *sums, size_t n, uint64_t seed, uint64_t epoch,
+                       uint32_t *ret_order) {
+  const clv_rng_key key = {.seed = seed, .step = epoch, .layer = sampling_stream};
+  for (size_t i = 0; i < n; i++) {
+    uint32_t words[4];
+    clv_rng_block(&key, (uint32_t)i, words);
+    double u = (double)(((uint64_t)words[0] << 32 | words[1]) >> 11) * 0x1p-53 * sums[n - 1];
+    size_t low = 0, high = n - 1;
+    while (low < high) { /* finds the first sum above u */
+      size_t middle = low + (high - low) / 2;
+      if (sums[middle] > u)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    ret_order[i] = (uint32_t)low;
+  }
+}

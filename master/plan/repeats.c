@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Says of several runs over the same records, as of a sweep or a cross-validation, how often a
+ * record leaves.
+ */
+#include "master/plan/plan.h"
+
+static void append_text(const clv_repeats *r, clv_bytes *out) {
+  char size[24];
+  unsigned long long n = r->n_runs;
+  clv_bytes_printf(out, "%llu run%s over the same records: ", n, CLV_S(n));
+  if (!r->epoch_bytes) {
+    clv_bytes_puts(out, "no record leaves, since the master computes all stages\n");
+    return;
+  }
+  clv_bytes_printf(
+      out,
+      "each record leaves in each run, %llu times as often as in one, through %llu fronts%s. "
+      "A worker that keeps what it is sent has %llu views of a record. An epoch of all runs sends "
+      "%s\n",
+      n, n,
+      r->has_same_start ? ", which begin with the same weights (train.seed)"
+                        : ", whose weights are drawn for each run",
+      n, clv_format_size(r->epoch_bytes, size, sizeof size));
+}
+
+void clv_repeats_describe(const clv_repeats *r, bool json, clv_bytes *out) {
+  if (!json)
+    append_text(r, out);
+  else
+    clv_bytes_printf(out,
+                     "{\"repeats\":{\"runs\":%llu,\"times_a_record_leaves\":%llu,"
+                     "\"fronts_begin_alike\":%s,\"bytes_per_epoch\":%llu}}\n",
+                     (unsigned long long)r->n_runs,
+                     (unsigned long long)(r->epoch_bytes ? r->n_runs : 0),
+                     r->has_same_start ? "true" : "false", (unsigned long long)r->epoch_bytes);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `predict --dropout-samples N`: the records are computed N times with dropout on. Their mean is
+ * the prediction, and the interval is from the 2.5th to the 97.5th percentile of the N values, by
+ * linear interpolation, as numpy.percentile computes it. Source: Gal and Ghahramani, Dropout as a
+ * Bayesian Approximation, 2016.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "master/run/run_int.h"
+
+#define LOW_SHARE 0.025
+#define HIGH_SHARE 0.975
+
+static bool has_dropout(const clv_node *n) {
+  bool may_drop =
+      n->op == CLV_OP_DROPOUT || n->op == CLV_OP_ATTENTION || n->op == CLV_OP_STOCHASTIC_DEPTH;
+  return may_drop && n->attrs.p > 0;
+}
+
+clv_code clv_run_check_dropout(const clv_run *r, clv_err *err) {
+  const clv_graph *g = r->blueprint->full_graph;
+  bool any = false;
+  if (!r->o->dropout_samples) return CLV_OK;
+  if (r->config->data.format == CLV_FORMAT_DOCUMENTS)
+    return clv_fail(err, CLV_INVALID,
+                    "--dropout-samples does not go with data.format: documents, whose predictions "
+                    "are of pages: leave it out");
+  for (int i = 0; i < g->n_nodes; i++) {
+    any |= has_dropout(&g->nodes[i]);
+    if (g->nodes[i].op == CLV_OP_BATCHNORM)
+      return clv_fail(err, CLV_INVALID,
+                      "--dropout-samples computes as in training, where batchnorm uses the records "
+                      "of a batch: leave it out for this model");
+  }
+  return any ? CLV_OK
+             : clv_fail(err, CLV_INVALID,
+                        "--dropout-samples: no layer of the model has dropout: leave it out");
+}
+
+static int compare_floats(const void *a, const void *b) {
+  float x = *(const float *)a, y = *(const float *)b;
+  return x < y ? -1 : x > y;
+}
+
+double clv_percentile(const float *sorted, size_t n, double share) {
+  double at = share * (double)(n - 1);
+  size_t below = (size_t)at, above = CLV_MIN(below + 1, n - 1);
+  double low = (double)sorted[below];
+  return low + (at - (double)below) * ((double)sorted[above] - low);
+}
+
+/* Computes mean and interval of each value over n passes. */
+static clv_code summarize(clv_tensor *const *passes, size_t n, clv_interval_tensors *ret,
+                          clv_err *err) {
+  CLV_AUTO(clv_freep) float *values = NULL;
+  clv_tensor **made[] = {&ret->mean, &ret->low, &ret->high};
+  CLV_TRY(clv_alloc(n, sizeof *values, &values, err));
+  for (size_t k = 0; k < CLV_COUNT(made); k++)
+    CLV_TRY(clv_tensor_new(CLV_F32, &passes[0]->shape, made[k], err));
+  for (size_t i = 0; i < passes[0]->n; i++) {
+    double sum = 0;
+    for (size_t k = 0; k < n; k++) {
+      values[k] = ((const float *)passes[k]->data)[i];
+      sum += (double)values[k];
+    }
+    qsort(values, n, sizeof *values, compare_floats);
+    ((float *)ret->mean->data)[i] = (float)(sum / (double)n);
+    ((float *)ret->low->data)[i] = (float)clv_percentile(values, n, LOW_SHARE);
+    ((float *)ret->high->data)[i] = (float)clv_percentile(values, n, HIGH_SHARE);
+  }
+  return CLV_OK;
+}
+
+void clv_interval_tensors_done(clv_interval_tensors *t) {
+  if (!t) return;
+  clv_tensor_unref(t->mean);
+  clv_tensor_unref(t->low);
+  clv_tensor_unref(t->high);
+  *t = (clv_interval_tensors){NULL};
+}
+
+/* The outputs of the passes. */
+typedef struct pass_list {
+  clv_tensor **list;
+  size_t n;
+} pass_list;
+
+static void free_passes(pass_list *p) {
+  for (size_t i = 0; i < p->n; i++) clv_tensor_unref(p->list[i]);
+  free(p->list);
+}
+
+/* Computes the passes after the first one, whose outputs are `first`. */
+static clv_code compute_passes(clv_run *r, clv_tensor *first, pass_list *ret, clv_err *err) {
+  clv_step_result ignored;
+  CLV_TRY(clv_alloc((size_t)r->o->dropout_samples, sizeof(clv_tensor *), &ret->list, err));
+  ret->list[ret->n++] = clv_tensor_ref(first);
+  while (ret->n < r->o->dropout_samples) {
+    clv_trainer_set_dropout_pass(r->trainer, ret->n + 1);
+    CLV_TRY(clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, NULL, &ignored,
+                             &ret->list[ret->n], err));
+    ret->n++;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_tensors *ret,
+                                clv_err *err) {
+  CLV_AUTO(free_passes) pass_list passes = {.n = 0};
+  CLV_AUTO(clv_interval_tensors_done) clv_interval_tensors of_outputs = {NULL};
+  CLV_TRY(compute_passes(r, *outputs, &passes, err));
+  CLV_TRY(summarize(passes.list, passes.n, &of_outputs, err));
+  clv_tensor_unref(*outputs);
+  *outputs = clv_tensor_ref(of_outputs.mean); /* the class is that of the mean outputs */
+  for (size_t i = 0; r->o->probabilities && i < passes.n; i++) {
+    clv_tensor *probabilities;
+    CLV_TRY(
+        clv_predictions_probabilities(passes.list[i], r->config->loss.kind, &probabilities, err));
+    clv_tensor_unref(passes.list[i]);
+    passes.list[i] = probabilities;
+  }
+  return summarize(passes.list, passes.n, ret, err);
+}

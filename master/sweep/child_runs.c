@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Starts the runs of a sweep, each as `cleave-master train` in a process of its own, and waits for
+ * them. A child is killed when this process dies; `train --resume` then continues its run. An
+ * interrupt of the user is passed on once, so each run ends after a checkpoint.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "master/sweep/sweep_int.h"
+
+enum { POLL_MS = 20, CANNOT_START = 127, PATH_BYTES = 4096, TAIL = 4096, WORDS = 5 };
+
+static bool is_interrupted(const sweep_work *s) { return s->o->interrupted && *s->o->interrupted; }
+
+static size_t count_runs(const sweep_work *s, sweep_run_state state) {
+  size_t n = 0;
+  for (size_t i = 0; i < s->n_runs; i++) n += s->runs[i].state == state;
+  return n;
+}
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+/* Runs in the child after fork, and calls only functions that are safe there. */
+static _Noreturn void exec_run(char *const *args, int out, pid_t parent) {
+  int null = open("/dev/null", O_RDONLY);
+  setpgid(0, 0); /* Ctrl-C reaches the sweep alone, which passes it on */
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
+    _exit(CANNOT_START);
+  execv(args[0], args);
+  _exit(CANNOT_START);
+}
+
+static clv_code open_output(const sweep_work *s, const sweep_run *r, int *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/%s.txt", s->folder, r->name);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  *ret = open(path.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (*ret < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+  return CLV_OK;
+}
+
+static clv_code find_program(char ret[PATH_BYTES], clv_err *err) {
+  ssize_t n = readlink("/proc/self/exe", ret, PATH_BYTES - 1);
+  if (n <= 0) return clv_fail(err, CLV_UNAVAILABLE, "/proc/self/exe: %s", strerror(errno));
+  ret[n] = '\0';
+  return CLV_OK;
+}
+
+/* Starts a run. It waits for room at its workers, if the policy permits what --resume may send. */
+static clv_code start_run(const sweep_work *s, sweep_run *r, clv_err *err) {
+  char program[PATH_BYTES];
+  CLV_AUTO(sweep_sets_done) sweep_sets sets = {.n = 0};
+  CLV_AUTO(clv_freep) const char **args = NULL;
+  sweep_state state;
+  int out = -1;
+  size_t n = 0;
+  CLV_TRY(find_program(program, err));
+  CLV_TRY(sweep_sets_make(s, r, &sets, err));
+  CLV_TRY(sweep_state_read(r->folder, &state, err));
+  CLV_TRY(clv_alloc(2 * sets.n + WORDS, sizeof *args, &args, err));
+  args[n++] = program;
+  args[n++] = "train";
+  args[n++] = s->o->session;
+  if (state.exists || s->may_resume) args[n++] = "--resume";
+  for (size_t i = 0; i < sets.n; i++) {
+    args[n++] = "--set";
+    args[n++] = sets.items[i];
+  }
+  CLV_TRY(open_output(s, r, &out, err));
+  pid_t parent = getpid();
+  r->pid = fork();
+  if (r->pid == 0) exec_run((char *const *)(uintptr_t)args, out, parent);
+  close(out);
+  if (r->pid < 0)
+    return clv_fail(err, CLV_EXHAUSTED, "cannot start a process: %s", strerror(errno));
+  r->state = SWEEP_RUN_RUNS;
+  return CLV_OK;
+}
+
+/* Appends the values of the run's point: "train.batch=64 train.optimizer.lr=0.1". */
+static void append_values(const sweep_work *s, const sweep_run *r, clv_bytes *out) {
+  for (size_t k = 0; k < s->points.n_keys; k++)
+    clv_bytes_printf(out, " %s=%s", s->points.keys[k].name,
+                     sweep_point_value(&s->points, r->point, k));
+  if (r->fold)
+    clv_bytes_printf(out, " fold %llu of %llu", (unsigned long long)r->fold,
+                     (unsigned long long)s->o->folds);
+}
+
+static void print_started(const sweep_work *s, const sweep_run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes values = {0};
+  append_values(s, r, &values);
+  if (!values.failed)
+    clv_notice(CLV_LOG_INFO, "started", "%s started:%s", r->name, values.data ? values.data : "");
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+/* Reads the last line that the run has printed. */
+static void read_last_line(const sweep_work *s, const sweep_run *r, char ret[CLV_ERR_TEXT]) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char tail[TAIL + 1];
+  ret[0] = '\0';
+  clv_bytes_printf(&path, "%s/%s.txt", s->folder, r->name);
+  int fd = path.failed ? -1 : open(path.data, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  off_t size = lseek(fd, 0, SEEK_END);
+  ssize_t n = pread(fd, tail, TAIL, CLV_MAX(size - TAIL, (off_t)0));
+  close(fd);
+  while (n > 0 && (tail[n - 1] == '\n' || tail[n - 1] == '\r')) n--;
+  if (n <= 0) return;
+  tail[n] = '\0';
+  const char *line = memrchr(tail, '\n', (size_t)n);
+  clv_text_truncate(line ? line + 1 : tail, ret, CLV_ERR_TEXT);
+  clv_text_to_printable(ret);
+}
+
+/* Finds why a run failed: by its record or, before it has one, by its last line. */
+static void find_reason(const sweep_work *s, const sweep_run *r, char ret[CLV_ERR_TEXT]) {
+  sweep_state state;
+  if (sweep_state_read(r->folder, &state, NULL) == CLV_OK && state.reason[0])
+    snprintf(ret, CLV_ERR_TEXT, "%s", state.reason);
+  else
+    read_last_line(s, r, ret);
+}
+
+/* Returns true if the run may have failed because other runs took the room at a worker. */
+static bool may_lack_room(const sweep_run *r) {
+  return r->exit_code == CLV_EXIT_FAILED || r->exit_code == CLV_EXIT_CONNECT ||
+         r->exit_code == CLV_EXIT_TIMEOUT || r->exit_code == CLV_EXIT_WORKER_LOST;
+}
+
+/* Handles a run that has failed. If others are under way, it is tried once more when one of them
+ * has ended. */
+static void end_failed_run(const sweep_work *s, sweep_run *r, size_t *jobs) {
+  char reason[CLV_ERR_TEXT];
+  size_t n_others = count_runs(s, SWEEP_RUN_RUNS);
+  find_reason(s, r, reason);
+  if (n_others && !r->is_retried && may_lack_room(r)) {
+    r->is_retried = true;
+    r->state = SWEEP_RUN_WAITS;
+    *jobs = n_others;
+    clv_notice(CLV_LOG_WARN, "retry",
+               "%s failed while other runs were under way, and is tried again when one of them has "
+               "ended; the sweep goes on with %zu at a time: %s",
+               r->name, n_others, reason);
+    return;
+  }
+  r->state = SWEEP_RUN_FAILED;
+  clv_notice(CLV_LOG_ERROR, "failed", "%s failed (%s %d): %s; %s/%s.txt has all that it printed",
+             r->name, r->exit_code < 0 ? "signal" : "exit", abs(r->exit_code), reason, s->folder,
+             r->name);
+}
+
+static clv_code end_run(sweep_work *s, sweep_run *r, int status, size_t *jobs, clv_err *err) {
+  r->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  r->state = SWEEP_RUN_FINISHED;
+  if (r->exit_code && is_interrupted(s)) {
+    r->state = SWEEP_RUN_WAITS;
+    return CLV_OK;
+  }
+  if (r->exit_code) {
+    end_failed_run(s, r, jobs);
+    return CLV_OK;
+  }
+  CLV_TRY(sweep_score_read(&s->score, r, err));
+  clv_notice(CLV_LOG_INFO, "finished", "%s finished: %s %.6g at step %llu (%zu of %zu)", r->name,
+             clv_best_metric_name(s->score.metric), r->value, (unsigned long long)r->step,
+             count_runs(s, SWEEP_RUN_FINISHED), s->n_runs);
+  return CLV_OK;
+}
+
+/* Looks once at each process. */
+static clv_code end_runs(sweep_work *s, size_t *jobs, clv_err *err) {
+  for (size_t i = 0; i < s->n_runs; i++) {
+    int status;
+    sweep_run *r = &s->runs[i];
+    if (r->state == SWEEP_RUN_RUNS && waitpid(r->pid, &status, WNOHANG) == r->pid)
+      CLV_TRY(end_run(s, r, status, jobs, err));
+  }
+  return CLV_OK;
+}
+
+/* Sends a signal to all processes, and waits for their ends. */
+static void end_all(sweep_work *s, int signal_number) {
+  for (size_t i = 0; i < s->n_runs; i++)
+    if (s->runs[i].state == SWEEP_RUN_RUNS) kill(s->runs[i].pid, signal_number);
+  for (size_t i = 0; i < s->n_runs; i++) {
+    sweep_run *r = &s->runs[i];
+    if (r->state != SWEEP_RUN_RUNS) continue;
+    int status;
+    while (waitpid(r->pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    r->state = SWEEP_RUN_WAITS;
+  }
+}
+
+static clv_code start_runs(sweep_work *s, size_t jobs, clv_err *err) {
+  for (size_t i = 0; i < s->n_runs && count_runs(s, SWEEP_RUN_RUNS) < jobs; i++) {
+    if (s->runs[i].state != SWEEP_RUN_WAITS) continue;
+    CLV_TRY(start_run(s, &s->runs[i], err));
+    print_started(s, &s->runs[i]);
+  }
+  return CLV_OK;
+}
+
+static clv_code run_all(sweep_work *s, clv_err *err) {
+  const struct timespec poll = {.tv_nsec = POLL_MS * 1000000L};
+  size_t jobs = CLV_MAX((size_t)s->o->jobs, (size_t)1);
+  while (!is_interrupted(s)) {
+    CLV_TRY(start_runs(s, jobs, err));
+    if (!count_runs(s, SWEEP_RUN_RUNS)) return CLV_OK;
+    nanosleep(&poll, NULL);
+    CLV_TRY(end_runs(s, &jobs, err));
+  }
+  clv_notice(CLV_LOG_WARN, "interrupted",
+             "interrupted: the runs under way end after a checkpoint, and the same command "
+             "continues the sweep");
+  return CLV_OK;
+}
+
+clv_code sweep_run_all(sweep_work *s, clv_err *err) {
+  clv_code code = run_all(s, err);
+  end_all(s, SIGINT);
+  return code;
+}

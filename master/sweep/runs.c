@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Makes the runs of a sweep and checks all of them before the first one starts: keys, values,
+ * shapes, privacy and policy, and the bytes of all runs together.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/egress/egress.h"
+#include "master/run/run.h"
+#include "master/sweep/sweep_int.h"
+
+/* ---- the settings of a run ------------------------------------------------------------------- */
+
+void sweep_sets_done(sweep_sets *s) {
+  if (!s) return;
+  for (size_t i = s->n_shared; i < s->n; i++) free((char *)(uintptr_t)s->items[i]);
+  s->n = s->n_shared = 0;
+}
+
+static clv_code add_set(sweep_sets *s, const char *key, const char *value, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  char *copy;
+  clv_bytes_printf(&text, "%s=%s", key, value);
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_strdup(text.data, &copy, err));
+  s->items[s->n++] = copy;
+  return CLV_OK;
+}
+
+static clv_code add_fold(const sweep_work *s, const sweep_run *r, sweep_sets *ret, clv_err *err) {
+  char number[24];
+  if (!r->fold) return CLV_OK;
+  snprintf(number, sizeof number, "%llu", (unsigned long long)s->o->folds);
+  CLV_TRY(add_set(ret, "data.validation.folds", number, err));
+  snprintf(number, sizeof number, "%llu", (unsigned long long)r->fold);
+  return add_set(ret, "data.validation.fold", number, err);
+}
+
+clv_code sweep_sets_make(const sweep_work *s, const sweep_run *r, sweep_sets *ret, clv_err *err) {
+  ret->n = ret->n_shared = s->o->sets->n;
+  for (size_t i = 0; i < ret->n; i++) ret->items[i] = s->o->sets->items[i];
+  for (size_t k = 0; k < s->points.n_keys; k++)
+    CLV_TRY(add_set(ret, s->points.keys[k].name, sweep_point_value(&s->points, r->point, k), err));
+  CLV_TRY(add_fold(s, r, ret, err));
+  return add_set(ret, "name", r->name, err);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+void sweep_done(sweep_work *s) {
+  if (!s) return;
+  for (size_t i = 0; i < s->n_runs; i++) {
+    free(s->runs[i].name);
+    free(s->runs[i].folder);
+  }
+  free(s->runs);
+  free(s->folder);
+  if (s->lock) close(s->lock);
+  sweep_points_done(&s->points);
+  clv_session_config_free(s->base);
+  *s = (sweep_work){.o = NULL};
+}
+
+static clv_code load_base(const clv_sweep_options *o, clv_session_config **ret, clv_err *err) {
+  const clv_config_overrides over = {
+      .env = (const char *const *)environ, .sets = o->sets->items, .n_sets = o->sets->n};
+  return clv_session_config_load(o->session, &over, ret, err);
+}
+
+static clv_code make_runs(sweep_work *s, clv_err *err) {
+  size_t folds = CLV_MAX((size_t)s->o->folds, (size_t)1);
+  CLV_TRY(clv_alloc(s->points.n_points * folds, sizeof *s->runs, &s->runs, err));
+  for (size_t i = 0; i < s->points.n_points * folds; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+    sweep_run *r = &s->runs[s->n_runs++];
+    *r = (sweep_run){.point = i / folds, .fold = s->o->folds ? i % folds + 1 : 0};
+    clv_bytes_printf(&name, "%s-%03zu", s->base->name, r->point + 1);
+    if (r->fold) clv_bytes_printf(&name, "-fold-%llu", (unsigned long long)r->fold);
+    if (name.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    CLV_TRY(clv_strdup(name.data, &r->name, err));
+  }
+  return CLV_OK;
+}
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+/* Returns the number of validations by which a session chooses. */
+static sweep_score score_of(const clv_session_config *c) {
+  clv_best_metric early = c->train.early_stopping.score;
+  if (c->checkpoint.best) return (sweep_score){c->checkpoint.best, true};
+  if (early) return (sweep_score){early, false};
+  return (sweep_score){clv_loss_has_accuracy(c->loss.kind) ? CLV_BEST_ACCURACY : CLV_BEST_LOSS,
+                       false};
+}
+
+/* Checks keys that a sweep needs, and takes folder and score of the run. */
+static clv_code check_session(sweep_work *s, sweep_run *r, const clv_session_config *c,
+                              clv_err *err) {
+  sweep_score score = score_of(c);
+  if (strcmp(c->checkpoint.dir, s->base->checkpoint.dir) == 0)
+    return clv_fail(err, CLV_INVALID,
+                    "checkpoint.dir is %s: each run of a sweep has a folder of its own in run.dir: "
+                    "leave checkpoint.dir out",
+                    c->checkpoint.dir);
+  if (!clv_data_has_validation(&c->data))
+    return clv_session_fail_at(c, c->data.pos, err,
+                               "a sweep compares validations, and the session has none: set "
+                               "data.validation.fraction, as in 0.1, or give --folds");
+  if (c->metrics.listen && s->o->jobs > 1)
+    return clv_session_fail_at(c, c->metrics.listen_pos, err,
+                               "metrics.listen is %s, and --jobs %llu runs cannot share a port: "
+                               "leave it out",
+                               c->metrics.listen, (unsigned long long)s->o->jobs);
+  if (s->score.metric &&
+      (s->score.metric != score.metric || s->score.takes_best != score.takes_best))
+    return clv_session_fail_at(
+        c, c->checkpoint.best_pos, err, "points are compared by %s and by %s: set checkpoint.best",
+        clv_best_metric_name(s->score.metric), clv_best_metric_name(score.metric));
+  s->score = score;
+  return clv_strdup(c->checkpoint.dir, &r->folder, err);
+}
+
+static clv_exit_code check_run(sweep_work *s, sweep_run *r) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(sweep_sets_done) sweep_sets sets = {.n = 0};
+  clv_run_outline outline;
+  clv_err err;
+  clv_code code = sweep_sets_make(s, r, &sets, &err);
+  const clv_config_overrides over = {
+      .env = (const char *const *)environ, .sets = sets.items, .n_sets = sets.n};
+  if (code == CLV_OK) code = clv_session_config_load(s->o->session, &over, &c, &err);
+  if (code == CLV_OK) code = check_session(s, r, c, &err);
+  if (code != CLV_OK) return (clv_exit_code)clv_exit_report(CLV_EXIT_CONFIG, &err);
+  clv_exit_code exit_code = clv_run_preview(c, &outline);
+  if (exit_code != CLV_EXIT_OK) {
+    clv_notice(CLV_LOG_ERROR, "sweep", "no run was started: %s cannot be trained as it stands",
+               r->name);
+    return exit_code;
+  }
+  s->may_resume = s->may_resume && outline.may_resume;
+  if (outline.epoch_bytes > UINT64_MAX - s->epoch_bytes)
+    s->epoch_bytes = UINT64_MAX;
+  else
+    s->epoch_bytes += outline.epoch_bytes;
+  return CLV_EXIT_OK;
+}
+
+/* Compares the bytes of all runs with the policy of the host, which counts them as one run's. */
+static clv_code check_bytes(const sweep_work *s, clv_err *err) {
+  CLV_AUTO(clv_policy_freep) clv_policy *policy = NULL;
+  CLV_TRY(clv_policy_find(&policy, err));
+  if (clv_policy_check_epoch(policy, s->epoch_bytes, err) == CLV_OK) return CLV_OK;
+  return clv_err_prefix(err, "the %zu runs of the sweep count together", s->n_runs);
+}
+
+clv_exit_code sweep_prepare(const clv_sweep_options *o, sweep_work *ret) {
+  clv_err err;
+  *ret = (sweep_work){.o = o, .may_resume = true};
+  if (sweep_points_make(o, &ret->points, &err) != CLV_OK)
+    return (clv_exit_code)clv_exit_report(CLV_EXIT_USAGE, &err);
+  if (load_base(o, &ret->base, &err) != CLV_OK)
+    return (clv_exit_code)clv_exit_report(CLV_EXIT_CONFIG, &err);
+  if (make_runs(ret, &err) != CLV_OK) return (clv_exit_code)clv_exit_report(CLV_EXIT_FAILED, &err);
+  for (size_t i = 0; i < ret->n_runs; i++) {
+    clv_exit_code code = check_run(ret, &ret->runs[i]);
+    if (code != CLV_EXIT_OK) return code;
+  }
+  if (check_bytes(ret, &err) != CLV_OK)
+    return (clv_exit_code)clv_exit_report(CLV_EXIT_CONFIG, &err);
+  return CLV_EXIT_OK;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Internals of sweep: points.c makes the points of the options, point_range.c reads and draws a
+ * range, scores.c reads the validations of a run, table.c prints the points with their scores,
+ * runs.c makes the runs of the points and checks them, child_runs.c starts them and waits for them,
+ * and sweep.c has the commands and the files.
+ */
+#ifndef CLEAVE_SWEEP_INT_H
+#define CLEAVE_SWEEP_INT_H
+
+#include <sys/types.h>
+
+#include "common/model/config/config.h"
+#include "master/sweep/sweep.h"
+
+enum {
+  SWEEP_MAX_KEYS = 32,    /* swept keys */
+  SWEEP_MAX_VALUES = 256, /* values of a key */
+  SWEEP_MAX_RUNS = 4096,  /* runs of a sweep, folds included */
+  SWEEP_MAX_FOLDS = 100,
+  SWEEP_SCORE_NAME = 64
+};
+
+/* ---- ranges (point_range.c) ------------------------------------------------------------------ */
+
+/* "LOW..HIGH", from which values are drawn. */
+typedef struct sweep_range {
+  double low, high;
+  bool is_log;   /* equal chances for equal factors */
+  bool is_whole; /* both ends are whole numbers without a point or exponent, and so are values */
+} sweep_range;
+
+/* Returns true if `text` is a range. CLV_INVALID in `err`, with *ret_is_range true: it is one whose
+ * ends are in the wrong order, or not above 0 with log. */
+clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_range,
+                           clv_err *err) CLV_USE_RESULT;
+/* Appends the value at `u`, in [0, 1), of the range. */
+void sweep_range_value(const sweep_range *r, double u, clv_bytes *out);
+
+/* ---- points (points.c) ----------------------------------------------------------------------- */
+
+/* A swept key, with the values of --grid, or the range or the values of --random. */
+typedef struct sweep_key {
+  char *name;
+  char **values; /* [n_values] */
+  size_t n_values;
+  bool has_range; /* `range` is set, and there are no values */
+  sweep_range range;
+} sweep_key;
+
+typedef struct sweep_points {
+  sweep_key *keys; /* [n_keys] */
+  size_t n_keys;
+  char **values; /* [n_points][n_keys] */
+  size_t n_points;
+} sweep_points;
+
+/* Makes the points of the options. Without --grid and --random there is one point without keys.
+ * CLV_INVALID: the text names the option. */
+clv_code sweep_points_make(const clv_sweep_options *o, sweep_points *ret,
+                           clv_err *err) CLV_USE_RESULT;
+void sweep_points_done(sweep_points *p);
+static inline const char *sweep_point_value(const sweep_points *p, size_t point, size_t key) {
+  return p->values[point * p->n_keys + key];
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+typedef enum sweep_run_state {
+  SWEEP_RUN_WAITS, /* not started by this command */
+  SWEEP_RUN_RUNS,  /* its process runs */
+  SWEEP_RUN_FINISHED,
+  SWEEP_RUN_FAILED, /* its process ended with another exit code than 0 */
+} sweep_run_state;
+
+/* A run of a point: of a fold, if there are folds. */
+typedef struct sweep_run {
+  size_t point;
+  uint64_t fold; /* from 1; 0: no folds */
+  char *name, *folder;
+  sweep_run_state state;
+  int exit_code;   /* if it failed; below 0: the negative number of a signal */
+  pid_t pid;       /* if it runs */
+  bool is_retried; /* failed once while other runs were under way */
+  /* value of the score and its step; NaN: there is none */
+  double value;
+  uint64_t step;
+} sweep_run;
+
+/* By what the points are compared. */
+typedef struct sweep_score {
+  clv_best_metric metric;
+  /* the run's best validation counts, since its checkpoint is kept (checkpoint.best); else the
+   * last one */
+  bool takes_best;
+} sweep_score;
+
+/* A sweep while its command runs. */
+typedef struct sweep_work {
+  const clv_sweep_options *o;
+  clv_session_config *base; /* the session without the values of a point */
+  sweep_points points;
+  sweep_run *runs; /* [n_runs] point by point, fold by fold */
+  size_t n_runs;
+  sweep_score score;
+  char *folder;         /* RUN_DIR/NAME.sweep */
+  int lock;             /* descriptor of the locked file in it; 0: none */
+  bool may_resume;      /* the policy permits what `train --resume` sends */
+  uint64_t epoch_bytes; /* bytes of an epoch of all runs together */
+} sweep_work;
+
+/* The values of --set of a run: those of all runs, of its point and fold, and its name. The texts
+ * of all runs are caller-owned, the others are freed. */
+enum { SWEEP_MAX_SETS = CLV_CLI_LIST + SWEEP_MAX_KEYS + 3 };
+typedef struct sweep_sets {
+  const char *items[SWEEP_MAX_SETS]; /* "train.batch=64" */
+  size_t n, n_shared;                /* the first n_shared are those of all runs */
+} sweep_sets;
+clv_code sweep_sets_make(const sweep_work *s, const sweep_run *r, sweep_sets *ret,
+                         clv_err *err) CLV_USE_RESULT;
+void sweep_sets_done(sweep_sets *s);
+
+/* ---- runs and their checks (runs.c) ---------------------------------------------------------- */
+
+/* Makes the points and their runs, loads the session of each run and plans it. Sets all members but
+ * folder and lock. Returns the exit code, after it has printed the error. */
+clv_exit_code sweep_prepare(const clv_sweep_options *o, sweep_work *ret);
+void sweep_done(sweep_work *s);
+
+/* ---- scores (scores.c) ----------------------------------------------------------------------- */
+
+/* A validation of evaluations.jsonl. */
+typedef struct sweep_validation {
+  bool is_validation; /* false: another event, such as the test */
+  uint64_t step;
+  double value; /* NaN: the line does not have the number, or it is null */
+} sweep_validation;
+
+/* Parses a line of `len` bytes. name: the number's name in scores.def. number: index of the line,
+ * from 0. */
+clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t number,
+                                const char *name, sweep_validation *ret,
+                                clv_err *err) CLV_USE_RESULT;
+/* Reads the score of a run from its folder into r->value and r->step. */
+clv_code sweep_score_read(const sweep_score *score, sweep_run *r, clv_err *err) CLV_USE_RESULT;
+/* State of a run, from its run.json. */
+typedef struct sweep_state {
+  bool exists;               /* there is a run.json */
+  bool is_finished;          /* the last attempt finished */
+  char reason[CLV_ERR_TEXT]; /* why the last attempt failed; "": it did not */
+} sweep_state;
+/* Reads run.json of the run in `folder`. A missing file is no error. CLV_DATA_LOSS: the file is
+ * damaged. */
+clv_code sweep_state_read(const char *folder, sweep_state *ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the table (table.c) --------------------------------------------------------------------- */
+
+/* Appends the points with their scores, the best first. */
+clv_code sweep_table_format(const sweep_work *s, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+
+/* ---- processes (child_runs.c) ---------------------------------------------------------------- */
+
+/* Starts runs, at most o->jobs at a time, until each is finished or has failed, or the user
+ * interrupts. BLOCKS. */
+clv_code sweep_run_all(sweep_work *s, clv_err *err) CLV_USE_RESULT;
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Prints the points of a sweep with their scores, the best first: as text, as CSV, or as JSON with
+ * an object per line. A point with folds has the mean of their scores and the standard deviation,
+ * sqrt(sum (x - mean)^2 / (k - 1)), once all k of them have one.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/sweep/sweep_int.h"
+
+/* A point with its score. */
+typedef struct table_row {
+  size_t point;
+  const sweep_run *run;    /* the run of the point, or of its first fold */
+  double value, deviation; /* NaN: not known yet */
+  double order;            /* the smallest comes first */
+  size_t n_runs, n_finished;
+  int exit_code; /* of the first run that failed; 0: none did */
+  bool has_failed;
+} table_row;
+
+static int compare_rows(const void *a, const void *b) {
+  const table_row *x = a, *y = b;
+  if (x->order != y->order) return x->order < y->order ? -1 : 1;
+  return x->point < y->point ? -1 : x->point > y->point;
+}
+
+static void compute_mean(const sweep_run *runs, table_row *row) {
+  double sum = 0, squares = 0;
+  size_t n = row->n_runs;
+  for (size_t i = 0; i < n; i++) {
+    if (runs[i].state != SWEEP_RUN_FINISHED || !isfinite(runs[i].value)) return;
+    sum += runs[i].value;
+  }
+  row->value = sum / (double)n;
+  for (size_t i = 0; i < n; i++)
+    squares += (runs[i].value - row->value) * (runs[i].value - row->value);
+  if (n > 1) row->deviation = sqrt(squares / (double)(n - 1));
+}
+
+/* Fills in the rows, a point each, and sorts them. */
+static void make_rows(const sweep_work *s, table_row *rows) {
+  size_t per_point = s->n_runs / s->points.n_points;
+  bool largest = clv_best_metric_is_largest(s->score.metric);
+  for (size_t p = 0; p < s->points.n_points; p++) {
+    const sweep_run *runs = &s->runs[p * per_point];
+    table_row *row = &rows[p];
+    *row = (table_row){.point = p,
+                       .run = runs,
+                       .n_runs = per_point,
+                       .value = (double)NAN,
+                       .deviation = (double)NAN};
+    for (size_t i = 0; i < per_point; i++) {
+      row->n_finished += runs[i].state == SWEEP_RUN_FINISHED;
+      if (runs[i].state == SWEEP_RUN_FAILED && !row->has_failed) row->exit_code = runs[i].exit_code;
+      row->has_failed |= runs[i].state == SWEEP_RUN_FAILED;
+    }
+    compute_mean(runs, row);
+    row->order = isnan(row->value) ? (double)INFINITY : largest ? -row->value : row->value;
+  }
+  qsort(rows, s->points.n_points, sizeof *rows, compare_rows);
+}
+
+/* Appends "NAME-003", also for a point with folds. */
+static void append_name(const sweep_work *s, const table_row *row, clv_bytes *out) {
+  clv_bytes_printf(out, "%s-%03zu", s->base->name, row->point + 1);
+}
+
+/* Appends "finished", "failed (exit 9)", "not started" or "3 of 5 folds". */
+static void append_state(const sweep_work *s, const table_row *row, clv_bytes *out) {
+  if (row->n_finished == row->n_runs)
+    clv_bytes_puts(out, "finished");
+  else if (row->has_failed && row->exit_code < 0)
+    clv_bytes_printf(out, "failed (signal %d)", -row->exit_code);
+  else if (row->has_failed)
+    clv_bytes_printf(out, "failed (exit %d)", row->exit_code);
+  else if (s->o->folds && row->n_finished)
+    clv_bytes_printf(out, "%zu of %zu folds", row->n_finished, row->n_runs);
+  else
+    clv_bytes_puts(out, "not finished");
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void append_json_number(clv_bytes *out, const char *key, double v) {
+  if (isfinite(v))
+    clv_bytes_printf(out, ",\"%s\":%.9g", key, v);
+  else
+    clv_bytes_printf(out, ",\"%s\":null", key);
+}
+
+static void append_json_row(const sweep_work *s, const table_row *row, clv_bytes *out) {
+  CLV_AUTO(clv_bytes_done) clv_bytes state = {0};
+  append_state(s, row, &state);
+  out->failed |= state.failed;
+  if (out->failed) return;
+  clv_bytes_puts(out, "{\"point\":\"");
+  append_name(s, row, out);
+  clv_bytes_printf(out, "\",\"state\":\"%s\",\"score\":\"%s\"", state.data,
+                   clv_best_metric_name(s->score.metric));
+  append_json_number(out, "value", row->value);
+  if (s->o->folds)
+    append_json_number(out, "deviation", row->deviation);
+  else
+    clv_bytes_printf(out, ",\"step\":%llu", (unsigned long long)row->run->step);
+  clv_bytes_puts(out, ",\"runs\":[");
+  for (size_t i = 0; i < row->n_runs; i++) {
+    if (i) clv_bytes_puts(out, ",");
+    clv_bytes_add_json(out, row->run[i].folder);
+  }
+  clv_bytes_puts(out, "],\"set\":{");
+  for (size_t k = 0; k < s->points.n_keys; k++) {
+    if (k) clv_bytes_puts(out, ",");
+    clv_bytes_add_json(out, s->points.keys[k].name);
+    clv_bytes_puts(out, ":");
+    clv_bytes_add_json(out, sweep_point_value(&s->points, row->point, k));
+  }
+  clv_bytes_puts(out, "}}\n");
+}
+
+/* ---- cells ----------------------------------------------------------------------------------- */
+
+enum { FIXED_COLUMNS = 4, MAX_COLUMNS = FIXED_COLUMNS + SWEEP_MAX_KEYS };
+
+/* A line of the table: texts that end with NUL, one behind the other. */
+typedef struct cells {
+  clv_bytes text;
+  size_t at[MAX_COLUMNS]; /* where each begins */
+  size_t n;
+} cells;
+
+static void end_cell(cells *c) { clv_bytes_add(&c->text, "", 1); }
+
+static clv_bytes *begin_cell(cells *c) {
+  c->at[c->n++] = c->text.len;
+  return &c->text;
+}
+
+static void put_cell(cells *c, const char *text) {
+  clv_bytes_puts(begin_cell(c), text);
+  end_cell(c);
+}
+
+static void put_number_cell(cells *c, double v) {
+  clv_bytes *out = begin_cell(c);
+  if (isfinite(v)) clv_bytes_printf(out, "%.6g", v);
+  end_cell(c);
+}
+
+static void make_header(const sweep_work *s, cells *c) {
+  put_cell(c, "point");
+  put_cell(c, clv_best_metric_name(s->score.metric));
+  put_cell(c, s->o->folds ? "deviation" : "step");
+  put_cell(c, "state");
+  for (size_t k = 0; k < s->points.n_keys; k++) put_cell(c, s->points.keys[k].name);
+}
+
+static void make_cells(const sweep_work *s, const table_row *row, cells *c) {
+  append_name(s, row, begin_cell(c));
+  end_cell(c);
+  put_number_cell(c, row->value);
+  put_number_cell(c, s->o->folds         ? row->deviation
+                     : isnan(row->value) ? (double)NAN
+                                         : (double)row->run->step);
+  append_state(s, row, begin_cell(c));
+  end_cell(c);
+  for (size_t k = 0; k < s->points.n_keys; k++)
+    put_cell(c, sweep_point_value(&s->points, row->point, k));
+}
+
+static void append_csv_cell(const char *text, clv_bytes *out) {
+  if (!strpbrk(text, ",\"\r\n")) {
+    clv_bytes_puts(out, text);
+    return;
+  }
+  clv_bytes_puts(out, "\"");
+  for (; *text; text++) clv_bytes_printf(out, *text == '"' ? "\"\"" : "%c", *text);
+  clv_bytes_puts(out, "\"");
+}
+
+static void append_cells(const sweep_work *s, const cells *c, const int widths[MAX_COLUMNS],
+                         clv_bytes *out) {
+  for (size_t k = 0; k < c->n; k++) {
+    const char *text = c->text.data + c->at[k];
+    bool is_last = k + 1 == c->n;
+    if (s->o->format == CLV_SWEEP_CSV)
+      append_csv_cell(text, out);
+    else
+      clv_bytes_printf(out, "%-*s", is_last ? 0 : widths[k], *text ? text : "-");
+    clv_bytes_puts(out, is_last ? "\n" : s->o->format == CLV_SWEEP_CSV ? "," : "  ");
+  }
+}
+
+static void free_lines(cells **lines_at) {
+  cells *lines = *lines_at;
+  for (size_t i = 0; lines && lines[i].n; i++) clv_bytes_done(&lines[i].text);
+  free(lines);
+}
+
+static clv_code append_lines(const sweep_work *s, const table_row *rows, clv_bytes *out,
+                             clv_err *err) {
+  CLV_AUTO(free_lines) cells *lines = NULL;
+  int widths[MAX_COLUMNS] = {0};
+  size_t n = s->points.n_points + 1;
+  CLV_TRY(clv_alloc(n + 1, sizeof *lines, &lines, err)); /* the last one stays empty */
+  make_header(s, &lines[0]);
+  for (size_t i = 1; i < n; i++) make_cells(s, &rows[i - 1], &lines[i]);
+  for (size_t i = 0; i < n; i++) {
+    if (lines[i].text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    for (size_t k = 0; k < lines[i].n; k++)
+      widths[k] = CLV_MAX(widths[k], (int)strlen(lines[i].text.data + lines[i].at[k]));
+  }
+  for (size_t i = 0; i < n; i++) append_cells(s, &lines[i], widths, out);
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_code sweep_table_format(const sweep_work *s, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_freep) table_row *rows = NULL;
+  CLV_TRY(clv_alloc(s->points.n_points, sizeof *rows, &rows, err));
+  make_rows(s, rows);
+  if (s->o->format != CLV_SWEEP_JSON) return append_lines(s, rows, out, err);
+  for (size_t i = 0; i < s->points.n_points; i++) append_json_row(s, &rows[i], out);
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Scores of runs, read from their folders, and the table of them.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "master/sweep/sweep_int.h"
+#include "tests/unit/files.h"
+
+static clv_err err;
+
+static const char lines[] =
+    "{\"step\":2,\"epoch\":0,\"event\":\"validation\",\"loss\":0.5,\"scores\":{\"f1\":{\"micro\":0."
+    "1,"
+    "\"macro\":0.25},\"auc\":null}}\n"
+    "{\"step\":4,\"epoch\":1,\"event\":\"validation\",\"loss\":0.25,\"scores\":{\"f1\":{\"macro\":"
+    "0."
+    "75},\"auc\":0.5}}\n"
+    "{\"step\":6,\"epoch\":2,\"event\":\"validation\",\"loss\":0.375,\"scores\":{\"f1\":{\"macro\":"
+    "0."
+    "5},\"auc\":0.375}}\n"
+    "{\"step\":6,\"epoch\":2,\"event\":\"test\",\"loss\":0.125}\n{\"step\":8,\"event\":\"valid";
+
+static void read_with(clv_best_metric metric, bool takes_best, double want, uint64_t step) {
+  sweep_score score = {metric, takes_best};
+  sweep_run r = {.folder = scratch};
+  write_scratch_file("evaluations.jsonl", lines, sizeof lines - 1);
+  assert_ok(sweep_score_read(&score, &r, &err), &err);
+  assert_true(r.value == want);
+  assert_int_equal(r.step, step);
+}
+
+static void last_validation_counts_or_the_best_and_no_test(void **state) {
+  (void)state;
+  read_with(CLV_BEST_LOSS, false, 0.375, 6);
+  read_with(CLV_BEST_LOSS, true, 0.25, 4);
+  read_with(CLV_BEST_F1_MACRO, true, 0.75, 4);
+  read_with(CLV_BEST_AUC, true, 0.5, 4);
+  read_with(CLV_BEST_AUC, false, 0.375, 6);
+}
+
+static void damaged_lines_are_refused_with_their_place(void **state) {
+  (void)state;
+  sweep_score score = {CLV_BEST_LOSS, false};
+  sweep_run r = {.folder = scratch};
+  write_scratch_file("evaluations.jsonl", "{}\n{\"loss\":x}\n", 14);
+  assert_int_not_equal(sweep_score_read(&score, &r, &err), CLV_OK);
+  assert_says(&err, "evaluations.jsonl:2:9");
+}
+
+/* A sweep over two keys, without a session of a file. */
+static sweep_work make_sweep(sweep_run *runs, size_t n_runs, size_t n_points,
+                             clv_sweep_options *o) {
+  static sweep_key keys[] = {{.name = "a"}, {.name = "b"}};
+  static char *values[] = {"1", "x,y", "2", "[\"q\"]", "3", "z"};
+  static clv_session_config base = {.name = "s"};
+  return (sweep_work){.o = o,
+                      .base = &base,
+                      .points = {.keys = keys, .n_keys = 2, .values = values, .n_points = n_points},
+                      .runs = runs,
+                      .n_runs = n_runs,
+                      .score = {CLV_BEST_ACCURACY, false}};
+}
+
+static void table_has_the_best_first_and_then_what_is_not_finished(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  sweep_run runs[] = {
+      {.point = 0, .state = SWEEP_RUN_FINISHED, .value = 0.5, .step = 8, .folder = "runs/s-001"},
+      {.point = 1,
+       .state = SWEEP_RUN_FAILED,
+       .value = 0.99,
+       .exit_code = 9,
+       .folder = "runs/s-002"},
+      {.point = 2, .state = SWEEP_RUN_FINISHED, .value = 0.75, .step = 4, .folder = "runs/s-003"}};
+  clv_sweep_options o = {.format = CLV_SWEEP_CSV};
+  sweep_work s = make_sweep(runs, 3, 3, &o);
+  assert_ok(sweep_table_format(&s, &out, &err), &err);
+  assert_string_equal(out.data,
+                      "point,validation.accuracy,step,state,a,b\n"
+                      "s-003,0.75,4,finished,3,z\n"
+                      "s-001,0.5,8,finished,1,\"x,y\"\n"
+                      "s-002,,,failed (exit 9),2,\"[\"\"q\"\"]\"\n");
+  o.format = CLV_SWEEP_JSON;
+  out.len = 0;
+  assert_ok(sweep_table_format(&s, &out, &err), &err);
+  assert_non_null(strstr(out.data,
+                         "{\"point\":\"s-002\",\"state\":\"failed (exit 9)\",\"score\":"
+                         "\"validation.accuracy\",\"value\":null,\"step\":0,\"runs\":"
+                         "[\"runs/s-002\"],\"set\":{\"a\":\"2\",\"b\":\"[\\\"q\\\"]\"}}\n"));
+}
+
+static void folds_have_a_mean_once_all_are_finished(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  sweep_run runs[] = {{.point = 0, .fold = 1, .state = SWEEP_RUN_FINISHED, .value = 0.5},
+                      {.point = 0, .fold = 2, .state = SWEEP_RUN_FINISHED, .value = 0.75},
+                      {.point = 1, .fold = 1, .state = SWEEP_RUN_FINISHED, .value = 1},
+                      {.point = 1, .fold = 2, .state = SWEEP_RUN_WAITS, .value = 1}};
+  clv_sweep_options o = {.format = CLV_SWEEP_CSV, .folds = 2};
+  sweep_work s = make_sweep(runs, 4, 2, &o);
+  assert_ok(sweep_table_format(&s, &out, &err), &err);
+  assert_string_equal(out.data,
+                      "point,validation.accuracy,deviation,state,a,b\n"
+                      "s-001,0.625,0.176777,finished,1,\"x,y\"\n"
+                      "s-002,,,1 of 2 folds,2,\"[\"\"q\"\"]\"\n");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(last_validation_counts_or_the_best_and_no_test),
+      cmocka_unit_test(damaged_lines_are_refused_with_their_place),
+      cmocka_unit_test(table_has_the_best_first_and_then_what_is_not_finished),
+      cmocka_unit_test(folds_have_a_mean_once_all_are_finished),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
