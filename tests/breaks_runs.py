@@ -84,6 +84,7 @@ of("common/model/config/session_choices.c", SWEEP + " folds_are_runs_whose_mean_
    folds_have_no_best_checkpoint=("static clv_code check_choice(", "!clv_data_has_validation(&c->data)", "!(c->data.validation_fraction > 0)"))
 of("master/run/run_rewind.c", "tests/unit/run/test_train",
    later_checkpoints_stay_when_a_run_goes_back=("static clv_code remove_later(", "CLV_TRY(clv_checkpoint_abandon(r->dir.data, all.list[i].step, err));", ""),
+   later_sealed_copies_stay_when_a_run_goes_back=("static clv_code remove_later(", "CLV_TRY(clv_run_escrow_remove_later(r->config, step, err));", ""),
    a_named_checkpoint_is_the_newest=("clv_code clv_run_load_start(", "if (clv_run_has_named_checkpoint(r))", "if (false)"))
 of("master/run/run_begin.c", "tests/unit/run/test_train",
    a_checkpoint_that_is_not_there_begins_the_run=("clv_code clv_run_find_start(", "CLV_TRY(clv_run_check_named_checkpoint(r, err));", ""))
