@@ -76,6 +76,8 @@ of("master/sweep/sweep.c", SWEEP + " finished_runs_are_ranked_and_not_run_again"
    other_points_are_mixed_in=("static clv_code write_or_compare_points(", "if (same < stored.len) return fail_other_points(path.data, line, err);", ""))
 of("master/sweep/child_runs.c", SWEEP + " killed_sweep_continues_with_the_same_bits",
    children_outlive_a_killed_sweep=("static _Noreturn void exec_run(", "prctl(PR_SET_PDEATHSIG, SIGKILL);", ""))
+of("master/sweep/child_runs.c", SWEEP + " interrupted_sweep_ends_its_runs_after_a_checkpoint",
+   interrupted_runs_are_killed=("clv_code sweep_run_all(", "end_all(s, SIGINT);", "end_all(s, SIGKILL);"))
 of("master/sweep/runs.c", SWEEP + " policy_counts_the_bytes_of_all_runs",
    each_run_has_the_policys_bytes=("clv_exit_code sweep_prepare(", "if (check_bytes(ret, &err) != CLV_OK)", "if (false)"))
 of("master/sweep/runs.c", SWEEP + " wrong_values_are_refused_before_the_first_run",
@@ -84,6 +86,7 @@ of("common/model/config/session_choices.c", SWEEP + " folds_are_runs_whose_mean_
    folds_have_no_best_checkpoint=("static clv_code check_choice(", "!clv_data_has_validation(&c->data)", "!(c->data.validation_fraction > 0)"))
 of("master/run/run_rewind.c", "tests/unit/run/test_train",
    later_checkpoints_stay_when_a_run_goes_back=("static clv_code remove_later(", "CLV_TRY(clv_checkpoint_abandon(r->dir.data, all.list[i].step, err));", ""),
+   later_sealed_copies_stay_when_a_run_goes_back=("static clv_code remove_later(", "CLV_TRY(clv_run_escrow_remove_later(r->config, step, err));", ""),
    a_named_checkpoint_is_the_newest=("clv_code clv_run_load_start(", "if (clv_run_has_named_checkpoint(r))", "if (false)"))
 of("master/run/run_begin.c", "tests/unit/run/test_train",
    a_checkpoint_that_is_not_there_begins_the_run=("clv_code clv_run_find_start(", "CLV_TRY(clv_run_check_named_checkpoint(r, err));", ""))

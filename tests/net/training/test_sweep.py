@@ -82,6 +82,21 @@ def killed_sweep_continues_with_the_same_bits():
 
 
 @suite.test
+def interrupted_sweep_ends_its_runs_after_a_checkpoint():
+    session = cluster.session("paused", BODY.replace("epochs: 2", "epochs: 100000") + "checkpoint: {every_steps: 5}\n")
+    process = subprocess.Popen([MASTER, "sweep", session, "--grid", "train.batch=16", "--json"], cwd=cluster.dir, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(lambda: runs("paused-001/checkpoint-*/MANIFEST.json"))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60 * SLOW)
+    assert process.returncode == 130 and "the same command continues the sweep" in err, (process.returncode, err)
+    assert json.loads(out)["state"] == "not finished", out
+    with open(runs("paused-001/run.json")[0]) as f:
+        record = json.load(f)
+    assert record["attempts"][-1]["status"] == "interrupted" and record["checkpoints"], record
+
+
+@suite.test
 def wrong_values_are_refused_before_the_first_run():
     session = cluster.session("wrong", BODY)
     for options, code, says in ((("--grid", "train.bach=1,2"), 3, "unknown"),

@@ -154,6 +154,32 @@ static void run_goes_on_from_a_named_checkpoint_without_the_later_ones(void **st
   restore_run(&r, 7); /* a recovery goes on from the newest one */
 }
 
+static void sealed_copy_of_a_later_step_is_removed_when_a_run_goes_back(void **state) {
+  const char *sets[] = {"name=sealed",
+                        "checkpoint.escrow={every: 1h, key: escrow.key, dir: copies}"};
+  const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_seal_key_done) clv_seal_key key = {0};
+  CLV_AUTO(clv_stores_freep) clv_stores *stores = NULL;
+  const clv_run_options back = {.resume = true, .checkpoint = "3"};
+  clv_escrow_place place;
+  char id[33];
+  uint64_t bytes;
+  clv_err err = {0};
+  (void)state;
+  assert_ok(clv_session_config_parse("s.yaml", session, strlen(session), &over, &c, &err), &err);
+  train_to_step_7(c);
+  assert_ok(clv_run_escrow_place(c, id, &place, &err), &err);
+  assert_ok(clv_seal_key_read(c->checkpoint.escrow.key, &key, &err), &err);
+  assert_ok(clv_stores_new(c, &stores, &err), &err);
+  assert_ok(clv_escrow_write(&place, &key, "runs/sealed", 7, stores, NULL, &bytes, &err), &err);
+  assert_int_equal(clv_escrow_newest_step(&place), 7);
+  CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &back};
+  open_run(&r);
+  restore_run(&r, 3);
+  assert_int_equal(clv_escrow_newest_step(&place), CLV_CHECKPOINT_NONE);
+}
+
 static void checkpoint_that_a_run_has_not_is_refused_and_nothing_removed(void **state) {
   CLV_AUTO(clv_session_config_freep)
   clv_session_config *c = parse_config_as("name=named"), *none = parse_config_as("name=new");
@@ -285,6 +311,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rewound_and_reopened_runs_give_the_same_checkpoint),
       cmocka_unit_test(run_goes_on_from_a_named_checkpoint_without_the_later_ones),
+      cmocka_unit_test(sealed_copy_of_a_later_step_is_removed_when_a_run_goes_back),
       cmocka_unit_test(checkpoint_that_a_run_has_not_is_refused_and_nothing_removed),
       cmocka_unit_test(sampled_run_resumes_with_the_same_bits),
       cmocka_unit_test(balanced_weights_follow_from_the_training_records_alone),
