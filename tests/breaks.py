@@ -931,7 +931,8 @@ of("common/model/hf/config_object.c", HF_CONFIG,
    keys_of_nobody_are_skipped=("static clv_code refuse_or_skip_key(", "if (clv_json_keys_have(r->ignored, name, key->len))", "if (key->len)"),
    listed_keys_are_refused=("static clv_code refuse_or_skip_key(", "if (clv_json_keys_have(r->ignored, name, key->len))", "if (!key)"))
 of("common/model/hf/other_files.c", HF_CONFIG,
-   files_beside_the_config_are_not_read=("clv_code clv_hf_check_other_files(", "f < CLV_HF_OTHER_FILES", "f < 0"),
+   files_beside_the_config_are_not_read=("clv_code clv_hf_check_other_files(", "f < CLV_HF_OTHER_FILES", "f < 0"))
+of("common/model/hf/other_keys.c", HF_CONFIG,
    channels_in_another_order_are_taken=("static const hf_row preprocessor_rows[]", ".read = clv_hf_require_false,\n     .reason = \"channels are read", ".read = clv_hf_skip,\n     .reason = \"channels are read"))
 of("master/plan/picture_values.c", "tests/net/training/test_hf.py pictures_that_the_session_normalises_otherwise_are_told",
    pictures_are_normalised_by_any_mean=("static bool has_same_channels(", "fabs(x - y) > 1e-4", "fabs(x - y) > 1e4"))

@@ -6,7 +6,8 @@
  *   config_rope.c     the keys of rope_parameters and rope_scaling
  *   config_object.c   reads an object by a table, and refuses keys that the table lacks
  *   config_keys.c     the keys of config.json, with their families, defaults and reasons
- *   other_files.c     the keys of generation_config.json and preprocessor_config.json
+ *   other_keys.c      the keys of generation_config.json and preprocessor_config.json
+ *   other_files.c     reads these files
  *   config.c          reads the file, and checks keys against each other
  */
 #ifndef CLEAVE_HF_CONFIG_INT_H
@@ -96,6 +97,8 @@ clv_code clv_hf_read_labels(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_
 clv_code clv_hf_read_real(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_real_or_null(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_bool(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_bool_or_null(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_channels(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_family(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_activation(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 /* These readers accept only some values. The error for any other value quotes the row's reason. */
@@ -143,6 +146,7 @@ clv_code clv_hf_apply_rope(hf_text *r, clv_err *err) CLV_USE_RESULT;
  * rope_scaling. */
 hf_table clv_hf_key_table(unsigned family);
 hf_table clv_hf_rope_table(void);
+hf_table clv_hf_other_table(clv_hf_other_file file);
 /* As clv_hf_describe_key, of any table. */
 bool clv_hf_describe_row(const hf_table *t, size_t i, clv_hf_key *ret);
 

@@ -110,6 +110,33 @@ clv_code clv_hf_read_bool(hf_text *r, const hf_row *at, clv_err *err) {
   return clv_json_read_bool(&r->j, address_of_field(r, at), err);
 }
 
+/* Reads null, a number for all channels, or a list of a number for each. */
+clv_code clv_hf_read_channels(hf_text *r, const hf_row *at, clv_err *err) {
+  clv_hf_channels *to = (void *)((char *)r->target_struct + at->offset);
+  clv_json_kind kind;
+  size_t from = clv_hf_skip_to_value(r);
+  bool more = true;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_peek(&r->j, &kind, err));
+  if (kind == CLV_JSON_NUMERAL) {
+    to->n = 1;
+    return clv_json_read_real(&r->j, &to->at[0], err);
+  }
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_LIST, err));
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_LIST, err));
+  for (to->n = 0;; to->n++) {
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_LIST, to->n, &more, err));
+    if (!more) return CLV_OK;
+    if (to->n == CLV_COUNT(to->at))
+      return clv_json_fail(&r->j, from, err, "%s has more than %zu channels", r->key, to->n);
+    CLV_TRY(clv_json_read_real(&r->j, &to->at[to->n], err));
+  }
+}
+
+clv_code clv_hf_read_bool_or_null(hf_text *r, const hf_row *at, clv_err *err) {
+  return clv_json_skip_null(&r->j) ? CLV_OK : clv_hf_read_bool(r, at, err);
+}
+
 static const struct {
   const char *name;
   clv_op op;
