@@ -439,7 +439,7 @@ cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *modu
   if (module->runtime != runtime)
     return api_fail(error, CLV_INVALID, "module '%s' is of another runtime", module->name);
   LOCKED(runtime);
-  for (uint32_t i = 0; module->outputs[i] && i < module->n_outputs && !module->is_released; i++) {
+  for (uint32_t i = 0; i < module->n_outputs && module->outputs[i] && !module->is_released; i++) {
     module->outputs[i]->is_released = true;
     api_module_unload_if_unused(module->outputs[i]);
   }
