@@ -188,8 +188,9 @@ class Graph:
 
     def table(self, w):
         """[name of the layer, tensor]; a constant has a name of its own, and does not learn."""
-        name = w.name or self.unique(f"{self.label}.constant", False)
-        if not w.name:
+        is_long = len(w.name or "") > MAX_NAME
+        name = self.unique(w.name if is_long else f"{self.label}.constant", False) if is_long or not w.name else w.name
+        if name != w.name:
             self.names.discard(name)
         if not w.learns:
             self.frozen.append(name)
@@ -230,7 +231,7 @@ class Graph:
         if key not in self.constants:
             name = self.table(w)
             one = self.scaled(self.half(x.value), 2.0)
-            self.taken.add(name)
+            self.taken |= {name, w.name}
             self.constants[key] = self.linear(one, name, whole.reshape(size, 1), None)
         first = t.storage_offset() - whole.storage_offset() if w.name and w.learns else 0
         if w.name and not w.learns and t.numel() != size:
@@ -427,7 +428,7 @@ class Follower(Modules, Graph):
             index = args[1].data if isinstance(args[1], Weight) and not args[1].learns else args[1]
             if isinstance(index, torch.Tensor) and index.dtype == torch.int64:
                 return rows_of_parameter(self, args[0], index)
-        w, lazy = weights[0], ("relu", "sigmoid", "tanh", "softplus", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "div", "neg", "pow", "sqrt", "exp")
+        w, lazy = weights[0], ("relu", "sigmoid", "tanh", "softplus", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "div", "neg", "pow", "sqrt", "exp", "clamp")
 
         def part(y):
             if not isinstance(y, torch.Tensor):

@@ -114,7 +114,7 @@ of("kernels/cpu/conv_small.c", "tests/unit/cpu/test_conv_weight",
 of("kernels/cpu/conv2d.c", "tests/ops/test_pair conv_transpose2d",
    a_transposed_bias_is_of_the_first_block=("static void add_bias(", "bias[first + l]", "bias[l]"))
 of("kernels/cpu/conv_bias.c", "tests/ops/test_pair conv_transpose2d",
-   a_biass_gradient_has_two_lanes=("static void sum_blocks(", "(lane[b] + lane[3 * b])", "lane[b]"))
+   a_biass_gradient_has_two_lanes=("void clv_cpu_conv_bias_sum(", "(lane[b] + lane[3 * b])", "lane[b]"))
 of("kernels/cpu/conv_bias.c", "tests/unit/cpu/test_long_sums",
    a_biass_gradient_is_one_sum_in_floats=("CPU_INLINE void add_values(", "double lane[NORM_LANES];", "float lane[NORM_LANES];"))
 of("kernels/cpu/conv2d.c", "tests/unit/cpu/test_long_sums",

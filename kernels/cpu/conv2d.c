@@ -189,14 +189,15 @@ static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, co
 /* Computes the bias gradient from dout, which has `channels` channels in blocks of `block`. */
 static void compute_bias_grad(const conv_kernel *k, const clv_kernel_args *a, int64_t channels,
                               int64_t positions, int block) {
-  clv_cpu_conv_bias_grad(&(cpu_bias_job){.dy = a->dout,
-                                         .n = k->s.n,
-                                         .channels = channels,
-                                         .positions = positions,
-                                         .block = block,
-                                         .threads = k->k.threads,
-                                         .db = a->dparam[CLV_SLOT_BIAS],
-                                         .accumulate = a->accumulate});
+  cpu_bias_job j = {.dy = a->dout,
+                    .n = k->s.n,
+                    .channels = channels,
+                    .positions = positions,
+                    .block = block,
+                    .db = a->dparam[CLV_SLOT_BIAS],
+                    .accumulate = a->accumulate};
+  int threads = clv_cpu_useful_threads(k->k.threads, (size_t)(k->s.n * channels * positions));
+  clv_cpu_parallel(threads, clv_cpu_conv_bias_blocks(&j), clv_cpu_conv_bias_sum, &j);
 }
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

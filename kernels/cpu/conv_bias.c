@@ -29,13 +29,14 @@ CPU_INLINE void add_plane_body(const float *x, size_t n, size_t block, double *s
 CPU_CLONES(add_plane, (const float *restrict x, size_t n, size_t block, double *restrict sum),
            (x, n, block, sum))
 
-static size_t count_blocks(const cpu_bias_job *j) {
+size_t clv_cpu_conv_bias_blocks(const cpu_bias_job *j) {
   return ((size_t)j->channels + (size_t)j->block - 1) / (size_t)j->block;
 }
 
-static void sum_blocks(void *arg, size_t begin, size_t end) {
-  const cpu_bias_job *j = arg;
-  size_t b = (size_t)j->block, plane = (size_t)j->positions * b, blocks = count_blocks(j);
+void clv_cpu_conv_bias_sum(void *job, size_t begin, size_t end) {
+  const cpu_bias_job *j = job;
+  size_t b = (size_t)j->block, plane = (size_t)j->positions * b;
+  size_t blocks = clv_cpu_conv_bias_blocks(j);
   for (size_t block = begin; block < end; block++) {
     double sum[NORM_LANES] = {0};
     for (size_t n = 0; n < (size_t)j->n; n++)
@@ -46,10 +47,4 @@ static void sum_blocks(void *arg, size_t begin, size_t end) {
       j->db[c] = j->accumulate ? j->db[c] + total : total;
     }
   }
-}
-
-void clv_cpu_conv_bias_grad(const cpu_bias_job *job) {
-  cpu_bias_job j = *job;
-  size_t n_values = (size_t)j.n * (size_t)j.positions * (size_t)j.channels;
-  clv_cpu_parallel(clv_cpu_useful_threads(j.threads, n_values), count_blocks(&j), sum_blocks, &j);
 }

@@ -108,7 +108,7 @@ static clv_code query_onednn(const conv_tensors *t, dnnl_primitive_attr_t attr, 
   if (c->has_few_channels) return CLV_OK;
   d.src = t->src;
   d.weight = t->dweight;
-  if (!c->bf16) d.bias = NULL; /* clv_cpu_conv_bias_grad computes its gradient */
+  if (!c->bf16) d.bias = NULL; /* clv_cpu_conv_bias_sum computes its gradient */
   return clv_cpu_dnnl_check(cpu_conv_weight(&c->weight, &d), "conv2d weight gradient", err);
 }
 

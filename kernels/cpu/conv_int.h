@@ -39,20 +39,21 @@ bool clv_cpu_product_conv_fits(const clv_window *s, int64_t groups);
 size_t clv_cpu_product_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_product_conv_weight(const cpu_weight_job *job);
 
-/* Arguments of clv_cpu_conv_bias_grad: db[c] (+)= sum of dy[n][c][position] over the samples and
+/* The gradient of a bias: db[c] (+)= sum of dy[n][c][position] over the samples and
  * positions. dy has channel block `block`. */
 typedef struct cpu_bias_job {
   const float *dy;
   int64_t n, channels, positions;
-  int block, threads;
+  int block;
   float *db;
   bool accumulate;
 } cpu_bias_job;
 
-/* Computes the gradient of a bias in double and rounds it once, with the same bits in every channel
- * block and for any number of threads: position p of a plane is added to the sum p % NORM_SPREAD of
- * its channel. */
-void clv_cpu_conv_bias_grad(const cpu_bias_job *job);
+/* clv_cpu_conv_bias_sum, a clv_cpu_range_fn, computes the gradients of channel blocks [begin, end)
+ * of clv_cpu_conv_bias_blocks in double and rounds them once, with the same bits in every channel
+ * block: position p of a plane is added to the sum p % NORM_SPREAD of its channel. */
+size_t clv_cpu_conv_bias_blocks(const cpu_bias_job *j);
+void clv_cpu_conv_bias_sum(void *job, size_t begin, size_t end);
 
 /* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
 

@@ -851,5 +851,6 @@ NETWORKS = [
     *(torchvision_row(n, wide=False) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
     *(torchvision_row(n, ["pixels:f32:3x224x224"], wide=False, num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),
     torchvision_row("googlenet", output="logits", wide=False), torchvision_row("inception_v3", ["pixels:f32:3x299x299"], "logits", False), torchvision_row("vit_b_16", wide=False, image_size=64), torchvision_row("swin_t"),
+    torchvision_row("efficientnet_v2_s", wide=False), torchvision_row("maxvit_t", ["pixels:f32:3x224x224"], wide=False, num_classes=10),
     *(torchvision_row(n, output="out", wide="v3_large" in n) for n in ("fcn_resnet50", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")),
 ]

@@ -299,6 +299,28 @@ def a_trained_run_goes_back_into_its_module():
 
 
 @suite.test
+def a_parameter_with_a_long_name_goes_back():
+    """As MaxViT has them: a layer's name has 63 characters at most."""
+    import torch
+    _, exporter = networks()
+    name = "relative_position_bias_table_of_the_window_attention_in_a_long_path"
+
+    class Long(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(3, 3)
+            self.register_parameter(name, torch.nn.Parameter(torch.zeros(3)))
+
+        def forward(self, x):
+            return self.fc(x) * getattr(self, name)
+
+    net = Long()
+    t = exporter.followed(net, [exporter.input_of("x:f32:3")])
+    state = exporter.state_of(net, t.arrays, {n: torch.from_numpy(a + 1) for n, a in t.arrays.items()})
+    assert len(name) > 63 and not t.notes and torch.equal(state[name], torch.ones(3)), (t.notes, state)
+
+
+@suite.test
 def a_module_that_asks_for_its_version_gets_it_from_a_pt_file():
     """As torchvision's MNASNet does."""
     import torch

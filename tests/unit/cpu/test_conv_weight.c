@@ -133,11 +133,11 @@ static void compute_bias_gradient(const clv_shape *shape, const float *dy, int b
                       .channels = shape->dim[1],
                       .positions = shape->dim[2] * shape->dim[3],
                       .block = block,
-                      .threads = threads,
                       .db = db};
-  clv_cpu_conv_bias_grad(&job);
-  job.accumulate = true;
-  clv_cpu_conv_bias_grad(&job);
+  for (int i = 0; i < 2; i++) {
+    job.accumulate = i;
+    clv_cpu_parallel(threads, clv_cpu_conv_bias_blocks(&job), clv_cpu_conv_bias_sum, &job);
+  }
   free(values);
 }
 
