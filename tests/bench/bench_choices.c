@@ -44,7 +44,7 @@ static void print_about(void) {
       processor);
 }
 
-/* ---- nodes ----------------------------------------------------------------------------------- */
+/* ---- the measured nodes ---------------------------------------------------------------------- */
 
 /* Extents of a node. conv: n, c, image, k, kernel, stride, dilation, groups. linear: rows, in, out.
  * attention: n, t, heads, width. lstm: n, t, f, h. */
@@ -179,7 +179,7 @@ static cpu_shape_class get_shape_class(const shape_case *c) {
   }
 }
 
-/* ---- timing ---------------------------------------------------------------------------------- */
+/* ---- measuring the time of nodes ------------------------------------------------------------- */
 
 typedef struct node {
   clv_kernel *kernel;
@@ -267,7 +267,7 @@ static void print_shape(const shape_case *c) {
   for (int i = 0; i < 8 && c->x[i]; i++) printf("%s%lld", i ? "x" : "", (long long)c->x[i]);
 }
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- questions, each with the kernels that can answer it ------------------------------------- */
 
 static const char *const class_names[] = {
     "DEPTHWISE",           "GROUPED",  "FEW_CHANNELS",       "DILATED",        "POINTWISE",

@@ -205,7 +205,7 @@ static event_kind run_event(side *s) {
   return kind;
 }
 
-/* ---- server ---------------------------------------------------------------------------------- */
+/* ---- the server, which receives tensors ------------------------------------------------------ */
 
 static void accept_stream(side *s, grpc_server *server, unsigned index) {
   static grpc_call_details details;
@@ -240,7 +240,7 @@ static _Noreturn void serve_forever(side *s, const clv_tls_identity *id, int por
   for (;;) (void)run_event(s);
 }
 
-/* ---- client ---------------------------------------------------------------------------------- */
+/* ---- the client, which sends tensors --------------------------------------------------------- */
 
 static void open_stream(side *s, unsigned index, int port, const clv_tls_identity *id) {
   char target[40];

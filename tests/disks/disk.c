@@ -65,7 +65,7 @@ __attribute__((constructor)) static void read_settings(void) {
   disk.log_fd = REAL(open)(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
-/* ---- failing --------------------------------------------------------------------------------- */
+/* ---- making calls of the C library fail ------------------------------------------------------ */
 
 static const char *get_path_of_fd(int fd, char path[PATH_MAX]) {
   char link[64];

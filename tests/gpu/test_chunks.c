@@ -123,7 +123,7 @@ static clv_code hold_event(clv_cuda_event *e, clv_err *err) {
   return simulated_vendor->event_finish(e, err);
 }
 
-/* ---- a worker -------------------------------------------------------------------------------- */
+/* ---- a node with a link and a device --------------------------------------------------------- */
 
 /* A kind of node under test, and the peer that receives its values and gradients (by a name; "" is
  * the master). */

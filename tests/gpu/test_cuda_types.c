@@ -62,7 +62,7 @@ static clv_backend *open_device(uint64_t seed) {
   return b;
 }
 
-/* ---- given values ---------------------------------------------------------------------------- */
+/* ---- drawing the given values of a case ------------------------------------------------------ */
 
 static double keep_few_bits(double value) {
   float x = (float)value;
@@ -81,7 +81,7 @@ static void draw_values(const op_case *c, bool has_few_bits, values *s) {
     for (size_t j = 0; j < s->n[i]; j++) s->v[i][j] = keep_few_bits(s->v[i][j]);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
+/* ---- running a case -------------------------------------------------------------------------- */
 
 /* Runs a case. seed: of the device; unused if `o` is for ref. */
 static void run_case_on_device(const op_case *c, const run_options *o, bool has_few_bits,
@@ -130,7 +130,7 @@ static double find_largest_distance(const op_case *c, const char *name, const va
   return worst;
 }
 
-/* ---- checks ---------------------------------------------------------------------------------- */
+/* ---- checking the results of a case ---------------------------------------------------------- */
 
 static double check_near_ref(const op_case *c, const kind *k, bool has_few_bits,
                              const values *got) {
@@ -201,7 +201,7 @@ static void check_same_as_f32(const op_case *c, const kind *k) {
   free_values(&exact);
 }
 
-/* ---- weights in bf16 ------------------------------------------------------------------------- */
+/* ---- cases with the weight in bf16 ----------------------------------------------------------- */
 
 static void keep_few_bits_of_weight(values *s) {
   for (size_t i = 0; i < s->n[V_PARAM]; i++) s->v[V_PARAM][i] = keep_few_bits(s->v[V_PARAM][i]);

@@ -279,7 +279,7 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   free_world(&w);
 }
 
-/* ---- files of state -------------------------------------------------------------------------- */
+/* ---- files of a module's state --------------------------------------------------------------- */
 
 static char file_of_state[64];
 
@@ -329,7 +329,7 @@ static void device_state_files_do_not_block_the_node_thread(void **state) {
   free_world(&w);
 }
 
-/* ---- running statistics ---------------------------------------------------------------------- */
+/* ---- running statistics of batchnorm --------------------------------------------------------- */
 
 static clv_graph *make_batchnorm_graph(void) {
   clv_err err = {0};
@@ -369,7 +369,7 @@ static void aborted_context_restores_device_running_statistics(void **state) {
   free_world(&w);
 }
 
-/* ---- the time of a call ---------------------------------------------------------------------- */
+/* ---- the time that a call takes on the device ------------------------------------------------ */
 
 /* each step has a forward and two backward parts */
 enum { HOST_DELAY_MS = 2, CALLS = 3 * MODULES * STEPS };

@@ -71,7 +71,7 @@ static void set_initial_state(void *ret) {
 #define FOR_EACH_LANE(i) for (uint8_t i = 0; i < size.n_lanes; i++)
 #define FOR_EACH_STREAM(k, l) for (uint8_t k = 1; k <= (l)->stream_number; k++)
 
-/* ---- the dialler ----------------------------------------------------------------------------- */
+/* ---- transitions of the dialler -------------------------------------------------------------- */
 
 static void dial_stream(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
@@ -177,7 +177,7 @@ static void on_not_found(model_walk *w, const void *from) {
   }
 }
 
-/* ---- the acceptor ---------------------------------------------------------------------------- */
+/* ---- transitions of the acceptor ------------------------------------------------------------- */
 
 static void answer_attach(lane *l, uint8_t first_resent) {
   l->taken_stream = first_resent;
@@ -264,7 +264,7 @@ static void send_ack(model_walk *w, const void *from) {
   model_add_successor(w, &s, 0);
 }
 
-/* ---- the environment ------------------------------------------------------------------------- */
+/* ---- transitions of the network and of time -------------------------------------------------- */
 
 /* The network cuts a stream. Messages in flight may still arrive. */
 static void cut_stream(model_walk *w, const void *from) {

@@ -55,7 +55,7 @@ static float *draw_values(const setup *s, uint32_t stream, bool with_nan) {
   return p;
 }
 
-/* ---- one kernel ------------------------------------------------------------------------------ */
+/* ---- preparing one kernel -------------------------------------------------------------------- */
 
 static clv_kernel *prepare_kernel(const setup *s, clv_op op, unsigned tail, int n_in) {
   clv_node_desc d = {.op = op,

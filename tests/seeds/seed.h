@@ -48,7 +48,7 @@ static struct {
   int n_drawn;
 } seed;
 
-/* ---- failing --------------------------------------------------------------------------------- */
+/* ---- ending the program with an error -------------------------------------------------------- */
 
 _Noreturn static inline void seed_fail(const char *fmt, ...) {
   va_list args;
@@ -68,7 +68,7 @@ static inline void seed_must_succeed(cleave_status status, int line) {
 /* Makes a call of the API with &seed.e, and ends the program if the call fails. */
 #define MUST(call) seed_must_succeed((call), __LINE__)
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- places of modules: node and device ------------------------------------------------------ */
 
 typedef struct seed_place {
   const char *node, *device;
@@ -86,7 +86,7 @@ static inline seed_place seed_get_owner(int i, const char *node, const char *dev
   return (seed_place){texts[i][0], texts[i][1]};
 }
 
-/* ---- PyTorch's figures ----------------------------------------------------------------------- */
+/* ---- PyTorch's results, and comparisons with them -------------------------------------------- */
 
 static inline char *seed_read_file(const char *folder, const char *name, size_t *ret_n) {
   char path[512];
@@ -274,7 +274,7 @@ static inline double seed_train_steps(void (*train)(size_t step, cleave_tensor *
   return last;
 }
 
-/* ---- start and end --------------------------------------------------------------------------- */
+/* ---- start and end of a program -------------------------------------------------------------- */
 
 static inline void seed_open_start_place(const char *place) {
   seed.start_place = place;

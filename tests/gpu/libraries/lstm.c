@@ -86,7 +86,7 @@ static void copy_to_floats(const double *all, size_t n, float *x) {
 static size_t count_inputs(const clv_cuda_lstm_desc *d) { return (size_t)(d->n * d->t * d->f); }
 static size_t count_outputs(const clv_cuda_lstm_desc *d) { return (size_t)(d->n * d->t * d->h); }
 
-/* ---- the calls ------------------------------------------------------------------------------- */
+/* ---- cuDNN's LSTM calls ---------------------------------------------------------------------- */
 
 void sim_lstm_run_forward(const sim_op *op) {
   const clv_cuda_lstm_desc *d = &op->desc.lstm;

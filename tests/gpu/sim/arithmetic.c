@@ -50,7 +50,7 @@ void sim_compute_product(const sim_product *p) {
     }
 }
 
-/* ---- convolutions ---------------------------------------------------------------------------- */
+/* ---- convolutions, as sums over weights ------------------------------------------------------ */
 
 /* A row of outputs and the inputs that one weight multiplies for it: y[i] and x[i * stride] for i <
  * n. */

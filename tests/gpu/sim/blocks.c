@@ -166,7 +166,7 @@ void sim_launch_print_thread(void) {
   sim_lines_print(&l->lines);
 }
 
-/* ---- threads --------------------------------------------------------------------------------- */
+/* ---- running the threads of a block ---------------------------------------------------------- */
 
 static void run_thread(void *arg) {
   sim_thread *t = arg;
@@ -280,7 +280,7 @@ static void advance_group(sim_group *g) {
   if (!has_run_thread) complete_barrier(g);
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- launches of kernels --------------------------------------------------------------------- */
 
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
   size_t n = (size_t)l->n_args, bytes = sizeof(sim_launch) + n * sizeof(size_t), at = 0;

@@ -26,7 +26,7 @@ enum {
 typedef struct clv_cuda_stream sim_stream;
 typedef struct sim_op sim_op;
 
-/* ---- faults (report.c) ----------------------------------------------------------------------- */
+/* ---- reports of faults (report.c) ------------------------------------------------------------ */
 
 /* A call stack: return addresses, the innermost first. */
 typedef struct sim_lines {
@@ -40,7 +40,7 @@ void sim_lines_print(const sim_lines *lines);
 void sim_report_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
 void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS */
 
-/* ---- memory (memory.c) ----------------------------------------------------------------------- */
+/* ---- memory of devices and of the host (memory.c) -------------------------------------------- */
 
 /* An allocation of device memory. The host may use it from allocation to free, and the device from
  * the point of the stream at which it was allocated to the point at which it was freed. Then its

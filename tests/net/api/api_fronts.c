@@ -108,7 +108,7 @@ static bool is_refused(cleave_module *front, const char *part) {
   return !ok && e.status == CLEAVE_DENIED && strstr(e.text, part) && close_program();
 }
 
-/* ---- the rules of plan ----------------------------------------------------------------------- */
+/* ---- outputs of a front that is checked by the rules of `plan` ------------------------------- */
 
 static const char LINEAR[] = "[{op: linear, out: 16}]";
 
@@ -129,7 +129,7 @@ static bool front_that_hides_is_sent(void) {
   return passes(front);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients sent to the worker, which a head at the master hides -------------------------- */
 
 /* Opens a runtime whose row says MIXED of the gradient, and loads a front, and a head of `layers`.
  * layers NULL: no head. */
@@ -163,7 +163,7 @@ static bool gradient_behind_a_head_is_sent(void) {
   return passes(front);
 }
 
-/* ---- what a worker had before ---------------------------------------------------------------- */
+/* ---- weights and keys that a worker had before ----------------------------------------------- */
 
 static bool worker_gets_weights_and_a_key(void) {
   cleave_module *far;
@@ -236,7 +236,7 @@ static bool weights_that_are_read_are_known(void) {
   return is_refused(front, "has weights that were at 'spiffe://test/w1'");
 }
 
-/* ---- fronts that a row names ----------------------------------------------------------------- */
+/* ---- fronts that a declared row names -------------------------------------------------------- */
 
 static bool leaf_is_judged_by_its_front(void) {
   static const int64_t shape[] = {4, WIDTH};
@@ -273,7 +273,7 @@ static bool leaf_is_judged_by_its_front(void) {
   return close_program();
 }
 
-/* ---- modes ----------------------------------------------------------------------------------- */
+/* ---- modes of this program ------------------------------------------------------------------- */
 
 static const test modes[] = {TEST(front_that_mixes_nothing_is_refused),
                              TEST(front_that_hides_is_sent),

@@ -8,7 +8,7 @@
 
 enum { A_WEIGHTS = 15, B_WEIGHTS = 10, OUT = 8, HIDDEN = 20, PARAMETERS = 4 };
 
-/* ---- tools ----------------------------------------------------------------------------------- */
+/* ---- helper functions ------------------------------------------------------------------------ */
 
 typedef struct pass {
   cleave_context c;
@@ -232,7 +232,7 @@ static bool invalid_root_gradients_are_refused(void) {
   return close_context(p.c);
 }
 
-/* ---- the list -------------------------------------------------------------------------------- */
+/* ---- the list of a context's gradients ------------------------------------------------------- */
 
 static bool gradient_list_names_every_gradient(void) {
   net n;
@@ -270,7 +270,7 @@ static bool gradient_list_names_every_gradient(void) {
   return true;
 }
 
-/* ---- written gradients ----------------------------------------------------------------------- */
+/* ---- gradients that the program writes ------------------------------------------------------- */
 
 static bool write_scaled_gradients(cleave_context c, const cleave_gradients *list, float factor) {
   for (int i = 0; i < PARAMETERS; i++) {

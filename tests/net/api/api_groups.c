@@ -249,7 +249,7 @@ static bool later_schedule_applies_to_all_groups(void) {
   return true;
 }
 
-/* ---- state ----------------------------------------------------------------------------------- */
+/* ---- state of modules with several groups ---------------------------------------------------- */
 
 static const cleave_tensor *find_item(const cleave_state *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
@@ -362,7 +362,7 @@ static bool a_module_has_sixteen_groups(void) {
   return close_context(c);
 }
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- groups that are refused ----------------------------------------------------------------- */
 
 static cleave_group with_parameters(cleave_group g, const char *const *parameters, size_t n) {
   g.parameters = parameters;

@@ -109,7 +109,7 @@ static bool program_is_refused_by_the_policy(void) {
   return true;
 }
 
-/* ---- programs with declared rows ------------------------------------------------------------- */
+/* ---- programs that declare rows of the egress table ------------------------------------------ */
 
 static bool program_without_a_record_is_refused(void) {
   REFUSED(open_under_policy(NULL, e), CLEAVE_PRECONDITION, "cleave_options.run");
@@ -280,7 +280,7 @@ static bool policy_of_another_worker_refuses_the_program(void) {
   return true;
 }
 
-/* ---- modes ----------------------------------------------------------------------------------- */
+/* ---- modes of this program ------------------------------------------------------------------- */
 
 static const test modes[] = {TEST(undeclared_program_runs_without_a_policy),
                              TEST(undeclared_program_is_recorded_as_the_worst),

@@ -18,7 +18,7 @@ static atomic_bool flag;
 static const char *session;
 static pid_t worker;
 
-/* ---- interrupts ------------------------------------------------------------------------------ */
+/* ---- the interrupt function of the runtime --------------------------------------------------- */
 
 static bool is_interrupted(void *user) {
   (void)user;
@@ -55,7 +55,7 @@ static void *set_flag_later(void *user) {
     if (status_ != CLEAVE_CANCELLED || took_ > FLAG_DELAY_MS + (max_ms)) return false; \
   } while (0)
 
-/* ---- the tests ------------------------------------------------------------------------------- */
+/* ---- interrupted calls ----------------------------------------------------------------------- */
 
 static net small;
 static cleave_module *unloaded_module;
@@ -131,7 +131,7 @@ static bool interrupt_ends_open_and_close(void) {
   return true;
 }
 
-/* ---- forks ----------------------------------------------------------------------------------- */
+/* ---- forked children ------------------------------------------------------------------------- */
 
 /* Exit code of a child: 0 if it shares no connected socket with its parent. */
 static int count_sockets(void) {

@@ -307,7 +307,7 @@ static bool released_values_are_freed(void) {
   return true;
 }
 
-/* ---- forgotten calls ------------------------------------------------------------------------- */
+/* ---- calls that the program forgets: cleave_call_forget -------------------------------------- */
 
 static bool forget_call(cleave_reference r) {
   MUST(cleave_call_forget(rt, r, e));
@@ -502,7 +502,7 @@ static const test tests[] = {
     TEST(a_call_that_others_wait_for_is_not_forgotten),
 };
 
-/* ---- the gate, and leaks: runtimes of their own ---------------------------------------------- */
+/* ---- own runtimes: refused sendings, leaks and a lost owner ---------------------------------- */
 
 static cleave_status leaf_is_not_sent_to_b(void *user, const cleave_sending *what,
                                            cleave_error *error) {

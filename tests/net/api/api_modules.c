@@ -195,7 +195,7 @@ static bool a_kept_value_outlives_its_module(void) {
   return true;
 }
 
-/* ---- names and indexes ----------------------------------------------------------------------- */
+/* ---- names and indexes of released modules --------------------------------------------------- */
 
 static bool name_of_a_released_module_can_be_used_again(void) {
   cleave_module *m, *other;
@@ -245,7 +245,7 @@ static bool released_modules_free_their_numbers(void) {
   return true;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- information about parameters ------------------------------------------------------------ */
 
 static bool has_parameter_info(const cleave_module *m, size_t i, const char *name,
                                cleave_dtype dtype, int rank, bool is_trainable, bool is_buffer,
@@ -296,7 +296,7 @@ static bool parameter_info_is_correct(void) {
   return true;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- saving and loading files of state ------------------------------------------------------- */
 
 static const char *file_path(const char *name) {
   static char path[512];

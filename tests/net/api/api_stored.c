@@ -90,7 +90,7 @@ static bool add_all_state_to_digest(uint64_t *ret) {
   return true;
 }
 
-/* ---- the phase "first" ----------------------------------------------------------------------- */
+/* ---- tests of the phase "first" -------------------------------------------------------------- */
 
 static uint64_t digest_after_three, digest_after_five;
 
@@ -246,7 +246,7 @@ static bool module_reloads_its_files_from_restarted_worker(void) {
   return true;
 }
 
-/* ---- other sessions and identities ----------------------------------------------------------- */
+/* ---- tests of the later phases: other sessions and identities -------------------------------- */
 
 /* Loads the files in another session, after both daemons were restarted. */
 static bool another_session_loads_stored_files(void) {

@@ -223,7 +223,7 @@ static void random_numbers_in_pieces_equal_one_draw(void **state) {
   assert_memory_equal(all, pieces, sizeof all);
 }
 
-/* ---- memory of the host ---------------------------------------------------------------------- */
+/* ---- memory limit of the host, random numbers, texts and files ------------------------------- */
 
 static char host[64];
 

@@ -67,7 +67,7 @@ static void clear_run(void) {
   unlink(at("run/" CLV_ORPHANS_FILE));
 }
 
-/* ---- orphans --------------------------------------------------------------------------------- */
+/* ---- orphans: files at workers whose checkpoint is deleted ----------------------------------- */
 
 static unsigned n_reported;
 
@@ -103,7 +103,7 @@ static void orphan_is_kept_until_its_worker_removed_it(void **state) {
   assert_int_equal(again.n, 1);
 }
 
-/* ---- sealed copies --------------------------------------------------------------------------- */
+/* ---- encrypted copies of checkpoints --------------------------------------------------------- */
 
 static clv_escrow_place get_copy_place(void) { return (clv_escrow_place){copies, "1234"}; }
 

@@ -453,7 +453,7 @@ static void image_keys_are_read_with_defaults(void **state) {
   clv_session_config_free(c);
 }
 
-/* ---- the effective config -------------------------------------------------------------------- */
+/* ---- writing the effective config and reading it again --------------------------------------- */
 
 static const char rich_text[] =
     "version: 1\n"

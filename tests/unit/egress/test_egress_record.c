@@ -50,7 +50,7 @@ static uint64_t sum_bytes_on_disk(void) {
   return b.total_bytes;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- opening and reading records ------------------------------------------------------------- */
 
 static const clv_egress_line attempt_line = {
     .start = {.command = "train", .session = "s", .run = "runs/s"}};

@@ -9,7 +9,7 @@
 static clv_remote_spec workers[] = {{.name = "w1", .identity = "spiffe://w1"}};
 static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
 
-/* ---- a session, a policy, a record ----------------------------------------------------------- */
+/* ---- a session, a policy and a record for one sent tensor ------------------------------------ */
 
 typedef struct shown_case {
   clv_egress_kind egress_kind;
@@ -161,7 +161,7 @@ static cleave_status send_through_gate(gate_test *s) {
   return status;
 }
 
-/* ---- the cases ------------------------------------------------------------------------------- */
+/* ---- tensors that the policy permits or denies ----------------------------------------------- */
 
 static void permitted_tensor_is_recorded_under_its_kind(void **state) {
   (void)state;
@@ -249,7 +249,7 @@ static void uncertain_finding_needs_no_session_key(void **state) {
   assert_non_null(strstr(s.error.text, "would show TOKENS"));
 }
 
-/* ---- tensors that fit no row ----------------------------------------------------------------- */
+/* ---- tensors that fit no row of the egress table --------------------------------------------- */
 
 static void tensor_unlike_its_plan_row_is_denied(void **state) {
   (void)state;

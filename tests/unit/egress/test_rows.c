@@ -23,7 +23,7 @@ static void draw_values(uint64_t seed, float *v, size_t n) {
   clv_rng_normal(&key, 0, 0.25F, v, n);
 }
 
-/* ---- rows that a worker had ------------------------------------------------------------------ */
+/* ---- rows of weights that a worker had before ------------------------------------------------ */
 
 static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t rows, size_t columns,
                                         size_t max_common, size_t piece) {
@@ -196,7 +196,7 @@ static void digests_do_not_depend_on_pieces(void **state) {
   clv_weights_sample_done(&c);
 }
 
-/* ---- public rows ----------------------------------------------------------------------------- */
+/* ---- rows of public transforms, such as a DCT ------------------------------------------------ */
 
 static bool is_public_transform(const float *v, size_t rows, size_t columns) {
   CLV_AUTO(clv_public_row_test_freep) clv_public_row_test *t = NULL;

@@ -181,7 +181,7 @@ static void values_and_gradients_match_direct_computation(void **state) {
     }
 }
 
-/* ---- frames in any order --------------------------------------------------------------------- */
+/* ---- frames of a context in any order -------------------------------------------------------- */
 
 static uint64_t draw_below(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;

@@ -72,7 +72,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* ---- packets --------------------------------------------------------------------------------- */
+/* ---- packets that the tests post ------------------------------------------------------------- */
 
 static clv_tensor *make_tensor_of_ones(world *w, int64_t rows) {
   clv_err err = {0};
@@ -338,7 +338,7 @@ static void end_context_with_a_waiter_wakes_the_node(void **state) {
   assert_int_equal(w->n_answers[CLV_ENDED], 2);
 }
 
-/* ---- random frames --------------------------------------------------------------------------- */
+/* ---- random frames, deferred or not ---------------------------------------------------------- */
 
 static uint64_t draw_below(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;

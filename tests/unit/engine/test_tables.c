@@ -262,7 +262,7 @@ static void send_call_and_backward(engine *w, uint64_t context, uint64_t id, int
   send_gradient(w, context, 1, id, true);
 }
 
-/* ---- programs -------------------------------------------------------------------------------- */
+/* ---- programs: sequences of commands --------------------------------------------------------- */
 
 static void send_every_frame(engine *w, uint64_t c) {
   send_announcement(w, c, 11);
@@ -503,7 +503,7 @@ static void run_step_events(engine *w) {
   send_planned_step(w, 6, 1);
 }
 
-/* ---- all cells ------------------------------------------------------------------------------- */
+/* ---- visits of all cells of the state tables ------------------------------------------------- */
 
 /* holds_work: work ends only when the program says so */
 static void run_program(cell_log *log, void (*program)(engine *w), bool holds_work) {
@@ -602,7 +602,7 @@ static void every_table_cell_is_reached_or_impossible(void **state) {
   free(text);
 }
 
-/* ---- impossible events ----------------------------------------------------------------------- */
+/* ---- events that the state tables exclude ---------------------------------------------------- */
 
 static void assert_abort_text(engine *w, clv_result *r) {
   const clv_frame *f = &r->packet->frame;

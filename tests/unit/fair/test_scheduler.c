@@ -118,7 +118,7 @@ static uint32_t count_letter(const scheduler_fixture *h, char letter, uint32_t f
   return n;
 }
 
-/* ---- one core -------------------------------------------------------------------------------- */
+/* ---- shares that compete for one core -------------------------------------------------------- */
 
 static const uint64_t equal[] = {1, 1, 1};
 
@@ -349,7 +349,7 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* ---- stopping -------------------------------------------------------------------------------- */
+/* ---- stopping shares ------------------------------------------------------------------------- */
 
 static void stopped_share_is_refused_at_once(void **state) {
   (void)state;
@@ -374,7 +374,7 @@ static void stopped_share_is_refused_at_once(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* ---- several cores --------------------------------------------------------------------------- */
+/* ---- shares that use several cores ----------------------------------------------------------- */
 
 static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   (void)state;

@@ -175,7 +175,7 @@ static void encoded_attributes_parse_back_equal(void **state) {
   assert_true(sent[0].is_number && sent[0].number == 0.1);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
+/* ---- shapes of outputs and parameters -------------------------------------------------------- */
 
 typedef struct shape_case {
   clv_op op;

@@ -47,7 +47,7 @@ static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool has_l
   return CLV_OK;
 }
 
-/* ---- names and shapes ------------------------------------------------------------------------ */
+/* ---- names and shapes of parameters ---------------------------------------------------------- */
 
 /* True if transformers makes the parameter but no output of the head uses it, or if the name is a
  * second name of another parameter. */
@@ -131,7 +131,7 @@ static void parameter_names_and_shapes_match_transformers(void **state) {
   }
 }
 
-/* ---- ops and first values -------------------------------------------------------------------- */
+/* ---- ops of the graph and first values of parameters ----------------------------------------- */
 
 static int count_op(const clv_graph *g, clv_op op) {
   int n = 0;
@@ -319,7 +319,7 @@ static void tied_head_shares_the_token_embedding(void **state) {
   }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- configs that are refused ---------------------------------------------------------------- */
 
 static void unsupported_heads_and_sizes_are_refused(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;

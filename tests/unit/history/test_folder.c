@@ -149,7 +149,7 @@ static void kill_later_starts(const char *dir, int at) {
   clv_run_lock_free(c);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- folders whose processes die or are refused ---------------------------------------------- */
 
 static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
   int n = 1, old = 0;

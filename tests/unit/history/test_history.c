@@ -83,7 +83,7 @@ static clv_run_entry read_entry(const char *dir) {
   return e;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- states and logs of runs ----------------------------------------------------------------- */
 
 static void second_trainer_of_a_folder_is_refused(void **state) {
   clv_err err = {0};

@@ -374,7 +374,7 @@ static void waiting_connection_that_ended_is_forgotten(void **state) {
   end_link();
 }
 
-/* ---- ACK and frames that are held back ------------------------------------------------------- */
+/* ---- ACK, and frames held back until others are sent ----------------------------------------- */
 
 static uint32_t count_kind(const stream *s, clv_frame_kind kind) {
   uint32_t n = 0;
@@ -410,7 +410,7 @@ static void acknowledged_messages_are_forgotten(void **state) {
   end_link();
 }
 
-/* ---- peers of protocol 8 --------------------------------------------------------------------- */
+/* ---- peers of protocol 8, which cannot repair links ------------------------------------------ */
 
 static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void **state) {
   (void)state;

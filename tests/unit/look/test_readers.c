@@ -30,7 +30,7 @@ static size_t random_integer(uint32_t stream, size_t i, size_t below) {
   return word[0] % below;
 }
 
-/* ---- pixels ---------------------------------------------------------------------------------- */
+/* ---- reading pixels of images from sent values ----------------------------------------------- */
 
 static float images[RECORDS][SIDE * SIDE];
 
@@ -76,7 +76,7 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   assert_true(read_pixels(grid_images[0], CLV_SHAPE(4, 2, 2)) < 0);
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------- */
+/* ---- reading tokens from sent values --------------------------------------------------------- */
 
 static int64_t tokens[RECORDS][TOKENS];
 static float table[ROWS][WIDTH];
@@ -130,7 +130,7 @@ static void token_reader_detects_a_single_position(void **state) {
   assert_true(read_tokens(last[0], CLV_SHAPE(WIDTH)) > .5);
 }
 
-/* ---- features -------------------------------------------------------------------------------- */
+/* ---- reading features from sent values ------------------------------------------------------- */
 
 static double read_features(const float *records, size_t n_features, const float *values,
                             size_t n_values) {
@@ -175,7 +175,7 @@ static void feature_reader_detects_dominating_features(void **state) {
   assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99);
 }
 
-/* ---- labels ---------------------------------------------------------------------------------- */
+/* ---- reading labels from gradients ----------------------------------------------------------- */
 
 static float gradients[SAMPLES][WIDTH];
 static int64_t labels[SAMPLES];

@@ -52,7 +52,7 @@ static clv_blueprint *make_blueprint(const clv_session_config *c, const clv_shap
   return b;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- findings about records in the front's output -------------------------------------------- */
 
 typedef struct front_row {
   const clv_shape *sample_shape;
@@ -488,7 +488,7 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
   }
 }
 
-/* ---- labels ---------------------------------------------------------------------------------- */
+/* ---- layers that hide labels in gradients ---------------------------------------------------- */
 
 typedef struct head_row {
   const char *first_layers, *other_layers, *train_keys;
@@ -552,7 +552,7 @@ static void head_findings_match_the_table(void **state) {
   for (size_t i = 0; i < CLV_COUNT(heads); i++) check_head(&heads[i]);
 }
 
-/* ---- records in gradients -------------------------------------------------------------------- */
+/* ---- findings about records in gradients ----------------------------------------------------- */
 
 typedef struct gradient_findings_case {
   const clv_shape *sample_shape;
@@ -639,7 +639,7 @@ static void gradient_findings_match_the_table(void **state) {
     check_gradient_findings(&gradient_cases[i]);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- sessions that are refused --------------------------------------------------------------- */
 
 static void assert_refused(const clv_shape *sample, const char *privacy, const char *stages,
                            const char *want) {
@@ -848,7 +848,7 @@ static void plan_reports_token_exposure_by_front_secrecy(void **state) {
   assert_front("weights: {folder: p, new: [\"1\"]}, ", "", both, secret, is_secret);
 }
 
-/* ---- the attack ------------------------------------------------------------------------------ */
+/* ---- an attack that infers labels from gradients --------------------------------------------- */
 
 enum { SAMPLES = 600, CLASSES = 10, HEADS = 16 };
 

@@ -15,7 +15,7 @@
 #include "master/plan/plan_int.h"
 #include "tests/long.h"
 
-/* ---- samples --------------------------------------------------------------------------------- */
+/* ---- digests of a sample of a tensor's values ------------------------------------------------ */
 
 enum { ROWS = 300, COLUMNS = 70, VALUES = ROWS * COLUMNS };
 
@@ -68,7 +68,7 @@ static void bf16_copy_has_the_same_digest(void **state) {
                               compute_digest(CLV_BF16, &shape, half, 4096)));
 }
 
-/* ---- forms ----------------------------------------------------------------------------------- */
+/* ---- forms of tensors, compared by moments of their values ----------------------------------- */
 
 enum { SIDE = 64, DRAWINGS = 40 };
 
@@ -209,7 +209,7 @@ static void biases_and_integer_tensors_are_not_sampled(void **state) {
   assert_int_equal(s.n_parts * s.part_len, 64);
 }
 
-/* ---- orders of labels ------------------------------------------------------------------------ */
+/* ---- labels that are sorted or periodic ------------------------------------------------------ */
 
 enum { LABELS = 600, CLASSES = 5 };
 

@@ -27,7 +27,7 @@ static int64_t draw_below(uint32_t *state, int64_t n) {
   return (int64_t)next_random(state) % CLV_MAX(n, 1);
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------- */
+/* ---- random graphs --------------------------------------------------------------------------- */
 
 /* Adds a layer over node *at, and sets *at to it. Adds nothing if the shapes do not fit. */
 static void add_fitting_layer(clv_graph *g, clv_op op, clv_attrs attrs, int *at) {
@@ -173,7 +173,7 @@ static clv_graph *draw_graph(uint32_t *r) {
   return g;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- outputs that change with a value of the record ------------------------------------------ */
 
 typedef struct runner {
   /* true: the plan computes in f64, with gradients of the second input */
@@ -322,7 +322,7 @@ static void large_windows_exceed_the_budget(void **state) {
   clv_graph_free(g);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients that change with a value of the record ---------------------------------------- */
 
 /* Joins two values of the same shape by a random op. */
 static bool add_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {

@@ -262,7 +262,7 @@ static void free_node(node *n) {
   clv_pool_unref(n->pool);
 }
 
-/* ---- the cells ------------------------------------------------------------------------------- */
+/* ---- the cells of the state tables ----------------------------------------------------------- */
 
 typedef struct cell {
   clv_rref_machine state_machine;
@@ -461,7 +461,7 @@ static const cell released_cells[] = {
     {RREF_HANDLES, 0, RREF_HANDLE_RELEASE, "release", 0, "", CLV_NOT_FOUND},
 };
 
-/* ---- walking the cells ----------------------------------------------------------------------- */
+/* ---- running the program text of each cell --------------------------------------------------- */
 
 static clv_rref_visits own_visits; /* cells that the program text written for them visited */
 static clv_rref_visits all_visits; /* cells that any program text visited */
@@ -557,7 +557,7 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
       }
 }
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- results that a node returns ------------------------------------------------------------- */
 
 /* Runs a program text, and asserts the results of its last command. */
 static void assert_results(const char *program, const char *out) {

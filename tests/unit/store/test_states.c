@@ -115,7 +115,7 @@ static void state_quota_counts_stored_files(void **state) {
   clv_states_free(s);
 }
 
-/* ---- writers --------------------------------------------------------------------------------- */
+/* ---- several writers at the same time -------------------------------------------------------- */
 
 /* A save that stops after its data until the test lets it continue. */
 typedef struct slow_save {
@@ -258,7 +258,7 @@ static void cancelled_save_leaves_the_old_file(void **state) {
   clv_states_free(s);
 }
 
-/* ---- the disk -------------------------------------------------------------------------------- */
+/* ---- errors of the disk ---------------------------------------------------------------------- */
 
 static int fsync_error; /* error of fsync; 0: none */
 
@@ -299,7 +299,7 @@ static void disk_errors_name_the_file_and_leave_the_old_one(void **state) {
   clv_states_free(s);
 }
 
-/* ---- lists and ranges ------------------------------------------------------------------------ */
+/* ---- lists of files, and ranges of their bytes ----------------------------------------------- */
 
 static void lists_are_sorted_and_have_pages(void **state) {
   (void)state;

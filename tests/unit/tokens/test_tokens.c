@@ -9,7 +9,7 @@
 #include "tests/unit/files.h"
 #include "tests/unit/must.h"
 
-/* ---- against the library --------------------------------------------------------------------- */
+/* ---- comparison with the tokenizers library -------------------------------------------------- */
 
 static const struct {
   const char *name, *file_name;
@@ -90,7 +90,7 @@ static void token_ids_and_vocab_size_are_known(void **state) {
   for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) clv_tokenizer_free(all[i]);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- tokenizer files that are refused -------------------------------------------------------- */
 
 static void assert_pieces_refused(const char *file, size_t len, clv_code code, const char *says) {
   clv_tokenizer *t = NULL;

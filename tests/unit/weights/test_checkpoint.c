@@ -374,7 +374,7 @@ static void renamed_checkpoint_is_not_the_latest(void **state) {
   clv_checkpoint_free(c);
 }
 
-/* ---- manifest -------------------------------------------------------------------------------- */
+/* ---- manifests of checkpoints ---------------------------------------------------------------- */
 
 static clv_bytes read_manifest(const char *run, uint64_t step) {
   clv_bytes b = {0};
@@ -635,7 +635,7 @@ static void prune_reports_files_at_workers(void **state) {
   assert_false(file_exists(run, "checkpoint-3"));
 }
 
-/* ---- retention ------------------------------------------------------------------------------- */
+/* ---- deleting old checkpoints ---------------------------------------------------------------- */
 
 static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   (void)state;
