@@ -18,7 +18,8 @@
 
 #define NONE CPU_CANDIDATES
 enum { MAX_CANDIDATES = 2, MIN_ROUNDS = 7, MAX_ROUNDS = 60 };
-#define ROUNDS_MS 150 /* time after which MIN_ROUNDS are enough */
+/* processor time in ms after which a measurement ends, once MIN_ROUNDS rounds have run */
+#define ROUNDS_MS 150
 
 static cpu_candidate forced_candidates[CPU_QUESTIONS];
 
@@ -233,7 +234,8 @@ static void free_node(node *n) {
   n->kernel->free(n->kernel);
 }
 
-/* Returns the processor time of this thread, because other work takes the cores in between. */
+/* Returns the processor time of this thread in ms. Unlike elapsed time, it leaves out the work of
+ * other programs on the same cores. */
 static double thread_ms(void) {
   struct timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -280,7 +282,8 @@ static const char *const candidate_names[] = {"BLOCKS",   "ROW_MAJOR", "CHANNELS
                                               "OPENBLAS", "F32",       "PAIRS"};
 _Static_assert(CLV_COUNT(candidate_names) == CPU_CANDIDATES, "a name for each candidate");
 
-/* A question with its candidates, the default first. */
+/* A question of the CPU backend, such as which kernel computes a convolution in f32, with its
+ * possible answers. The first one is the default. */
 typedef struct question {
   const char *name;
   clv_op op;

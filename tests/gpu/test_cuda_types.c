@@ -83,7 +83,8 @@ static void draw_values(const op_case *c, bool has_few_bits, values *s) {
 
 /* ---- running a case -------------------------------------------------------------------------- */
 
-/* Runs a case. seed: of the device; unused if `o` is for ref. */
+/* Runs a case and stores its results. seed: seed of the simulated device; unused if `o` is for the
+ * backend ref. */
 static void run_case_on_device(const op_case *c, const run_options *o, bool has_few_bits,
                                uint64_t seed, values *ret) {
   run_options with = *o;

@@ -10,8 +10,9 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/threaded_node_test.h"
 
-/* WAITS: how often a step waits for a module: for each piece that it gets, and for its puts. READS:
- * how often reading its state waits. */
+/* WAITS: how often the host waits for the device in one step of one module: for each piece that it
+ * copies from the device, and for its copies to the device. READS: how often it waits when the
+ * state of a module is read. */
 enum { WARM = 2, STEPS = 6, WAITS = 9, READS = 2 };
 
 typedef struct world {

@@ -18,12 +18,12 @@ enum { IDLE, ATTACHING, OPEN, ENDED }; /* states of a dialler's lane */
 
 /* One stream of a lane. Messages last_delivered + 1 to last_sent are in flight. */
 typedef struct stream {
-  /* on the way to the acceptor. is_dialled: the acceptor has the stream */
+  /* messages in flight to the acceptor; is_dialled: the acceptor has the stream */
   uint8_t is_dialled, is_attach_in_flight, last_delivered, last_sent, is_end_in_flight;
   /* `received` of an ATTACHED in flight; NOTHING: none is in flight */
   uint8_t attached_in_flight;
-  uint8_t is_read; /* true: the acceptor reads from it */
-  /* true: the dialler sends no more messages on it */
+  uint8_t is_read; /* true: the acceptor reads messages from this stream */
+  /* true: the dialler sends no more messages on this stream */
   uint8_t is_broken;
   uint8_t has_noticed_end;
 } stream;

@@ -61,7 +61,7 @@ typedef struct op_case {
   fill input_fill, second_input_fill;
   uint64_t key_words;       /* bit k: the case sets attribute k */
   clv_shape packed_lengths; /* lengths of the packed sequences; rank 0: not packed */
-  bool is_small;            /* the case has no golden=0 */
+  bool is_small;            /* true: a small case, whose line does not say golden=0 */
   bool has_golden;          /* `is_small` is set and PyTorch has the op */
 } op_case;
 

@@ -72,8 +72,8 @@ static void copy_values(clv_dtype dtype, const void *from, clv_dtype from_dtype,
   for (size_t i = 0; i < n; i++) ((double *)to)[i] = (double)((const float *)from)[i];
 }
 
-/* Copies a tensor [N, S, ...] or [N, ...]. Of the former a packed part gets only the rows of real
- * positions. */
+/* Copies a tensor [N, S, ...] or [N, ...] of records. Of a tensor [N, S, ...] a packed part gets
+ * only the rows of positions that are no padding. */
 static void copy_records(const model *m, const part *p, const clv_weights_entry *e, bool has_rows,
                          void *to) {
   size_t size = e->dtype == CLV_F32 ? sizeof(float) : sizeof(int64_t);

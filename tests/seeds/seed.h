@@ -76,7 +76,8 @@ typedef struct seed_place {
 
 enum { SEED_PLACES = 2 };
 
-/* Returns the i-th of PLACES, or the node and port of the program's arguments. */
+/* Returns place i of the environment variable PLACES ("NODE/DEVICE NODE/DEVICE"), or the given node
+ * and device if PLACES does not have it. */
 static inline seed_place seed_get_owner(int i, const char *node, const char *device) {
   static char texts[SEED_PLACES][2][64];
   const char *at = getenv("PLACES");
@@ -106,8 +107,8 @@ static inline char *seed_read_file(const char *folder, const char *name, size_t 
   return data;
 }
 
-/* Finds the f32 tensor SET.WHAT of PyTorch's. Returns false if there is none. seed.values owns the
- * data. */
+/* Finds PyTorch's f32 tensor named SET.WHAT. Returns false if there is none. The data belong to
+ * seed.values. */
 static inline bool seed_find_golden(const char *set, const char *what, cleave_tensor *ret) {
   char key[160];
   size_t offset;

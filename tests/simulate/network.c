@@ -28,8 +28,7 @@ typedef struct stream_end {
 
 /* LOST: the connection of a stream is lost. TAKEN: gRPC would have accepted a sent message. ACCEPT:
  * a dialled stream arrives. CLOSE: the peer closed. ENDED: a side learns that its stream has ended.
- * JOB,
- * CALL: work that was asked for, of a lane or of the simulation. */
+ * JOB, CALL: work that a lane, or the simulation, has asked the network to run at this time. */
 typedef enum event_kind { MESSAGE, LOST, TAKEN, ACCEPT, CLOSE, ENDED, JOB, CALL } event_kind;
 
 typedef struct event {

@@ -7,8 +7,8 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Values of the first element of the reserve: which passes have run. The rows begin at element
- * RESERVE_ROWS, and the gradients follow them. */
+/* Values of the first element of the reserve, the buffer that cuDNN's forward leaves for backward:
+ * which passes have run. The rows begin at element RESERVE_ROWS, and the gradients follow them. */
 enum { FORWARD_DONE = 1, DATA_DONE = 2 };
 enum { RESERVE_ROWS = 16 };
 

@@ -27,9 +27,8 @@ typedef struct sim_thread {
   unsigned lane_mask, source_lane;
 } sim_thread;
 
-/* Data that threads exchange at a barrier. A group has two, used in
- * turn, because the first thread to continue may reach the next barrier before the last one has
- * left this one. */
+/* Data that threads exchange at a barrier. A group has two, used in turn, because the first thread
+ * to continue may reach the next barrier before the last one has left this one. */
 typedef struct sim_meeting {
   char place_marks[2];
   unsigned round_number;

@@ -223,7 +223,8 @@ static clv_code avgpool_back(bench *m, bool is_channels_last, clv_err *err) {
   return clv_gpu_avgpool_back(m->g, is_channels_last, &s, m->z, m->y, err);
 }
 
-/* Defines two functions: for channels first and channels last. */
+/* Defines two functions that run the kernel `name`: NAME_f32 over images with channels first, and
+ * NAME_channels_last. */
 #define BOTH_LAYOUTS(name)                                                           \
   static clv_code name##_f32(bench *m, clv_err *err) { return name(m, false, err); } \
   static clv_code name##_channels_last(bench *m, clv_err *err) { return name(m, true, err); }
@@ -262,8 +263,8 @@ static clv_code move_channels(bench *m, bool to_last, clv_err *err) {
 static clv_code to_channels_last(bench *m, clv_err *err) { return move_channels(m, true, err); }
 static clv_code from_channels_last(bench *m, clv_err *err) { return move_channels(m, false, err); }
 
-/* Permutes [samples, channels, inner / width', width'] from steps before heads to heads before
- * steps. */
+/* Exchanges the second and third dimension of x, as attention does with steps and heads: [samples,
+ * channels, side, side] to [samples, side, channels, side]. */
 static clv_code permute(bench *m, clv_err *err) {
   int64_t c = (int64_t)m->n_channels, side = (int64_t)m->image_side;
   cuda_order o = {.out = CLV_SHAPE((int64_t)m->n_samples, side, c, side), .n = m->n};

@@ -396,7 +396,8 @@ static clv_code var(bench *m, clv_err *err) {
   return clv_gpu_var(m->g, &s, 3, m->x, NULL, m->y, err);
 }
 
-/* Returns the doubling of the images of x, a quarter of its values, or the halving of all. */
+/* Returns a resampling of images. is_halving: halves the height and width of the images of x; else
+ * doubles those of images of half the size, which read a quarter of x. */
 static clv_resample resample_of(const bench *m, bool is_halving) {
   int64_t side = (int64_t)m->image_side, n = (int64_t)m->n_samples;
   return (clv_resample){.kind = is_halving ? CLV_RESAMPLE_MEAN : CLV_RESAMPLE_LINEAR,
@@ -456,7 +457,7 @@ static clv_code drop_records_channels_last(bench *m, clv_err *err) {
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
     {"last backward", 4, .f = last_steps_backward},
-/* Rows of an element-wise op, in f32 and in bf16. */
+/* Rows of the table for one element-wise op: forward and backward, in f32 and in bf16. */
 #define POINTWISE(name, ...)                                                                      \
   {#name, 8, .map_kernel = clv_gpu_##name},                                                       \
       {#name " backward", 12, .map_kernel = clv_gpu_##name##_back, .has_second_input = true},     \

@@ -7,7 +7,8 @@
 #include "api_int.h"
 
 static const char *session, *run_folder;
-static int n_gate_calls; /* tensors about which the library has asked this program */
+/* number of tensors about which the library has asked this program's gate, may_send */
+static int n_gate_calls;
 
 static cleave_status count_asked(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
@@ -252,7 +253,8 @@ static bool types_and_outputs_have_rows_of_their_own(void) {
   return close_held();
 }
 
-/* An epoch of the policy has room for the weights and one step. */
+/* The bytes_per_epoch of the policy suffices for the weights and one step, but not for two steps.
+ * */
 static bool epoch_bounds_the_bytes(void) {
   cleave_module *far, *loss;
   MUST(open_under_policy(run_folder, e));

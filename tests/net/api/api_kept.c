@@ -548,7 +548,7 @@ static bool leaks_are_listed(void) {
   DO(close_context(c));
   DO(release_kept(k[1]));
   MUST(cleave_close(rt, 0, &leaks, e));
-  CHECK(leaks.kept == 2); /* the other kept value is from the test of the gate */
+  CHECK(leaks.kept == 2); /* the second one is from the test of the refused sending */
   CHECK(strstr(leaks.text, "of module 'on a' at ") && strstr(leaks.text, "context 'spring'"));
   return true;
 }

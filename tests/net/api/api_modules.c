@@ -273,7 +273,7 @@ static bool parameter_info_is_correct(void) {
   for (int i = 0; i < 2; i++) {
     DO(has_parameter_info(m, 0, "0.weight", CLEAVE_F32, 2, true, false, i ? o : NULL, i));
     DO(has_parameter_info(m, 1, "0.bias", CLEAVE_F32, 1, true, false, i ? o : NULL, 0));
-    /* this parameter is in no group of the optimiser */
+    /* "1.weight" and the following parameters are in no group of the optimiser */
     DO(has_parameter_info(m, 2, "1.weight", CLEAVE_F32, 1, true, false, NULL, 0));
     DO(has_parameter_info(m, 3, "1.bias", CLEAVE_F32, 1, false, false, NULL, 0));
     DO(has_parameter_info(m, 4, "1.running_mean", CLEAVE_F32, 1, false, true, NULL, 0));

@@ -532,7 +532,7 @@ static void validation_by_time_has_the_latest_records(void **state) {
       "5,a,b,c,2021-01-01\n";
   static const char numbers[] = "x,y,t,id,s\n1,a,b,c,-5\n2,a,b,c,1e3\n3,a,b,c,-7\n4,a,b,c,0\n";
   clv_dataset_options o = make_split_options(dates, CLV_KEY_IS_TIME);
-  /* both have the same day */
+  /* records 1 and 3 have the same day */
   assert_validation(&o, 0.2, CLV_SPLIT_TIME, (const double[]){1, 3, 0});
   o = make_split_options(numbers, CLV_KEY_IS_TIME);
   assert_validation(&o, 0.5, CLV_SPLIT_TIME, (const double[]){2, 4, 0});

@@ -12,7 +12,8 @@
 
 enum { MODULE = 0, NO_GRADIENT = 3 };
 
-/* Number of visits of each cell, and whether its refusal was reported. */
+/* For each cell of the state tables (one event in one state): how often it was visited, and whether
+ * the engine has reported its refusal. */
 typedef struct cell_log {
   uint32_t n_visits[TABLE_CELLS];
   bool was_reported[TABLE_CELLS];
@@ -278,8 +279,8 @@ static void send_every_frame(engine *w, uint64_t c) {
   send_revert(w, c);
 }
 
-/* Sends an END_CONTEXT that retains the call 12 = f(50). Leaf 50 arrives after all other frames, or
- * the context is aborted. */
+/* Sends an END_CONTEXT that retains the call 12 = f(50) after the end, because its value is kept.
+ * Leaf 50 arrives after all other frames, or the context is aborted. */
 static void run_retaining_context_ends(engine *w, uint64_t c) {
   for (int is_aborted = 0; is_aborted < 2; is_aborted++, c++) {
     send_call(w, c, 12, 50);

@@ -156,7 +156,7 @@ static void dropout_positions_match_transformers(void **state) {
   }
 }
 
-/* DistilBERT has no dropout behind attention, and its head for sequences one of its own. */
+/* DistilBERT has no dropout behind attention. Its head for sequences has a dropout of its own. */
 static void distilbert_dropouts_match_transformers(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_hf_config c = read_config("distilbert");
@@ -171,7 +171,8 @@ static void distilbert_dropouts_match_transformers(void **state) {
   assert_int_equal(count_op(g, CLV_OP_RELU), 1);
 }
 
-/* Rotary positions have the numbers of their kind, and each head of Qwen3 a norm before them. */
+/* Rotary positions have the attributes of their kind, and each head of Qwen3 has a norm before
+ * them. */
 static void rotary_attributes_follow_the_kind(void **state) {
   static const struct {
     clv_hf_rope rope;

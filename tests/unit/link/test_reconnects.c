@@ -263,7 +263,7 @@ static void decisions_of_the_peer_end_the_link(void **state) {
   }
 }
 
-/* Redials until the link ends. Returns the time in ms. */
+/* Redials until the link ends. Returns the time in ms from the call until then. */
 static uint64_t measure_ms_until_end(void) {
   uint64_t began = w.clock_ns, due;
   while ((due = clv_link_redial_or_end(w.link)) != UINT64_MAX)

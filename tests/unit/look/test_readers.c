@@ -67,7 +67,7 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   assert_true(read_pixels(grid_images[0], CLV_SHAPE(1, 4, 4)) > .999);
   assert_true(read_pixels(images_channels_last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
   assert_true(read_pixels(images_channels_last[0][0], CLV_SHAPE(SMALL, CHANNELS)) > .999);
-  /* the image's positions come after that of a class token */
+  /* the image's positions come after the position of a class token, as in a vision transformer */
   assert_true(read_pixels(images_after_class_token[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999);
   fill_with_random(4, grid_images[0], sizeof grid_images / sizeof(float));
   double noise = read_pixels(grid_images[0], CLV_SHAPE(1, 4, 4));
@@ -279,8 +279,8 @@ static void group_reader_finds_classes_without_their_names(void **state) {
   assert_true(read_labels(2).figure < .3);
 }
 
-/* A reader that finds only two groups cannot tell ten classes apart. Records without a label are
- * not counted. */
+/* An attack that finds only two groups of gradients cannot tell ten classes apart. Records without
+ * a label are not counted. */
 static void two_groups_do_not_reveal_ten_classes(void **state) {
   (void)state;
   draw_gradients(10);

@@ -58,7 +58,9 @@ typedef struct front_row {
   const clv_shape *sample_shape;
   const char *first_layers, *other_layers, *train_keys;
   clv_findings wanted_findings;
-  int64_t min_positions; /* fewest positions for PICTURE; 0: any */
+  /* fewest positions of a record on which an output depends, for the finding PICTURE; 0: not
+   * checked */
+  int64_t min_positions;
 } front_row;
 
 enum {
@@ -145,7 +147,8 @@ static const front_row fronts[] = {
      COLUMN ", {op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, "
             "{op: linear, out: 2}",
      "", "", RAW, 0},
-    /* `o` is a softmax over one number, always 1, so each output depends on one element of x */
+    /* layer `o` is a softmax over one number, always 1, so each output depends on one element of x
+     * */
     {&features,
      "{op: slice, dim: 1, start: 0, stop: 8}, {op: reshape, shape: [8, 1], name: x}, "
      "{op: slice, dim: 1, start: 8, stop: 16, from: [input]}, {op: reshape, shape: [8, 1]}, "
@@ -354,7 +357,7 @@ static const front_row fronts[] = {
      "weights: {folder: p, new: [b]}, ", "", KNOWN, 0},
     {&image, "{op: flatten}, {op: linear, out: 5, name: a}",
      PUBLIC "lora: {targets: [a], r: 2, alpha: 2}, ", "", KNOWN, 0},
-    /* fronts over tokens */
+    /* layers at the master over tokens */
     {&words, EMBEDDING, "", "", TOKENS, 0},
     {&words, EMBEDDING, PUBLIC, "", TOKENS, 0},
     {&words, EMBEDDING ", {op: linear, out: 5}", "", "", TOKENS, 0},
@@ -451,7 +454,8 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
   }
 }
 
-/* Marks node `name` of the model as one that the ledger lists. */
+/* Marks node `name` of the model as one whose weights are in the ledger, the list of what workers
+ * have received. */
 static void mark_layer_known(clv_blueprint *b, const char *name) {
   clv_err err;
   assert_int_equal(
@@ -603,7 +607,8 @@ static const gradient_findings_case gradient_cases[] = {
     {&features, FLAT, "{op: add, from: [back, input]}, {op: layernorm}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: softmax}" END, RAW},
     {&features, FLAT, MADE_LAYER ", {op: add, from: [back, made]}, {op: relu}" END, 0},
-    {&features, FLAT, /* the half that is cut off has a gradient through the other one */
+    /* the half that is cut off also has a gradient, through the half that is kept */
+    {&features, FLAT,
      "{op: linear, out: 16, from: [back], name: u}, {op: add, from: [back, input], name: v}, "
      "{op: concat, dim: 1, from: [u, v]}, {op: softmax}, {op: slice, dim: 1, stop: 16}" END,
      RAW},

@@ -81,7 +81,7 @@ static void add_concat(clv_graph *g, uint32_t *r, int *at) {
     *at = node;
 }
 
-static void add_turn(clv_graph *g, uint32_t *r, int *at) {
+static void add_flip_roll_or_cumsum(clv_graph *g, uint32_t *r, int *at) {
   static const clv_op ops[] = {CLV_OP_FLIP, CLV_OP_ROLL, CLV_OP_CUMSUM};
   int rank = g->nodes[*at].shape.rank;
   clv_attrs a = {.dim = 1 + draw_below(r, rank - 1), .shifts = draw_below(r, 9) - 4};
@@ -142,7 +142,7 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add_fitting_layer(g, in->rank == 3 ? CLV_OP_AVGPOOL1D : CLV_OP_AVGPOOL, w, at);
       break;
     case 8:
-      add_turn(g, r, at);
+      add_flip_roll_or_cumsum(g, r, at);
       break;
     case 9:
       add_resampling(g, r, at);
@@ -298,7 +298,8 @@ static void computed_reach_matches_perturbation_counts(void **state) {
   assert_true(n_compared > GRAPHS / 2);
 }
 
-/* If windows are as large as the picture, the analysis counts all elements or gives up. */
+/* If windows are as large as the picture, the analysis counts all elements, or reports that it has
+ * exceeded its budget of work. */
 static void large_windows_exceed_the_budget(void **state) {
   static const clv_reach_layer secret[2] = {CLV_REACH_SECRET, CLV_REACH_SECRET};
   clv_attrs a = {.out = 1, .groups = 1};

@@ -583,7 +583,7 @@ static void kept_files_are_listed_and_not_opened(void **state) {
   assert_non_null(strstr(index.data, "\"b\": \"model-00002-of-00002.safetensors\""));
 }
 
-/* When the files have been gathered at the master, the new manifest names no workers. */
+/* After all files have been copied back to the master, the new manifest names no workers. */
 static void gathered_checkpoint_is_home(void **state) {
   (void)state;
   const char *run = get_run_dir("gathered");
