@@ -27,7 +27,8 @@
 
 enum { KIB = 1024, MIB = 1024 * KIB, INLINE_BYTES = 64 * KIB, MAX_CALLS = 17 };
 
-/* Header of each message: the bytes of its transfer. An acknowledgement has this header alone. */
+/* Header of each message: total_bytes is the size of the message's transfer. An acknowledgement
+ * consists of this header alone. */
 typedef struct header {
   uint64_t total_bytes, reserved;
 } header;

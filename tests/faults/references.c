@@ -276,7 +276,8 @@ static void on_used(uint32_t node, const clv_rref_result *r) {
     report_fault("node %u was passed a handle %" PRIx64 " that nobody passed to it", node, u->fork);
     return;
   }
-  /* The last USE may arrive after its sender gave up on a node that had been silent. */
+  /* The last USE, the message that passes a reference, may arrive after its sender gave up on a
+   * node that had been silent. */
   bool arrives_late = h->state == NEVER_ARRIVED && h->is_lost;
   if (h->state != PROMISED && !arrives_late) report_fault("handle %" PRIx64 " came twice", u->fork);
   h->state = ARRIVED;

@@ -110,7 +110,7 @@ void sim_lstm_run_forward(const sim_op *op) {
   sim_fresh_free(l.row_values);
 }
 
-/* Faults unless the reserve was written by the same forward as y. */
+/* Ends the test with a report unless the reserve was written by the same forward as y. */
 static void check_reserve(const sim_op *op, const sim_lstm *l, int stage) {
   const float *reserve = op->operands[SIM_LSTM_RESERVE], *y = op->operands[SIM_LSTM_Y];
   const clv_cuda_lstm_desc *d = l->d;

@@ -224,8 +224,8 @@ static const sim_thread *find_waiting_thread(const sim_group *g, thread_state st
   return NULL;
 }
 
-/* Called when all threads of the block wait. Faults unless they have all reached the same barrier.
- */
+/* Called when all threads of the block wait. Ends the test with a report unless all have reached
+ * the same barrier. */
 static void complete_barrier(sim_group *g) {
   const sim_thread *t = find_waiting_thread(g, AT_BARRIER),
                    *other = find_waiting_thread(g, AT_SHUFFLE);

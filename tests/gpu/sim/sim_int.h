@@ -72,12 +72,12 @@ void sim_memory_on_free(char *p);
 size_t sim_memory_get_used_bytes(int device);
 sim_block *sim_memory_find(const void *p); /* allocation that contains p or ends at p */
 
-/* Faults unless the bytes at p are in memory that is allocated for the device. what: names them in
- * the error. */
+/* Ends the test with a report unless the bytes at p are in memory that is allocated for the device.
+ * what: names the bytes in the report. */
 void sim_memory_check(int device, const void *p, size_t bytes, const char *what);
 
-/* Faults if the memory was freed on its stream before the copy. request_stack: call stack of the
- * copy's request, for the report. */
+/* Ends the test with a report if the memory was freed on its stream before the copy. request_stack:
+ * call stack of the copy's request, for the report. */
 void sim_memory_check_copy(const void *p, const sim_lines *request_stack, const char *what);
 
 clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err);
@@ -103,7 +103,7 @@ typedef struct sim_launch sim_launch;
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines);
 sim_launch *sim_launch_copy(const sim_launch *l);
 void sim_launch_free(sim_launch *l);
-/* faults if an argument points at memory that the device may not use */
+/* ends the test with a report if an argument points at memory that the device may not use */
 void sim_launch_check(const sim_launch *l, int device);
 /* Runs some threads of the launch up to their next barrier. Returns true when the launch is done.
  * *spare: fibres of earlier launches of the stream. */

@@ -403,7 +403,7 @@ static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *
   return CLV_OK;
 }
 
-/* Faults if memory that a graph uses has been freed since the capture. */
+/* Ends the test with a report if memory that a graph uses has been freed since the capture. */
 static void check_graph_memory(const sim_op *op, int device) {
   if (op->launch) sim_launch_check(op->launch, device);
   if (op->copies_from_host) sim_host_check(op->src, op->bytes, "what a graph puts");

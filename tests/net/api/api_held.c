@@ -254,7 +254,7 @@ static bool types_and_outputs_have_rows_of_their_own(void) {
 }
 
 /* The bytes_per_epoch of the policy suffices for the weights and one step, but not for two steps.
- * */
+ */
 static bool epoch_bounds_the_bytes(void) {
   cleave_module *far, *loss;
   MUST(open_under_policy(run_folder, e));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the gate. One table has every case of a session: what crosses, what it shows, and the words
- * that privacy, policy and record have for it. Each case is sent with and without each permission.
+ * Tests the gate, which permits or denies each tensor before it is sent. One table has every case
+ * of a session: what is sent, what it reveals, and the words that privacy, policy and record have
+ * for it. Each case is sent with and without each permission.
  */
 #include "master/egress/egress_int.h"
 #include "tests/unit/files.h"

@@ -98,7 +98,8 @@ static void post_end(fixture *f, uint64_t context) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
-/* Runs y = A(A(x)): both forwards, both backwards in a PREPARE of two frames, a vote, a step. */
+/* Runs y = A(A(x)) and a step: both forwards; both backwards, which a PREPARE of two frames
+ * requests; the module's vote on the step; the step. */
 static void run_context(fixture *f, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;

@@ -266,7 +266,8 @@ static void moving_note_is_parsed_strictly(void **state) {
   }
 }
 
-/* Files of others are not moved or deleted because of a damaged or old note. */
+/* Files of others are not moved or deleted because run.moving, the note of an interrupted move, is
+ * damaged or old. */
 static void damaged_moving_note_moves_no_files(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};

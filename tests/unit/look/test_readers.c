@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the readers of the privacy check `look`, which try to reconstruct records and labels from
- * sent tensors: on numbers that are known to reveal something, and on noise, which reveals nothing.
+ * Tests the readers of the privacy check `look`: attacks that try to reconstruct records and
+ * labels from sent tensors. They run on numbers that are known to reveal something, and on noise,
+ * which reveals nothing.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what a tensor that is sent shows: of records and of labels, for layers of all kinds at the
- * master, with weights that are secret or not. Also tests what a session is refused for, and the
- * attack from which the rule for labels protects.
+ * Tests what a worker can learn about records and labels from a tensor that is sent, for layers of
+ * all kinds at the master, with weights that are secret or not. Also tests what a session is
+ * refused for, and the attack from which the rule for labels protects.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -148,7 +148,7 @@ static const front_row fronts[] = {
             "{op: linear, out: 2}",
      "", "", RAW, 0},
     /* layer `o` is a softmax over one number, always 1, so each output depends on one element of x
-     * */
+     */
     {&features,
      "{op: slice, dim: 1, start: 0, stop: 8}, {op: reshape, shape: [8, 1], name: x}, "
      "{op: slice, dim: 1, start: 8, stop: 16, from: [input]}, {op: reshape, shape: [8, 1]}, "

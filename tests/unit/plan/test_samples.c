@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the digests by which the ledger recognises a tensor, and which orders of labels are
- * reported.
+ * Tests the digests by which the ledger, the host's list of what workers have received, recognises
+ * a tensor; and which orders of labels are reported.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -80,7 +80,7 @@ static size_t get_device_bytes_in_use(void) {
 }
 
 /* The shared tensor is filled in parts. A second request for the same tensor waits for the first.
- * */
+ */
 static void base_is_stored_once_per_device(void **state) {
   (void)state;
   clv_bases *b = open_bases();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests files of state of identities: whose they are, their names, their quota, a restart.
+ * Tests files of state that a worker keeps, each of which belongs to one identity: who may use
+ * them, their names, their quota, and a restart of the worker.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -138,7 +138,7 @@ static int run_child(const char *mode, const char *conf) {
 }
 
 /* If no minimum version is set, TLS 1.2 must work; otherwise the other tests would prove nothing.
- * */
+ */
 static void tls12_works_without_the_floor(void **state) {
   (void)state;
   assert_int_equal(run_child("bare", NULL), 12);
