@@ -35,7 +35,7 @@ static struct {
   int error_number; /* errno of the fault; 0: the disk is slow instead */
   long delay_ms;
   bool is_enabled;
-  int log_fd; /* -1: no log */
+  int log_fd; /* file descriptor of the log of operations; -1: no log */
   char folder[256];
   atomic_long n_matched, n_copies;
 } disk = {.log_fd = -1};

@@ -37,7 +37,7 @@ static void *copy_to_new_memory(const clv_backend *b, const void *host, size_t b
   return p;
 }
 
-/* Returns different numbers around 0. */
+/* Returns n normally distributed numbers, other ones for each stream. */
 static float *draw_floats(uint32_t stream, size_t n) {
   float *x = allocate_host(n * sizeof *x);
   clv_rng_key key = {.seed = 5, .layer = stream};

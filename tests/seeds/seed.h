@@ -44,7 +44,8 @@ static struct {
   struct {
     cleave_module *module;
     const char *name;
-  } drawn_parameters[SEED_MAX_DRAWN]; /* the parameters, in PyTorch's order */
+    /* parameters that the program has drawn, in PyTorch's order */
+  } drawn_parameters[SEED_MAX_DRAWN];
   int n_drawn;
 } seed;
 
@@ -188,7 +189,7 @@ static inline void seed_compare_tensor(const char *what, size_t index, const cle
 
 /* ---- numbers: tests/golden/seed_numbers.py has the same functions ---------------------------- */
 
-/* The finaliser of MurmurHash3 (Appleby). */
+/* Returns a hash of x, by the finaliser of MurmurHash3 (Appleby). */
 static inline uint32_t seed_hash_number(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
   x = (x ^ (x >> 13)) * 0xC2B2AE35u;

@@ -61,7 +61,7 @@ typedef struct value {
   cleave_reference ref;
   cleave_future future; /* future of the value; id 0: none */
   int stage;            /* index of the module that computes the value; -1: the value is a leaf */
-  bool is_wide;         /* has wide_width columns */
+  bool is_wide;         /* true: the value has wide_width columns */
   bool is_released, needs_gradient, is_awaited;
   /* computing it changes running statistics, so it must be computed before its context ends */
   bool changes_statistics;
@@ -88,7 +88,7 @@ typedef struct scope {
 typedef struct kept_value {
   cleave_kept id;
   int64_t n_rows;
-  bool is_wide; /* has wide_width columns */
+  bool is_wide; /* true: the value has wide_width columns */
   uint32_t place;
   int scope_index; /* index of the scope in which the value was made */
 } kept_value;

@@ -29,7 +29,7 @@ extern WEAK void __sanitizer_start_switch_fiber(void **ret_fake, const void *bot
 extern WEAK void __sanitizer_finish_switch_fiber(void *fake, const void **ret_bottom,
                                                  size_t *ret_bytes);
 
-enum { TSAN_NO_ORDER = 1 }; /* __tsan_switch_to_fiber_no_sync */
+enum { TSAN_NO_ORDER = 1 }; /* flag of __tsan_switch_to_fiber: the switch orders no accesses */
 
 /* ---- order of accesses, as thread sanitizer sees it ------------------------------------------ */
 

@@ -112,7 +112,7 @@ bool sim_launch_advance(sim_launch *l, sim_fibres *spare);
  * array that it used last, or (to read) its arguments. */
 typedef struct sim_place {
   char *lowest_address;
-  size_t bytes; /* size; 0: no such memory */
+  size_t bytes; /* size of this memory in bytes; 0: the thread has no such memory */
 } sim_place;
 extern _Thread_local sim_place sim_thread_stack, sim_last_array, sim_launch_arguments;
 static inline bool sim_place_contains(const sim_place *s, const void *p, size_t bytes) {
@@ -251,7 +251,7 @@ typedef struct sim_product {
 
 void sim_compute_product(const sim_product *p);
 void sim_compute_convolution(const clv_cuda_conv_desc *d,
-                             double *const operand[3]); /* operands: x, w, y */
+                             double *const operand[3]); /* arrays of x, w and y, in this order */
 
 /* Arguments of the LSTM loops. weights, weight_gradients: laid out by `space`. row_values: i, f, g,
  * o, c, h of each layer, sample and step. gate_gradients: gradients of i, f, g, o before their
@@ -262,9 +262,10 @@ typedef struct sim_lstm {
   double *weights, *weight_gradients, *x, *dx, *dy, *row_values, *gate_gradients;
 } sim_lstm;
 
-void sim_lstm_forward(const sim_lstm *l); /* fills row_values */
+void sim_lstm_forward(const sim_lstm *l); /* computes the forward; fills row_values */
 const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t);
-void sim_lstm_backward_data(const sim_lstm *l); /* fills gate_gradients and dx */
+/* computes the gradients of the gates and of x; fills gate_gradients and dx */
+void sim_lstm_backward_data(const sim_lstm *l);
 void sim_lstm_backward_weight(const sim_lstm *l);
 
 /* ---- state of the simulation ----------------------------------------------------------------- */

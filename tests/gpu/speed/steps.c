@@ -27,8 +27,8 @@ typedef struct steps {
   clv_plan *plan;
   clv_optim *optimizer;
   clv_backend *backend;
-  char *parameter_block, *gradient_block; /* blocks in device memory */
-  void *in[2];                            /* inputs in device memory */
+  char *parameter_block, *gradient_block; /* all parameters and all gradients, in device memory */
+  void *in[2];                            /* inputs of the network, in device memory */
   size_t input_bytes[2];
   double lr;
   uint64_t version;

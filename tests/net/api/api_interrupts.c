@@ -105,7 +105,8 @@ static bool interrupt_ends_waits_for_values_and_modules(void) {
   DO(close_context(c));
   DO(open_context(&c));
   DO(make_leaf(c, x, 4, 3, true, &in));
-  MUST(cleave_call(rt, c, unloaded_module, &in, 1, &y, e)); /* loads the module after all */
+  /* loads the module, which the interrupted call could not load */
+  MUST(cleave_call(rt, c, unloaded_module, &in, 1, &y, e));
   DO(stop_process_and_threads(worker));
   INTERRUPTED(cleave_context_close(rt, c, 0, e), MAX_RETURN_MS);
   INTERRUPTED(cleave_parameter_freeze(rt, unloaded_module, bias, 1, 0, e), MAX_RETURN_MS);

@@ -383,7 +383,8 @@ static bool state_saved_to_files_is_loaded_again(void) {
   for (int i = 0; i < 2; i++) DO(train_step(m[i], o[i], loss, 9));
   DO(check_alike(m[0], m[1], true));
   DO(save_or_load_state(m[0], false, "weights.safetensors",
-                        "moments.safetensors")); /* overwrites those files */
+                        /* overwrites the files that m[0] has saved before */
+                        "moments.safetensors"));
   DO(read_weight(m[0], "0.weight", &t));
   add_to_digest(&t);
   cleave_tensor_free(&t);

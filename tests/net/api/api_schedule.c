@@ -284,7 +284,7 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
     damage_schedule(p, &s);
     uint64_t begin = now_ms();
     DO(run_step(p, &s, STEP_TIMEOUT_MS, &e));
-    CHECK(now_ms() < begin + 10000); /* the call must not hang */
+    CHECK(now_ms() < begin + 10000); /* a damaged schedule ends by its deadline and does not hang */
     n_not_run += e.status != CLEAVE_OK;
     n_timed_out += e.status == CLEAVE_DEADLINE;
     if (e.status == CLEAVE_OK) DO(trains_to_same_weights(p));

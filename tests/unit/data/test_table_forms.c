@@ -407,7 +407,7 @@ static void slow_query_ends_at_its_time(void **state) {
 
 static const struct {
   const char *format, *text;
-  double days; /* NaN: it is no date */
+  double days; /* expected days since 1970-01-01; NaN: the text is no date */
 } date_cases[] = {
     {NULL, "1970-01-01", 0},
     {NULL, "1969-12-31", -1},

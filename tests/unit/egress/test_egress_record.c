@@ -186,7 +186,7 @@ static void expired_allowance_is_settled(void **state) {
   read_record("old", &b);
   assert_int_equal(b.total_bytes, 100);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
-  charge_bytes(f, 100); /* charges under another record */
+  charge_bytes(f, 100); /* needs a new allowance, because the expired one is settled */
   assert_true(sum_bytes_on_disk() > 100);
   close_record(r);
 }

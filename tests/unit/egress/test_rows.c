@@ -115,7 +115,7 @@ static void rows_are_found_beside_others_and_in_parts(void **state) {
   for (size_t i = 0; i < M; i++) /* adds new columns beside those of the worker */
     for (size_t k = 0; k < N + 4; k++) w[i * (N + 4) + k] = k < N ? v[i * N + k] : 0.1F * (float)k;
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, true) >= N - 1);
-  for (size_t i = 0; i < M; i++) /* adds zeros beside them */
+  for (size_t i = 0; i < M; i++) /* adds columns of zeros beside those of the worker */
     for (size_t k = N; k < N + 4; k++) w[i * (N + 4) + k] = 0;
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, false) >= M - 1);
 }
@@ -190,7 +190,7 @@ static void digests_do_not_depend_on_pieces(void **state) {
   }
   clv_weights_sample_done(&a);
   clv_weights_sample c =
-      /* the pieces end inside values */
+      /* adds the tensor in pieces that end inside values */
       sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, 6);
   assert_int_equal(get_row_names(&c, false).n, 0);
   clv_weights_sample_done(&c);

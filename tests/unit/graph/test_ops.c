@@ -181,7 +181,7 @@ typedef struct shape_case {
   clv_op op;
   clv_attrs attrs;
   clv_shape in;
-  clv_shape wanted_shape; /* rank -1: refused */
+  clv_shape wanted_shape; /* expected shape of the output; rank -1: the op refuses the input */
   const char *refusal_text;
 } shape_case;
 

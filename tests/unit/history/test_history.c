@@ -118,7 +118,8 @@ static void exit_is_recorded_and_kill_is_detected(void **state) {
   assert_int_equal(died.state, CLV_STATE_DIED);
   assert_int_equal(died.record.n_attempts, 2);
   assert_int_equal(clv_run_entry_exit_code(&died), 1);
-  end_child(begin_child("runs/two", false, 0), 0); /* --fresh deletes them */
+  /* a start with --fresh deletes the earlier attempts */
+  end_child(begin_child("runs/two", false, 0), 0);
   CLV_AUTO(clv_run_entry_done) clv_run_entry fresh = read_entry("runs/two");
   assert_int_equal(fresh.record.n_attempts, 1);
 }
