@@ -39,7 +39,7 @@ static uint32_t draw_number(fuzz_state *p, uint32_t n) {
 static bool happens_once_in(fuzz_state *p, uint32_t n) { return draw_number(p, n) == n - 1; }
 static uint64_t draw_value(fuzz_state *p) { return 1 + draw_number(p, VALUES); }
 
-/* Draws a context: an open one, or at times one that has ended. */
+/* Draws the id of a context: usually an open one, at times one that has ended. */
 static uint64_t draw_context(fuzz_state *p) {
   uint64_t id = p->open_contexts[draw_number(p, p->n_open_contexts)];
   return happens_once_in(p, 32) ? CLV_MAX(id, SLOTS + 1) - SLOTS : id;

@@ -324,7 +324,7 @@ static void check_gradient_chunks(node_side at) {
   wait_for(&counted.n_heads, 1); /* the value is small, so the log copies it after its head */
   hold_last_piece(A_CHUNK);
   post_backward(&w, 1);
-  wait_for(&counted.n_heads, at.is_master ? 1 : 2); /* FINISHED is the second head */
+  wait_for(&counted.n_heads, at.is_master ? 1 : 2); /* a worker also sends the head of FINISHED */
   was_in_time();
   assert_int_equal(counted.n_chunks, PIECES);
   end_world(&w);

@@ -185,7 +185,7 @@ static inline void compare_packed_with_padded(const batch *b, family model_famil
 
 /* ---- graphs cut into two parts --------------------------------------------------------------- */
 
-/* Returns the graph as a node loads it, which knows only the row numbers of its inputs. */
+/* Returns the graph as a node loads it, which knows only how many rows each input has. */
 static inline clv_graph *strip_to_loaded_graph(clv_graph *g,
                                                const int64_t batches[CLV_MAX_INPUTS]) {
   for (int i = 0; i < g->n_nodes; i++) g->nodes[i].max_positions = 0;

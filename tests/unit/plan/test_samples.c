@@ -178,7 +178,7 @@ static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   clv_weights_sample_done(&s);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
   clv_weights_sample_add(&s, 0, v, SIDE * SIDE * sizeof *v);
-  /* the sample has all values, so its moments are those of the tensor */
+  /* false, because the tensor has no more values than the sample, whose moments count already */
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_done(&s);
 }
