@@ -48,7 +48,7 @@ static const unsigned in_bf16[CLV_OP_COUNT] = {
 static const run_options on_ref = {.dtype = CLV_F32};
 static const run_options bf16_weight_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};
 
-static size_t tile; /* tile of attention; 0: the backend's own */
+static size_t tile; /* bytes of a tile of attention; 0: the backend's own size */
 
 static bool is_simulated; /* true if the device opened last is simulated */
 
@@ -253,8 +253,9 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
   return worst;
 }
 
-/* Checks that a row's results do not depend on the tile. The simulated products guarantee it; a
- * library's may not, and gradients of keys and values are sums over tiles. */
+/* Checks that a row's results do not depend on the tile, the rows of attention that are computed at
+ * once. The simulated products guarantee it; a library's may not, and gradients of keys and values
+ * are sums over tiles. */
 static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *untiled) {
   static const int per_row_results[] = {V_OUT, V_DIN};
   values tiled;
@@ -272,7 +273,7 @@ static void check_tile(const op_case *c, const kind *k, size_t bytes, const valu
   free_values(&tiled);
 }
 
-/* Checks tiles of one row, and of three with a remainder. */
+/* Checks attention in tiles of one row, and in tiles of three rows with a remainder. */
 static void check_tiles(const op_case *c, const kind *k) {
   clv_heads x = clv_heads_of(&c->d);
   size_t row = (size_t)(x.n * x.kv_heads * x.s) * sizeof(float);

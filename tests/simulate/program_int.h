@@ -134,7 +134,7 @@ static inline bool happens_once_in(program *p, uint32_t n) { return draw_below(p
 static inline uint32_t place_bit(uint32_t place) { return 1u << place; }
 static inline int index_of_scope(const program *p, const scope *s) { return (int)(s - p->scopes); }
 
-/* Name of a place; the master's if all modules are at the master. */
+/* Returns the name of a place; if all modules are at the master, the master's name. */
 const char *place_name(const program *p, uint32_t place);
 
 /* A statement is: begin_statement, the call, and end_statement with the call's status.

@@ -415,8 +415,8 @@ static void do_backward(program *p, scope *s) {
   if (s->n_losses < n) return;
   if (s->has_changed_weights) fetch_all_values(p, s);
   do_backward_from_losses(p, s, is_weighted ? loss_weights : NULL, (size_t)n, retain);
-  /* Each later statement reports whether the context has failed, and the loss of any place that the
-   * context depends on may fail it. */
+  /* If weights have changed, the backward may fail the context. Later statements then report that
+   * failure, or the loss of any place on which the context depends. */
   if (s->has_changed_weights) s->needed_places |= s->depended_places;
   read_gradients(p, s);
 }

@@ -441,7 +441,8 @@ static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleav
   MUST(cleave_call(rt, c, narrow, &r[1], 1, &r[2], e));
   MUST(cleave_call(rt, c, on_master, &r[2], 1, &r[3], e));
   MUST(cleave_keep(rt, r[3], ret, e));
-  while (!is_confirmed) { /* a node without a thread works while a function blocks */
+  /* lets a node without a thread work, which it does while a function of the API blocks */
+  while (!is_confirmed) {
     DO(make_random_leaf(c, 18, &other));
     MUST(cleave_call(rt, c, on_b, &other, 1, &other, e));
     MUST(cleave_to_here(rt, other, 0, &t, e));
