@@ -132,7 +132,7 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
   }
 }
 
-/* ---- tiles of weights ------------------------------------------------------------------------ */
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* Return the position of weight (k, c, tap) in the tiles `forward_tiles` and `backward_tiles`. */
 static size_t get_position_in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
