@@ -18,7 +18,8 @@
 
 #define NONE CPU_CANDIDATES
 enum { MAX_CANDIDATES = 2, MIN_ROUNDS = 7, MAX_ROUNDS = 60 };
-#define ROUNDS_MS 150 /* time after which MIN_ROUNDS are enough */
+/* processor time in ms after which a measurement ends, once MIN_ROUNDS rounds have run */
+#define ROUNDS_MS 150
 
 static cpu_candidate forced_candidates[CPU_QUESTIONS];
 
@@ -44,7 +45,7 @@ static void print_about(void) {
       processor);
 }
 
-/* ---- nodes ----------------------------------------------------------------------------------- */
+/* ---- the measured nodes ---------------------------------------------------------------------- */
 
 /* Extents of a node. conv: n, c, image, k, kernel, stride, dilation, groups. linear: rows, in, out.
  * attention: n, t, heads, width. lstm: n, t, f, h. */
@@ -179,7 +180,7 @@ static cpu_shape_class get_shape_class(const shape_case *c) {
   }
 }
 
-/* ---- timing ---------------------------------------------------------------------------------- */
+/* ---- measuring the time of nodes ------------------------------------------------------------- */
 
 typedef struct node {
   clv_kernel *kernel;
@@ -233,7 +234,8 @@ static void free_node(node *n) {
   n->kernel->free(n->kernel);
 }
 
-/* Returns the processor time of this thread, because other work takes the cores in between. */
+/* Returns the processor time of this thread in ms. Unlike elapsed time, it leaves out the work of
+ * other programs on the same cores. */
 static double thread_ms(void) {
   struct timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -267,7 +269,7 @@ static void print_shape(const shape_case *c) {
   for (int i = 0; i < 8 && c->x[i]; i++) printf("%s%lld", i ? "x" : "", (long long)c->x[i]);
 }
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- questions, each with the kernels that can answer it ------------------------------------- */
 
 static const char *const class_names[] = {
     "DEPTHWISE",           "GROUPED",  "FEW_CHANNELS",       "DILATED",        "POINTWISE",
@@ -280,7 +282,8 @@ static const char *const candidate_names[] = {"BLOCKS",   "ROW_MAJOR", "CHANNELS
                                               "OPENBLAS", "F32",       "PAIRS"};
 _Static_assert(CLV_COUNT(candidate_names) == CPU_CANDIDATES, "a name for each candidate");
 
-/* A question with its candidates, the default first. */
+/* A question of the CPU backend, such as which kernel computes a convolution in f32, with its
+ * possible answers. The first one is the default. */
 typedef struct question {
   const char *name;
   clv_op op;

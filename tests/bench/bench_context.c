@@ -128,7 +128,7 @@ static void make_batches(bench *b) {
   }
 }
 
-/* ---- the program ----------------------------------------------------------------------------- */
+/* ---- the measured program -------------------------------------------------------------------- */
 
 static void open_program(bench *b, const char *session) {
   const task *t = b->task;

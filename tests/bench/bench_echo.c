@@ -82,7 +82,7 @@ static void start_batch(grpc_call *call, const grpc_op *ops, size_t n, uintptr_t
     exit_with_message("start_batch");
 }
 
-/* ---- server ---------------------------------------------------------------------------------- */
+/* ---- the server, which returns each message -------------------------------------------------- */
 
 /* Receives a message, sends it back and receives the next one. */
 static void echo_message(grpc_completion_queue *queue, grpc_call *call) {
@@ -132,7 +132,7 @@ static _Noreturn void serve_forever(const clv_tls_identity *id, int port_pipe) {
   _exit(0);
 }
 
-/* ---- client ---------------------------------------------------------------------------------- */
+/* ---- the client, which measures round trips -------------------------------------------------- */
 
 typedef struct client {
   grpc_completion_queue *queue;

@@ -27,7 +27,8 @@
 
 enum { KIB = 1024, MIB = 1024 * KIB, INLINE_BYTES = 64 * KIB, MAX_CALLS = 17 };
 
-/* Header of each message: the bytes of its transfer. An acknowledgement has this header alone. */
+/* Header of each message: total_bytes is the size of the message's transfer. An acknowledgement
+ * consists of this header alone. */
 typedef struct header {
   uint64_t total_bytes, reserved;
 } header;
@@ -205,7 +206,7 @@ static event_kind run_event(side *s) {
   return kind;
 }
 
-/* ---- server ---------------------------------------------------------------------------------- */
+/* ---- the server, which receives tensors ------------------------------------------------------ */
 
 static void accept_stream(side *s, grpc_server *server, unsigned index) {
   static grpc_call_details details;
@@ -240,7 +241,7 @@ static _Noreturn void serve_forever(side *s, const clv_tls_identity *id, int por
   for (;;) (void)run_event(s);
 }
 
-/* ---- client ---------------------------------------------------------------------------------- */
+/* ---- the client, which sends tensors --------------------------------------------------------- */
 
 static void open_stream(side *s, unsigned index, int port, const clv_tls_identity *id) {
   char target[40];

@@ -30,7 +30,7 @@ typedef struct bench {
   double idle_memory_mib;
 } bench;
 
-/* ---- one step -------------------------------------------------------------------------------- */
+/* ---- one training step ----------------------------------------------------------------------- */
 
 static void allocate(size_t bytes, void *ret_pp) {
   clv_err err;
@@ -101,7 +101,7 @@ static void run_step(bench *b) {
   b->weights_version++;
 }
 
-/* ---- commands -------------------------------------------------------------------------------- */
+/* ---- commands of bench.py on standard input -------------------------------------------------- */
 
 static double read_clock_ms(clockid_t clock) {
   struct timespec t;

@@ -53,7 +53,7 @@ static inline void profile_print(FILE *to, unsigned steps) {
   fprintf(to, "%-64s %9.3f ms\n", "all", all);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------- */
+/* ---- kernels that measure the time of other kernels ------------------------------------------ */
 
 typedef struct profiled_kernel {
   /* first member: a kernel of the profile is cast to it; copied from `wrapped_kernel`, except for

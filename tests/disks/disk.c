@@ -35,7 +35,7 @@ static struct {
   int error_number; /* errno of the fault; 0: the disk is slow instead */
   long delay_ms;
   bool is_enabled;
-  int log_fd; /* -1: no log */
+  int log_fd; /* file descriptor of the log of operations; -1: no log */
   char folder[256];
   atomic_long n_matched, n_copies;
 } disk = {.log_fd = -1};
@@ -65,7 +65,7 @@ __attribute__((constructor)) static void read_settings(void) {
   disk.log_fd = REAL(open)(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
-/* ---- failing --------------------------------------------------------------------------------- */
+/* ---- making calls of the C library fail ------------------------------------------------------ */
 
 static const char *get_path_of_fd(int fd, char path[PATH_MAX]) {
   char link[64];

@@ -30,7 +30,7 @@ enum { MAX_SPECS = 16, MAX_NAME = 64 };
 
 static __thread bool fails_next; /* the next file operation of this thread fails */
 
-/* ---- the operations that fail ---------------------------------------------------------------- */
+/* ---- file operations that a failpoint makes fail --------------------------------------------- */
 
 static bool take_failure(void) {
   if (!fails_next) return false;
@@ -51,7 +51,7 @@ WRAPPED(int, fdatasync, (int fd), (fd))
 WRAPPED(int, rename, (const char *from, const char *to), (from, to))
 WRAPPED(int, mkdir, (const char *path, mode_t mode), (path, mode))
 
-/* ---- actions --------------------------------------------------------------------------------- */
+/* ---- actions of failpoints ------------------------------------------------------------------- */
 
 static void kill_process(void) { kill(getpid(), SIGKILL); }
 static void exit_process(void) { _exit(1); }
@@ -68,7 +68,7 @@ static const struct {
                {"error", make_next_call_fail},
                {"delay", delay_process}};
 
-/* ---- points ---------------------------------------------------------------------------------- */
+/* ---- failpoints that the environment requests ------------------------------------------------ */
 
 static struct {
   char name[MAX_NAME];

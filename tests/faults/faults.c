@@ -43,7 +43,7 @@ static struct {
       n_delayed[CLV_FRAME_KINDS];
 } faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* splitmix64 (Steele, Lea and Flood 2014) */
+/* Returns a hash of a number, by splitmix64 (Steele, Lea and Flood 2014). */
 static uint64_t hash_number(uint64_t x) {
   x += UINT64_C(0x9e3779b97f4a7c15);
   x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);

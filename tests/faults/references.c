@@ -35,7 +35,7 @@ static const uint64_t lease_ns = 20000 * MS, retry_ns = 50 * MS;
  * that wait for the first, and a third so that each node's periodic check has run. */
 static const uint64_t grace_ns = 3 * 20000 * MS;
 
-/* ---- the model ------------------------------------------------------------------------------- */
+/* ---- objects and handles as the test expects them -------------------------------------------- */
 
 typedef struct object {
   uint64_t ref, access_key;
@@ -156,7 +156,7 @@ static bool is_faulty_now(uint32_t node) {
   return node == w.faulty_node && w.now_ns >= w.faulty_from_ns && w.now_ns < w.faulty_until_ns;
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- the queue of events --------------------------------------------------------------------- */
 
 static bool is_earlier(const event *a, const event *b) {
   return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
@@ -188,7 +188,7 @@ static event *take_first_event(void) {
   return first;
 }
 
-/* ---- the network ----------------------------------------------------------------------------- */
+/* ---- the simulated network ------------------------------------------------------------------- */
 
 static const char *const names[CLV_RREF_KINDS] = {"ACK",    "KEEP",  "USE",   "FORK", "ACCEPT",
                                                   "DELETE", "RENEW", "FETCH", "VALUE"};
@@ -228,7 +228,7 @@ static void on_send(uint32_t from, const clv_rref_result *r) {
   send_once(from, to, m);
 }
 
-/* ---- results of the nodes -------------------------------------------------------------------- */
+/* ---- results that the tables of the nodes return --------------------------------------------- */
 
 static void settle_object(object *o) {
   o->is_settled = true;
@@ -276,7 +276,8 @@ static void on_used(uint32_t node, const clv_rref_result *r) {
     report_fault("node %u was passed a handle %" PRIx64 " that nobody passed to it", node, u->fork);
     return;
   }
-  /* The last USE may arrive after its sender gave up on a node that had been silent. */
+  /* The last USE, the message that passes a reference, may arrive after its sender gave up on a
+   * node that had been silent. */
   bool arrives_late = h->state == NEVER_ARRIVED && h->is_lost;
   if (h->state != PROMISED && !arrives_late) report_fault("handle %" PRIx64 " came twice", u->fork);
   h->state = ARRIVED;
@@ -364,7 +365,7 @@ static void take_results(uint32_t node) {
     on[r.kind](node, &r);
 }
 
-/* ---- the program ----------------------------------------------------------------------------- */
+/* ---- operations of the random program -------------------------------------------------------- */
 
 static object *new_object(uint32_t maker, uint32_t owner) {
   object *o = &w.objects[w.n_objects++];
@@ -529,7 +530,7 @@ static void release_all_handles(void) {
   }
 }
 
-/* ---- faults ---------------------------------------------------------------------------------- */
+/* ---- faults of nodes ------------------------------------------------------------------------- */
 
 /* Marks the objects as lost that the faulty node owned or used, or had passed on before the
  * receiver told the owner. */
@@ -576,7 +577,7 @@ static void plan_accident(void) {
   w.faulty_until_ns = kind > 1 ? until + lease_ns : UINT64_MAX;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- one run of a seed ----------------------------------------------------------------------- */
 
 static void open_node(uint32_t i) {
   clv_err err;

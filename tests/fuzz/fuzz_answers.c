@@ -44,7 +44,7 @@ static bool prints_sent_frames;
 
 static void free_config(void) { clv_session_config_free(config); }
 
-/* ---- the worker ------------------------------------------------------------------------------ */
+/* ---- the worker, whose answers are the input ------------------------------------------------- */
 
 /* Replaces clv_link_send in the library, by the linker's --wrap. */
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored);
@@ -129,7 +129,7 @@ bool __wrap_clv_node_run_until(clv_session_node *n, uint64_t until_ns) {
   return true;
 }
 
-/* ---- the program ----------------------------------------------------------------------------- */
+/* ---- the program, which gets these answers --------------------------------------------------- */
 
 static void must(cleave_status status, const cleave_error *e) {
   if (status != CLEAVE_OK) fprintf(stderr, "%s\n", e->text);

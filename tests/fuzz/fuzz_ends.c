@@ -31,7 +31,7 @@ __attribute__((destructor)) static void print_frames(void) {
   fprintf(stderr, "%llu frames\n", (unsigned long long)n_frames);
 }
 
-/* ---- drawing --------------------------------------------------------------------------------- */
+/* ---- drawing numbers, contexts and calls from the input -------------------------------------- */
 
 static uint32_t draw_number(fuzz_state *p, uint32_t n) {
   return p->at < p->input_end ? *p->at++ % n : 0;
@@ -39,7 +39,7 @@ static uint32_t draw_number(fuzz_state *p, uint32_t n) {
 static bool happens_once_in(fuzz_state *p, uint32_t n) { return draw_number(p, n) == n - 1; }
 static uint64_t draw_value(fuzz_state *p) { return 1 + draw_number(p, VALUES); }
 
-/* Draws a context: an open one, or at times one that has ended. */
+/* Draws the id of a context: usually an open one, at times one that has ended. */
 static uint64_t draw_context(fuzz_state *p) {
   uint64_t id = p->open_contexts[draw_number(p, p->n_open_contexts)];
   return happens_once_in(p, 32) ? CLV_MAX(id, SLOTS + 1) - SLOTS : id;
@@ -70,7 +70,7 @@ static uint32_t get_loaded_generation(const fuzz_state *p, uint32_t module) {
 
 static const char *draw_name(fuzz_state *p) { return happens_once_in(p, 4) ? "w2" : ""; }
 
-/* ---- sending -------------------------------------------------------------------------------- */
+/* ---- sending frames to the node -------------------------------------------------------------- */
 
 static const float numbers[FLOATS] = {0.5f, -1, 2, 0.25f, 1, -0.125f, 3, 1, -2, 0.5f, 1, 0};
 
@@ -119,7 +119,7 @@ static void send_state(fuzz_state *p, clv_frame_kind kind) {
   send_frame(p, &f, false);
 }
 
-/* ---- frames ---------------------------------------------------------------------------------- */
+/* ---- frames of each kind --------------------------------------------------------------------- */
 
 static void add_call_argument(fuzz_state *p, clv_frame *f, bool is_chunked) {
   clv_arg *a = &f->call.args[f->call.n_args++];

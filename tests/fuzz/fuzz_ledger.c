@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the ledger of keys. An item that is added to an accepted ledger is found in it and is not
- * added again, also after the ledger was compacted.
+ * Fuzzes the ledger, the host's list of keys and weights that workers have received. An item that
+ * is added to an accepted ledger is found in it and is not added again, also after the ledger was
+ * compacted.
  */
 #include "master/egress/egress.h"
 #include "tests/fuzz/never.h"

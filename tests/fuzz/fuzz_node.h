@@ -53,7 +53,7 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err) {
   return refuses_sends ? clv_fail(ret_err, CLV_EXHAUSTED, "the link is full") : CLV_OK;
 }
 
-/* ---- the node -------------------------------------------------------------------------------- */
+/* ---- the node under test --------------------------------------------------------------------- */
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   conversation *c = user;

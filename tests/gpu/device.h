@@ -69,7 +69,7 @@ static inline T clv_sim_shuffled(unsigned mask, T value, unsigned from, const ch
       GPU_SIM_LANE + (unsigned)(by) < 32 ? GPU_SIM_LANE + (unsigned)(by) : GPU_SIM_LANE, \
       GPU_SIM_HERE)
 
-/* ---- functions of devices -------------------------------------------------------------------- */
+/* ---- functions that CUDA gives to kernels ---------------------------------------------------- */
 
 /* An ordinary read and write is atomic here, because the simulation runs one thread at a time. No
  * memory order follows from it. */

@@ -37,7 +37,7 @@ static void *copy_to_new_memory(const clv_backend *b, const void *host, size_t b
   return p;
 }
 
-/* Returns different numbers around 0. */
+/* Returns n normally distributed numbers, other ones for each stream. */
 static float *draw_floats(uint32_t stream, size_t n) {
   float *x = allocate_host(n * sizeof *x);
   clv_rng_key key = {.seed = 5, .layer = stream};
@@ -45,7 +45,7 @@ static float *draw_floats(uint32_t stream, size_t n) {
   return x;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory and copies of the backend -------------------------------------------------------- */
 
 /* Copies more bytes than all page-locked slots of the host hold together. */
 static void copies_larger_than_all_host_slots_round_trip(void **state) {
@@ -164,7 +164,7 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
   free(back);
 }
 
-/* ---- whole buffers --------------------------------------------------------------------------- */
+/* ---- operations on whole buffers ------------------------------------------------------------- */
 
 static void add_accumulates_f32_values(void **state) {
   clv_backend *b = open_device(&(clv_sim_options){0});
@@ -305,7 +305,7 @@ static void optimiser_steps_match_the_ref_backend(void **state) {
   for (size_t i = 0; i < CLV_COUNT(kinds); i++) check_optimiser(&kinds[i]);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- values that kernels refuse -------------------------------------------------------------- */
 
 typedef struct refusal {
   clv_op op;
@@ -401,7 +401,7 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
   }
 }
 
-/* ---- when the device fails ------------------------------------------------------------------- */
+/* ---- failures of the device ------------------------------------------------------------------ */
 
 /* Uses all kinds of memory, streams and kernels. Returns false at the first failure. */
 static bool use_everything(const clv_sim_options *o) {

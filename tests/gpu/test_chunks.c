@@ -123,7 +123,7 @@ static clv_code hold_event(clv_cuda_event *e, clv_err *err) {
   return simulated_vendor->event_finish(e, err);
 }
 
-/* ---- a worker -------------------------------------------------------------------------------- */
+/* ---- a node with a link and a device --------------------------------------------------------- */
 
 /* A kind of node under test, and the peer that receives its values and gradients (by a name; "" is
  * the master). */
@@ -324,7 +324,7 @@ static void check_gradient_chunks(node_side at) {
   wait_for(&counted.n_heads, 1); /* the value is small, so the log copies it after its head */
   hold_last_piece(A_CHUNK);
   post_backward(&w, 1);
-  wait_for(&counted.n_heads, at.is_master ? 1 : 2); /* FINISHED is the second head */
+  wait_for(&counted.n_heads, at.is_master ? 1 : 2); /* a worker also sends the head of FINISHED */
   was_in_time();
   assert_int_equal(counted.n_chunks, PIECES);
   end_world(&w);

@@ -35,7 +35,8 @@ static bool has_several_kernels(const op_case *c) {
   return is_convolution || c->d.op == CLV_OP_LSTM;
 }
 
-/* Runs the case on a new device. Returns false if the backend has no kernel for it. */
+/* Runs the case on a new device. Odd seeds are devices without cuDNN. Returns false if the backend
+ * has no kernel for the case. */
 static bool run_cuda(const op_case *c, uint64_t seed, const run_options *options, values *ret,
                      const char **ret_impl) {
   run_options o = *options;

@@ -48,7 +48,7 @@ static const unsigned in_bf16[CLV_OP_COUNT] = {
 static const run_options on_ref = {.dtype = CLV_F32};
 static const run_options bf16_weight_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};
 
-static size_t tile; /* tile of attention; 0: the backend's own */
+static size_t tile; /* bytes of a tile of attention; 0: the backend's own size */
 
 static bool is_simulated; /* true if the device opened last is simulated */
 
@@ -62,7 +62,7 @@ static clv_backend *open_device(uint64_t seed) {
   return b;
 }
 
-/* ---- given values ---------------------------------------------------------------------------- */
+/* ---- drawing the given values of a case ------------------------------------------------------ */
 
 static double keep_few_bits(double value) {
   float x = (float)value;
@@ -81,9 +81,10 @@ static void draw_values(const op_case *c, bool has_few_bits, values *s) {
     for (size_t j = 0; j < s->n[i]; j++) s->v[i][j] = keep_few_bits(s->v[i][j]);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
+/* ---- running a case -------------------------------------------------------------------------- */
 
-/* Runs a case. seed: of the device; unused if `o` is for ref. */
+/* Runs a case and stores its results. seed: seed of the simulated device; unused if `o` is for the
+ * backend ref. */
 static void run_case_on_device(const op_case *c, const run_options *o, bool has_few_bits,
                                uint64_t seed, values *ret) {
   run_options with = *o;
@@ -130,7 +131,7 @@ static double find_largest_distance(const op_case *c, const char *name, const va
   return worst;
 }
 
-/* ---- checks ---------------------------------------------------------------------------------- */
+/* ---- checking the results of a case ---------------------------------------------------------- */
 
 static double check_near_ref(const op_case *c, const kind *k, bool has_few_bits,
                              const values *got) {
@@ -201,7 +202,7 @@ static void check_same_as_f32(const op_case *c, const kind *k) {
   free_values(&exact);
 }
 
-/* ---- weights in bf16 ------------------------------------------------------------------------- */
+/* ---- cases with the weight in bf16 ----------------------------------------------------------- */
 
 static void keep_few_bits_of_weight(values *s) {
   for (size_t i = 0; i < s->n[V_PARAM]; i++) s->v[V_PARAM][i] = keep_few_bits(s->v[V_PARAM][i]);
@@ -252,8 +253,9 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
   return worst;
 }
 
-/* Checks that a row's results do not depend on the tile. The simulated products guarantee it; a
- * library's may not, and gradients of keys and values are sums over tiles. */
+/* Checks that a row's results do not depend on the tile, the rows of attention that are computed at
+ * once. The simulated products guarantee it; a library's may not, and gradients of keys and values
+ * are sums over tiles. */
 static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *untiled) {
   static const int per_row_results[] = {V_OUT, V_DIN};
   values tiled;
@@ -271,7 +273,7 @@ static void check_tile(const op_case *c, const kind *k, size_t bytes, const valu
   free_values(&tiled);
 }
 
-/* Checks tiles of one row, and of three with a remainder. */
+/* Checks attention in tiles of one row, and in tiles of three rows with a remainder. */
 static void check_tiles(const op_case *c, const kind *k) {
   clv_heads x = clv_heads_of(&c->d);
   size_t row = (size_t)(x.n * x.kv_heads * x.s) * sizeof(float);

@@ -10,8 +10,9 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/threaded_node_test.h"
 
-/* WAITS: how often a step waits for a module: for each piece that it gets, and for its puts. READS:
- * how often reading its state waits. */
+/* WAITS: how often the host waits for the device in one step of one module: for each piece that it
+ * copies from the device, and for its copies to the device. READS: how often it waits when the
+ * state of a module is read. */
 enum { WARM = 2, STEPS = 6, WAITS = 9, READS = 2 };
 
 typedef struct world {
@@ -279,7 +280,7 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   free_world(&w);
 }
 
-/* ---- files of state -------------------------------------------------------------------------- */
+/* ---- files of a module's state --------------------------------------------------------------- */
 
 static char file_of_state[64];
 
@@ -329,7 +330,7 @@ static void device_state_files_do_not_block_the_node_thread(void **state) {
   free_world(&w);
 }
 
-/* ---- running statistics ---------------------------------------------------------------------- */
+/* ---- running statistics of batchnorm --------------------------------------------------------- */
 
 static clv_graph *make_batchnorm_graph(void) {
   clv_err err = {0};
@@ -369,7 +370,7 @@ static void aborted_context_restores_device_running_statistics(void **state) {
   free_world(&w);
 }
 
-/* ---- the time of a call ---------------------------------------------------------------------- */
+/* ---- the time that a call takes on the device ------------------------------------------------ */
 
 /* each step has a forward and two backward parts */
 enum { HOST_DELAY_MS = 2, CALLS = 3 * MODULES * STEPS };

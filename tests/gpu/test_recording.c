@@ -389,7 +389,7 @@ static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
   assert_int_equal(parts.launched_singly, TURNS);
 }
 
-/* ---- recorders without a plan ---------------------------------------------------------------- */
+/* ---- recorders of launches, used without a plan ---------------------------------------------- */
 
 typedef struct work {
   const clv_backend *b;

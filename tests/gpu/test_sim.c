@@ -196,7 +196,7 @@ static void memory_in_use_is_counted_and_limited(void **state) {
   clv_sim_counts c = clv_sim_get_counts();
   assert_int_equal(c.n_allocations, 2);
   assert_int_equal(c.n_launches, 1);
-  assert_int_equal(c.n_waits, 2); /* clv_sim_get_counts: `begin_bench` takes page-locked memory */
+  assert_int_equal(c.n_waits, 2); /* begin_bench takes page-locked memory, and copy_to_host waits */
   assert_int_equal(c.bytes_to_device, 4000);
   assert_int_equal(c.bytes_to_host, 40);
   b.v->free(b.g.stream, x);
@@ -274,7 +274,8 @@ static void products_are_column_major(void **state) {
         double twice = sum + sum;
         assert_true((double)b.host_memory[16 * at + j * LDD + i] == twice);
       }
-  assert_true(b.host_memory[2] == 2); /* the padding between two columns */
+  /* row 2 of the first column is padding, which the product must not change */
+  assert_true(b.host_memory[2] == 2);
   b.v->matmul_free(m);
   float *const all[] = {x, y, bias, workspace_memory};
   for (int i = 0; i < 4; i++) b.v->free(b.g.stream, all[i]);

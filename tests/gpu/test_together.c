@@ -41,7 +41,7 @@ static int count_in_plan(const rig *r, const char *word) {
   return n;
 }
 
-/* ---- the bits -------------------------------------------------------------------------------- */
+/* ---- equal bits of fused and separate ops ---------------------------------------------------- */
 
 typedef clv_graph *graph_fn(void);
 
@@ -219,7 +219,7 @@ static void chains_of_elementwise_ops_are_fused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(all); i++) assert_plan_contains(make_chains, false, all[i], 2);
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- numbers of kernel launches -------------------------------------------------------------- */
 
 /* Returns the network of tests/gpu/predict.py and speed/steps.c, but narrow. */
 static clv_graph *make_mlp(void) {

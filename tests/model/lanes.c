@@ -18,12 +18,12 @@ enum { IDLE, ATTACHING, OPEN, ENDED }; /* states of a dialler's lane */
 
 /* One stream of a lane. Messages last_delivered + 1 to last_sent are in flight. */
 typedef struct stream {
-  /* on the way to the acceptor. is_dialled: the acceptor has the stream */
+  /* messages in flight to the acceptor; is_dialled: the acceptor has the stream */
   uint8_t is_dialled, is_attach_in_flight, last_delivered, last_sent, is_end_in_flight;
   /* `received` of an ATTACHED in flight; NOTHING: none is in flight */
   uint8_t attached_in_flight;
-  uint8_t is_read; /* true: the acceptor reads from it */
-  /* true: the dialler sends no more messages on it */
+  uint8_t is_read; /* true: the acceptor reads messages from this stream */
+  /* true: the dialler sends no more messages on this stream */
   uint8_t is_broken;
   uint8_t has_noticed_end;
 } stream;
@@ -71,7 +71,7 @@ static void set_initial_state(void *ret) {
 #define FOR_EACH_LANE(i) for (uint8_t i = 0; i < size.n_lanes; i++)
 #define FOR_EACH_STREAM(k, l) for (uint8_t k = 1; k <= (l)->stream_number; k++)
 
-/* ---- the dialler ----------------------------------------------------------------------------- */
+/* ---- transitions of the dialler -------------------------------------------------------------- */
 
 static void dial_stream(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
@@ -177,7 +177,7 @@ static void on_not_found(model_walk *w, const void *from) {
   }
 }
 
-/* ---- the acceptor ---------------------------------------------------------------------------- */
+/* ---- transitions of the acceptor ------------------------------------------------------------- */
 
 static void answer_attach(lane *l, uint8_t first_resent) {
   l->taken_stream = first_resent;
@@ -264,7 +264,7 @@ static void send_ack(model_walk *w, const void *from) {
   model_add_successor(w, &s, 0);
 }
 
-/* ---- the environment ------------------------------------------------------------------------- */
+/* ---- transitions of the network and of time -------------------------------------------------- */
 
 /* The network cuts a stream. Messages in flight may still arrive. */
 static void cut_stream(model_walk *w, const void *from) {

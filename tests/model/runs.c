@@ -93,7 +93,7 @@ static bool has_session(const state *s, const master *m) {
 
 static void free_master(master *m) { *m = (master){0}; }
 
-/* ---- start and recovery ---------------------------------------------------------------------- */
+/* ---- transitions of masters: start and recovery ---------------------------------------------- */
 
 static void lock_folder(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
@@ -180,7 +180,7 @@ static void lose_session(model_walk *w, const void *from) {
   }
 }
 
-/* ---- files at the worker --------------------------------------------------------------------- */
+/* ---- transitions of masters: files at the worker --------------------------------------------- */
 
 /* Removes a file at the worker after reading run.json again. */
 static void remove_kept(model_walk *w, const void *from) {
@@ -211,7 +211,7 @@ static void keep_file(model_walk *w, const void *from) {
   }
 }
 
-/* ---- training and checkpoints ---------------------------------------------------------------- */
+/* ---- transitions of masters: training and checkpoints ---------------------------------------- */
 
 static void begin_training(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
@@ -330,7 +330,7 @@ static void finish_run(model_walk *w, const void *from) {
   }
 }
 
-/* ---- the environment ------------------------------------------------------------------------- */
+/* ---- transitions of the environment: deaths and damage --------------------------------------- */
 
 static void kill_master(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {

@@ -61,7 +61,7 @@ typedef struct op_case {
   fill input_fill, second_input_fill;
   uint64_t key_words;       /* bit k: the case sets attribute k */
   clv_shape packed_lengths; /* lengths of the packed sequences; rank 0: not packed */
-  bool is_small;            /* the case has no golden=0 */
+  bool is_small;            /* true: a small case, whose line does not say golden=0 */
   bool has_golden;          /* `is_small` is set and PyTorch has the op */
 } op_case;
 
@@ -96,7 +96,7 @@ static inline int get_next_op(int op) {
   return op;
 }
 
-/* ---- what the row of an op says -------------------------------------------------------------- */
+/* ---- properties in an op's row of the table of ops ------------------------------------------- */
 
 static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->takes_labels; }
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->is_loss; }
@@ -137,8 +137,7 @@ static inline clv_slot get_slot(const clv_node_desc *d, int i) {
   return slots[i];
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading the files of cases -------------------------------------------------------------- */
 
 CLV_PRINTF(2, 3) static inline void case_problem(clv_op op, const char *format, ...) {
   /* only the first error is kept, because later ones may follow from it */

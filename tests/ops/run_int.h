@@ -106,8 +106,7 @@ static inline void copy_given_values(values *dst, const values *src) {
     if (src->n[i]) memcpy(dst->v[i], src->v[i], src->n[i] * sizeof(double));
 }
 
-/* ---- one execution -----------------------------------------------------------------------------
- */
+/* ---- one execution of a case ----------------------------------------------------------------- */
 
 typedef struct run_options {
   const clv_backend *backend;
@@ -194,7 +193,7 @@ static inline void wait_for_device(const execution *e) {
   if (b->memory) must(b->memory->finish(b, &layer, &err), &err);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- converting values between types and layouts --------------------------------------------- */
 
 /* Returns a row-major copy in the kernel's type. */
 static inline void *to_kernel_type(clv_dtype dtype, const double *v, size_t n) {
@@ -484,8 +483,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   return true;
 }
 
-/* ---- comparing and drawing ---------------------------------------------------------------------
- */
+/* ---- comparing results and drawing given values ---------------------------------------------- */
 
 /* Returns ||a - b|| / ||b||, or ||a|| if b is 0; infinite if NaN or infinity are at different
  * positions. */

@@ -24,7 +24,8 @@ static bool resize_case(const op_case *c, const int64_t extents[4], op_case *ret
   return finish_case(&ret->d, &err) == CLV_OK;
 }
 
-/* Returns the block that the kernel accepts when `block` is offered; 0: cpu has no kernel. */
+/* Returns the channel block of input 0 that cpu's kernel accepts when `block` is offered; 0: cpu
+ * has no kernel for the case. */
 static int find_accepted_block(const op_case *c, int block) {
   clv_node_desc d = c->d;
   clv_kernel *k;

@@ -55,7 +55,7 @@ static float *draw_values(const setup *s, uint32_t stream, bool with_nan) {
   return p;
 }
 
-/* ---- one kernel ------------------------------------------------------------------------------ */
+/* ---- preparing one kernel -------------------------------------------------------------------- */
 
 static clv_kernel *prepare_kernel(const setup *s, clv_op op, unsigned tail, int n_in) {
   clv_node_desc d = {.op = op,
@@ -250,8 +250,8 @@ static void fused_batchnorm_gives_the_same_bits(void **state) {
   print_message("%d kernels with tails have the bits of the ops apart\n", n);
 }
 
-/* Only batchnorm supports tails, and ref supports none: prepare returns CLV_UNIMPLEMENTED to the
- * plan. */
+/* Only batchnorm supports a tail, an add or relu that the same kernel computes. The backend ref
+ * supports none: prepare returns CLV_UNIMPLEMENTED to the plan. */
 static void unsupported_tails_are_refused(void **state) {
   (void)state;
   clv_node_desc d = {.op = CLV_OP_RELU,

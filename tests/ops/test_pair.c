@@ -64,7 +64,7 @@ static bool check_case(const op_case *c, double *worst) {
   return is_supported;
 }
 
-/* ---- bf16 ------------------------------------------------------------------------------------ */
+/* ---- cases whose factors are rounded to bf16 ------------------------------------------------- */
 
 cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);

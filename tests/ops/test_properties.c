@@ -21,8 +21,7 @@ static void draw_values(const op_case *c, values *s) {
 
 static bool is_equal(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-/* ---- maps_zero_to_zero --------------------------------------------------------------------------
- */
+/* ---- property maps_zero_to_zero -------------------------------------------------------------- */
 
 /* Returns true if the op makes zeros of zeros in the case. */
 static bool maps_zero_to_zero(const op_case *c) {
@@ -44,8 +43,7 @@ static void check_maps_zero_to_zero(const clv_op_def *def, bool is_zero_kept) {
              is_zero_kept ? "zeros" : "others", def->maps_zero_to_zero ? "true" : "false");
 }
 
-/* ---- elementwise ------------------------------------------------------------------------------
- */
+/* ---- property elementwise -------------------------------------------------------------------- */
 
 /* Changes value `at` of input i, which holds no lengths. Only that value of the output may
  * change. */
@@ -74,8 +72,7 @@ static void check_elementwise(const op_case *c) {
   free_values(&unchanged);
 }
 
-/* ---- samples ----------------------------------------------------------------------------------
- */
+/* ---- whether a sample's output depends on other samples -------------------------------------- */
 
 /* Returns the rows of input 0 that belong to the first sample, or to the first packed sequence. */
 static size_t count_rows_of_first_sample(const op_case *c) {
@@ -117,8 +114,7 @@ static void check_samples(const op_case *c, const clv_op_def *def) {
   free_values(&s);
 }
 
-/* ---- outputs that are the input ---------------------------------------------------------------
- */
+/* ---- ops whose output is their input --------------------------------------------------------- */
 
 static void check_identity(const op_case *c, const clv_op_def *def) {
   values s;

@@ -12,8 +12,7 @@ static void assert_refused(clv_code code, const clv_err *err, const char *what, 
   if (!strstr(err->text, part)) fail_msg("%s: '%s' lacks '%s'", what, err->text, part);
 }
 
-/* ---- attributes -------------------------------------------------------------------------------
- */
+/* ---- attributes outside their range ---------------------------------------------------------- */
 
 /* Asserts that an attribute with value v is refused by an error that names the op and the
  * attribute. */
@@ -59,8 +58,7 @@ static void check_attributes(clv_op op) {
   }
 }
 
-/* ---- inputs -----------------------------------------------------------------------------------
- */
+/* ---- wrong numbers and types of inputs ------------------------------------------------------- */
 
 /* Adds the case to a graph with n inputs. other: index of an input that gets the other type; -1:
  * none. */
@@ -93,8 +91,7 @@ static void check_inputs(const op_case *c) {
                    def->name);
 }
 
-/* ---- shapes -----------------------------------------------------------------------------------
- */
+/* ---- shapes that an op refuses --------------------------------------------------------------- */
 
 static void check_refusal(const op_refusal *r) {
   char line[sizeof r->key_words + 4], *rest = NULL;

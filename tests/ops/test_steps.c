@@ -129,8 +129,7 @@ static void test_adam_second_moment_keeps_its_precision(void **state) {
   assert_true(fabs(v / 0.009 - 1) < 3e-7);
 }
 
-/* ---- sums --------------------------------------------------------------------------------------
- */
+/* ---- sums of squares, and additions ---------------------------------------------------------- */
 
 static double sum_squares(const clv_backend *b, const float *x, size_t n) {
   double ret;
@@ -178,8 +177,7 @@ static void test_add_accumulates_f64_values(void **state) {
   assert_true(x[0] == 1 + 1e-12 && x[1] == 2 && x[2] == 0 && x[3] == 4.5 && x[4] == 5);
 }
 
-/* ---- reorders ----------------------------------------------------------------------------------
- */
+/* ---- reorders between memory layouts --------------------------------------------------------- */
 
 /* Reorders between two blocks: every element must be where the formula says, the channel padding
  * zero. */
@@ -236,7 +234,7 @@ static void test_reorder_refuses_flat_shapes_and_bad_blocks(void **state) {
   assert_non_null(strstr(err.text, "5"));
 }
 
-/* ---- refusals of kernels --------------------------------------------------------------------- */
+/* ---- values that kernels refuse -------------------------------------------------------------- */
 
 static clv_kernel *prepare_two_input_kernel(const clv_backend *b, clv_op op, clv_shape in,
                                             clv_shape out) {
@@ -359,8 +357,7 @@ static void test_unknown_ops_are_refused(void **state) {
   assert_null(k);
 }
 
-/* ---- dropout -----------------------------------------------------------------------------------
- */
+/* ---- masks of dropout ------------------------------------------------------------------------ */
 
 /* Another step, micro-batch, layer or seed must drop other elements, about a share p. */
 static void test_dropout_mask_depends_on_every_key_field(void **state) {

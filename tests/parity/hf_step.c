@@ -47,7 +47,7 @@ static clv_code add_tensor(output *o, const char *prefix, const clv_param *p, co
   return CLV_OK;
 }
 
-/* ---- the model ------------------------------------------------------------------------------- */
+/* ---- reading the model ----------------------------------------------------------------------- */
 
 /* Adds the input of that name with its shape in the file; -1 if the file has none. */
 static clv_code add_named_input(model *m, const clv_weights_file *f, const char *name, int *ret,
@@ -112,7 +112,7 @@ static clv_code open_model(char *const *argv, model *m, clv_err *err) {
   return open_optimizer(m, err);
 }
 
-/* ---- a step ---------------------------------------------------------------------------------- */
+/* ---- a training step ------------------------------------------------------------------------- */
 
 /* Copies a tensor, which must exist with this type and shape. */
 static clv_code copy_tensor(const clv_weights_file *f, const char *prefix, const char *name,

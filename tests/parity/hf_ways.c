@@ -52,7 +52,7 @@ typedef struct part {
   size_t y_bytes;
 } part;
 
-/* ---- tensors of IN --------------------------------------------------------------------------- */
+/* ---- reading tensors of the file IN ---------------------------------------------------------- */
 
 static clv_code find_tensor(const clv_weights_file *f, const char *prefix, const char *name,
                             const clv_weights_entry **ret, clv_err *err) {
@@ -72,8 +72,8 @@ static void copy_values(clv_dtype dtype, const void *from, clv_dtype from_dtype,
   for (size_t i = 0; i < n; i++) ((double *)to)[i] = (double)((const float *)from)[i];
 }
 
-/* Copies a tensor [N, S, ...] or [N, ...]. Of the former a packed part gets only the rows of real
- * positions. */
+/* Copies a tensor [N, S, ...] or [N, ...] of records. Of a tensor [N, S, ...] a packed part gets
+ * only the rows of positions that are no padding. */
 static void copy_records(const model *m, const part *p, const clv_weights_entry *e, bool has_rows,
                          void *to) {
   size_t size = e->dtype == CLV_F32 ? sizeof(float) : sizeof(int64_t);
@@ -90,7 +90,7 @@ static void copy_records(const model *m, const part *p, const clv_weights_entry 
                   e->dtype, width, (char *)to + row * width * to_size);
 }
 
-/* ---- a part ---------------------------------------------------------------------------------- */
+/* ---- making and running a part of the model -------------------------------------------------- */
 
 /* Notes which values have positions, and makes the graph as a node loads it, which knows only the
  * numbers of rows. */
@@ -193,7 +193,7 @@ static clv_code run_backward(part *p, clv_err *err) {
                                   err);
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- running the model as two parts ---------------------------------------------------------- */
 
 /* Returns the gradient of a parameter, or of a tied one by its own name; NULL: the part has no such
  * parameter. */
@@ -254,7 +254,7 @@ static clv_code compare_cuts(const model *m, const clv_graph *g, const part *who
   return CLV_OK;
 }
 
-/* ---- output ---------------------------------------------------------------------------------- */
+/* ---- results that are written to OUT --------------------------------------------------------- */
 
 /* Adds the gradient of each tied parameter to its owner's. */
 static void add_tied_gradients(part *p) {
@@ -292,7 +292,7 @@ static clv_code add_results(output *o, const char *way, const part *p, clv_err *
   return CLV_OK;
 }
 
-/* ---- ways ------------------------------------------------------------------------------------ */
+/* ---- ways to run the model ------------------------------------------------------------------- */
 
 static clv_code run_way(const model *m, const clv_graph *g, const char *way, clv_dtype dtype,
                         bool is_packed, int seed, output *o, int *n_cuts, clv_err *err) {
@@ -338,7 +338,7 @@ static clv_code run_all_ways(const model *m, int seed, output *o, clv_err *err) 
   return CLV_OK;
 }
 
-/* ---- the model ------------------------------------------------------------------------------- */
+/* ---- reading the model ----------------------------------------------------------------------- */
 
 /* Adds the input of that name with its shape in the file; -1 if the file has none. */
 static clv_code add_named_input(model *m, const char *name, int *ret, clv_err *err) {

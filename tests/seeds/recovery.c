@@ -61,7 +61,7 @@ static cleave_status load_modules(void) {
   return cleave_optimizer_new(rt, &group, 1, 0, &adam, &e);
 }
 
-/* ---- state ----------------------------------------------------------------------------------- */
+/* ---- saving and loading the state ------------------------------------------------------------ */
 
 static const char *const part_names[4] = {"first.weights", "first.adam", "second.weights",
                                           "second.adam"};
@@ -124,7 +124,7 @@ static cleave_status load_saved_state(void) {
   return cleave_optimizer_set_steps(rt, adam, step, &e);
 }
 
-/* ---- training -------------------------------------------------------------------------------- */
+/* ---- training steps -------------------------------------------------------------------------- */
 
 /* Fills the rows of a step. They depend only on its number, so a repeated step gets the same
  * rows. */

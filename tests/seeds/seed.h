@@ -44,11 +44,12 @@ static struct {
   struct {
     cleave_module *module;
     const char *name;
-  } drawn_parameters[SEED_MAX_DRAWN]; /* the parameters, in PyTorch's order */
+    /* parameters that the program has drawn, in PyTorch's order */
+  } drawn_parameters[SEED_MAX_DRAWN];
   int n_drawn;
 } seed;
 
-/* ---- failing --------------------------------------------------------------------------------- */
+/* ---- ending the program with an error -------------------------------------------------------- */
 
 _Noreturn static inline void seed_fail(const char *fmt, ...) {
   va_list args;
@@ -68,7 +69,7 @@ static inline void seed_must_succeed(cleave_status status, int line) {
 /* Makes a call of the API with &seed.e, and ends the program if the call fails. */
 #define MUST(call) seed_must_succeed((call), __LINE__)
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- places of modules: node and device ------------------------------------------------------ */
 
 typedef struct seed_place {
   const char *node, *device;
@@ -76,7 +77,8 @@ typedef struct seed_place {
 
 enum { SEED_PLACES = 2 };
 
-/* Returns the i-th of PLACES, or the node and port of the program's arguments. */
+/* Returns place i of the environment variable PLACES ("NODE/DEVICE NODE/DEVICE"), or the given node
+ * and device if PLACES does not have it. */
 static inline seed_place seed_get_owner(int i, const char *node, const char *device) {
   static char texts[SEED_PLACES][2][64];
   const char *at = getenv("PLACES");
@@ -86,7 +88,7 @@ static inline seed_place seed_get_owner(int i, const char *node, const char *dev
   return (seed_place){texts[i][0], texts[i][1]};
 }
 
-/* ---- PyTorch's figures ----------------------------------------------------------------------- */
+/* ---- PyTorch's results, and comparisons with them -------------------------------------------- */
 
 static inline char *seed_read_file(const char *folder, const char *name, size_t *ret_n) {
   char path[512];
@@ -106,8 +108,8 @@ static inline char *seed_read_file(const char *folder, const char *name, size_t 
   return data;
 }
 
-/* Finds the f32 tensor SET.WHAT of PyTorch's. Returns false if there is none. seed.values owns the
- * data. */
+/* Finds PyTorch's f32 tensor named SET.WHAT. Returns false if there is none. The data belong to
+ * seed.values. */
 static inline bool seed_find_golden(const char *set, const char *what, cleave_tensor *ret) {
   char key[160];
   size_t offset;
@@ -187,7 +189,7 @@ static inline void seed_compare_tensor(const char *what, size_t index, const cle
 
 /* ---- numbers: tests/golden/seed_numbers.py has the same functions ---------------------------- */
 
-/* The finaliser of MurmurHash3 (Appleby). */
+/* Returns a hash of x, by the finaliser of MurmurHash3 (Appleby). */
 static inline uint32_t seed_hash_number(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
   x = (x ^ (x >> 13)) * 0xC2B2AE35u;
@@ -274,7 +276,7 @@ static inline double seed_train_steps(void (*train)(size_t step, cleave_tensor *
   return last;
 }
 
-/* ---- start and end --------------------------------------------------------------------------- */
+/* ---- start and end of a program -------------------------------------------------------------- */
 
 static inline void seed_open_start_place(const char *place) {
   seed.start_place = place;

@@ -74,7 +74,7 @@ static void set_golden_weights(const plan *p) {
   for (size_t k = 0; k < PARTS; k++)
     for (size_t i = 0; i < 3; i++)
       seed002_set_weight(cleave_parallel_module(p->parallel, k), names[i], golden[k][i]);
-  /* one bias for all parts */
+  /* the parts of w2 share one bias, which part 0 has */
   seed002_set_weight(cleave_parallel_module(p->parallel, 0), "w2.bias", "w2_0.bias");
 }
 

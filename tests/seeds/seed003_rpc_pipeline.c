@@ -64,7 +64,7 @@ static double get_seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- the parts ------------------------------------------------------------------------------ */
+/* ---- the two parts of the ResNet ------------------------------------------------------------- */
 
 /* Draws a parameter as the tutorial does, from a random stream that its name selects. */
 static void draw_parameter(const char *name, const cleave_tensor *t) {
@@ -129,7 +129,7 @@ static void load_loss(pipeline *p) {
   MUST(cleave_load_loss(seed.rt, &loss_options, "mse", &outputs, &p->loss, &seed.e));
 }
 
-/* ---- torch.cat ------------------------------------------------------------------------------- */
+/* ---- concatenation, as torch.cat ------------------------------------------------------------- */
 
 /* Loads a module at the master that concatenates n values of any number of rows. */
 static cleave_module *load_join(int n) {
@@ -170,7 +170,7 @@ static cleave_reference concatenate(pipeline *p, cleave_context c, cleave_refere
   return parts[0];
 }
 
-/* ---- training -------------------------------------------------------------------------------- */
+/* ---- training steps -------------------------------------------------------------------------- */
 
 /* DistResNet50.forward: returns the outputs of all images. */
 static cleave_reference run_forward(pipeline *p, cleave_context c, const float *xs) {

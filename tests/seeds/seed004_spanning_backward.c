@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
   MUST(cleave_call(seed.rt, c, part[0], &in, 1, &between, &seed.e));
   MUST(cleave_call(seed.rt, c, part[1], &between, 1, &both[0], &seed.e));
   check_places(c, both);
-  /* the advice of the refusal */
+  /* follows the advice of the refusal: sends the labels to the node of the outputs */
   MUST(cleave_send_to(seed.rt, both[1], owner_place[1].node, &seed.e));
   MUST(cleave_call(seed.rt, c, nll, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));

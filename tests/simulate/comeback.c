@@ -41,7 +41,7 @@ void do_rejoin_workers(program *p) {
     if (p->stages[i].place == place) reload_module(p, i);
 }
 
-/* ---- the last round -------------------------------------------------------------------------- */
+/* ---- the last round, when all workers are back ----------------------------------------------- */
 
 static void fill_tensor(cleave_tensor *t) {
   for (size_t i = 0; i < cleave_tensor_count(t); i++)

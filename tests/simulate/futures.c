@@ -10,7 +10,7 @@
 
 #include "tests/simulate/program_int.h"
 
-/* ---- futures --------------------------------------------------------------------------------- */
+/* ---- operations that are started as futures -------------------------------------------------- */
 
 static bool draws_future(program *p) { return sim_draw_below(&p->shape_rng, 3) == 0; }
 

@@ -28,8 +28,7 @@ typedef struct stream_end {
 
 /* LOST: the connection of a stream is lost. TAKEN: gRPC would have accepted a sent message. ACCEPT:
  * a dialled stream arrives. CLOSE: the peer closed. ENDED: a side learns that its stream has ended.
- * JOB,
- * CALL: work that was asked for, of a lane or of the simulation. */
+ * JOB, CALL: work that a lane, or the simulation, has asked the network to run at this time. */
 typedef enum event_kind { MESSAGE, LOST, TAKEN, ACCEPT, CLOSE, ENDED, JOB, CALL } event_kind;
 
 typedef struct event {
@@ -60,7 +59,7 @@ struct sim_network {
   bool is_being_freed;
 };
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- the queue of events --------------------------------------------------------------------- */
 
 static bool is_earlier(const event *a, const event *b) {
   return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
@@ -134,7 +133,7 @@ static uint64_t read_clock(void *network) { return ((sim_network *)network)->now
 clv_clock sim_network_get_clock(sim_network *n) { return (clv_clock){read_clock, n}; }
 sim_network_counts sim_network_get_counts(const sim_network *n) { return n->counts; }
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- streams of messages --------------------------------------------------------------------- */
 
 /* Draws the arrival time of a message, after that of the message before. */
 static uint64_t draw_arrival(stream_end *from) {
@@ -368,7 +367,7 @@ void sim_network_run_event(sim_network *n) {
   free(e);
 }
 
-/* ---- dialling -------------------------------------------------------------------------------- */
+/* ---- dialling streams ------------------------------------------------------------------------ */
 
 typedef struct dialling {
   sim_network *network;
@@ -416,7 +415,7 @@ clv_dialler sim_network_make_dialler(sim_network *n, uint32_t from, uint32_t to,
   return (clv_dialler){.transport = &transport, .user = d, .dial_stream = dial};
 }
 
-/* ---- faults ---------------------------------------------------------------------------------- */
+/* ---- faults of streams and places ------------------------------------------------------------ */
 
 /* Loses a stream; the peer notices soon, or by its timeout. */
 static void lose_stream(stream_end *e) {

@@ -17,7 +17,7 @@ typedef struct sim_network sim_network;
 typedef struct sim_network_options {
   uint64_t seed;
   bool has_no_delays;   /* true: messages arrive at once */
-  bool prints_messages; /* prints each message to standard output */
+  bool prints_messages; /* true: each message is printed to standard output */
   /* Message first_cut_message, and each cut_interval-th message after it, loses its connection,
    * before or after the message arrives; 0: none. Links notice the loss within a second. */
   uint64_t first_cut_message, cut_interval;

@@ -9,7 +9,7 @@
 
 #include "tests/simulate/program_int.h"
 
-/* ---- modules --------------------------------------------------------------------------------- */
+/* ---- graphs of the modules ------------------------------------------------------------------- */
 
 static const struct shape {
   const char *layer_ops[3][2]; /* [layer][0]: the layer's op; [layer][1]: its attributes */
@@ -72,7 +72,7 @@ void sim_free_programs(void) {
   }
 }
 
-/* ---- the record ------------------------------------------------------------------------------ */
+/* ---- the record of a run --------------------------------------------------------------------- */
 
 void sim_record_done(sim_record *r) {
   free(r->lines);

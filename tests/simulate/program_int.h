@@ -41,7 +41,8 @@ typedef enum stage_kind {
   KINDS
 } stage_kind;
 
-/* Number of inputs of a module of the kind; whether its inputs, and its output, are wide. */
+/* Returns the number of inputs of a module of this kind; then whether its inputs, and its output,
+ * have wide_width columns instead of NARROW_WIDTH. */
 int get_n_inputs(stage_kind k);
 bool has_wide_input(stage_kind k);
 bool has_wide_output(stage_kind k);
@@ -50,7 +51,7 @@ typedef struct stage {
   cleave_module *module;
   stage_kind kind;
   uint32_t place;
-  int optimizer;            /* -1: none */
+  int optimizer;            /* index of the optimiser of the module; -1: none */
   bool is_placed;           /* the module's node has been asked to load the module */
   uint32_t depended_places; /* bit per place: places that its state depends on, including its own */
   uint32_t n_replacements;  /* how often it has been replaced */
@@ -59,8 +60,8 @@ typedef struct stage {
 typedef struct value {
   cleave_reference ref;
   cleave_future future; /* future of the value; id 0: none */
-  int stage;            /* -1: a leaf */
-  bool is_wide;         /* has wide_width columns */
+  int stage;            /* index of the module that computes the value; -1: the value is a leaf */
+  bool is_wide;         /* true: the value has wide_width columns */
   bool is_released, needs_gradient, is_awaited;
   /* computing it changes running statistics, so it must be computed before its context ends */
   bool changes_statistics;
@@ -69,24 +70,25 @@ typedef struct value {
 /* An open or closed context of the program. */
 typedef struct scope {
   cleave_context id;
-  bool is_made; /* opening it succeeded */
+  bool is_made; /* true: the context was opened without an error */
   bool is_open, is_evaluation, has_backward;
   bool has_changed_weights; /* parameters have changed since the context was opened */
   bool has_undecided_step;  /* one of the context's steps may still be rolled back */
   int64_t n_rows;
   value values[VALUES], losses[LOSSES];
   int n, n_losses;
-  /* bits of places, with the meaning that they have in sim_line */
+  /* bits of places, as in sim_line: places whose loss a statement may report, and all on which it
+   * depends */
   uint32_t needed_places, depended_places;
-  uint32_t stages;      /* bit per module: modules that it has called */
-  uint32_t n_backwards; /* number of its backwards that may have begun */
-  bool has_failure;     /* one of its statements has failed */
+  uint32_t stages;      /* bit per module: modules that the context has called */
+  uint32_t n_backwards; /* number of backwards of the context that may have begun */
+  bool has_failure;     /* one of the statements in this context has failed */
 } scope;
 
 typedef struct kept_value {
   cleave_kept id;
   int64_t n_rows;
-  bool is_wide; /* has wide_width columns */
+  bool is_wide; /* true: the value has wide_width columns */
   uint32_t place;
   int scope_index; /* index of the scope in which the value was made */
 } kept_value;
@@ -132,7 +134,7 @@ static inline bool happens_once_in(program *p, uint32_t n) { return draw_below(p
 static inline uint32_t place_bit(uint32_t place) { return 1u << place; }
 static inline int index_of_scope(const program *p, const scope *s) { return (int)(s - p->scopes); }
 
-/* Name of a place; the master's if all modules are at the master. */
+/* Returns the name of a place; if all modules are at the master, the master's name. */
 const char *place_name(const program *p, uint32_t place);
 
 /* A statement is: begin_statement, the call, and end_statement with the call's status.

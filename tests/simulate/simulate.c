@@ -34,7 +34,7 @@ static struct {
   uint64_t n_cut_runs; /* runs with a cut connection, for each seed */
 } total = {.n_cut_runs = 2};
 
-/* ---- one run --------------------------------------------------------------------------------- */
+/* ---- one run of a program -------------------------------------------------------------------- */
 
 static void print_line(void *user, const sim_record *r, const sim_line *l) {
   (void)user;

@@ -8,7 +8,7 @@
 
 #include "tests/simulate/program_int.h"
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- statements that make and fetch values --------------------------------------------------- */
 
 static value *find_value(program *p, scope *s, bool wide) {
   value *fit[VALUES];
@@ -199,7 +199,7 @@ static void do_send_value(program *p, scope *s) {
      s->needed_places, 0, "c%d: send v%d to %s", index_of_scope(p, s), i, place_name(p, to));
 }
 
-/* ---- contexts -------------------------------------------------------------------------------- */
+/* ---- statements that open and close contexts ------------------------------------------------- */
 
 static uint32_t needed_places_of(const program *p, const kept_value *k) {
   return place_bit(k->place) | p->scopes[k->scope_index].needed_places;
@@ -280,7 +280,7 @@ void do_close_context(program *p, scope *s) {
   mark_may_report_other_failure(p);
 }
 
-/* ---- kept values ----------------------------------------------------------------------------- */
+/* ---- statements about kept values ------------------------------------------------------------ */
 
 void keep_value(program *p, scope *s, const value *v) {
   kept_value *k = &p->kept_values[p->n_kept_values];
@@ -334,7 +334,7 @@ void do_release_kept_value(program *p, int index) {
      index);
 }
 
-/* ---- backward and steps ---------------------------------------------------------------------- */
+/* ---- statements that run backwards and steps ------------------------------------------------- */
 
 void read_leaf_gradient(program *p, scope *s, const value *v) {
   if (!v->ref.id) {
@@ -415,8 +415,8 @@ static void do_backward(program *p, scope *s) {
   if (s->n_losses < n) return;
   if (s->has_changed_weights) fetch_all_values(p, s);
   do_backward_from_losses(p, s, is_weighted ? loss_weights : NULL, (size_t)n, retain);
-  /* Each later statement reports whether the context has failed, and the loss of any place that the
-   * context depends on may fail it. */
+  /* If weights have changed, the backward may fail the context. Later statements then report that
+   * failure, or the loss of any place on which the context depends. */
   if (s->has_changed_weights) s->needed_places |= s->depended_places;
   read_gradients(p, s);
 }
@@ -528,7 +528,7 @@ void do_in_open_context(program *p, scope *s) {
   all[draw_below(p, CLV_COUNT(all))](p, s);
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
+/* ---- statements that read and write weights -------------------------------------------------- */
 
 /* Reads a weight. The first use of a module makes its node dial the others. A weight that could not
  * be read is not written either. */

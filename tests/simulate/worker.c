@@ -13,7 +13,7 @@
 
 enum { DIAL_MS = 5000 };
 
-/* ---- links ----------------------------------------------------------------------------------- */
+/* ---- links of a worker ----------------------------------------------------------------------- */
 
 static void record_backward(sim_requests *t, const clv_frame *f) {
   uint32_t i = 0;
@@ -119,7 +119,7 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- methods --------------------------------------------------------------------------------- */
+/* ---- methods of the worker's service --------------------------------------------------------- */
 
 static clv_code on_hello_method(sim_worker *k, const clv_piece *request, clv_bytes *reply,
                                 clv_err *err) {

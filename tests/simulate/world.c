@@ -13,7 +13,7 @@
 
 enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NOTICE_MS = 10000 };
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- running events and nodes ---------------------------------------------------------------- */
 
 /* Returns the worker whose node runs next; NULL: none. *ret_due: time in ns at which it runs. */
 static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
@@ -160,7 +160,7 @@ static clv_code open_link(void *user, const char *worker, const clv_link_options
                              dial->dial_timeout_ms, ret, err);
 }
 
-/* ---- faults ---------------------------------------------------------------------------------- */
+/* ---- causing the fault ----------------------------------------------------------------------- */
 
 static void restart_worker(void *user) { sim_worker_restart(user); }
 

@@ -17,7 +17,7 @@ typedef enum sim_fault_kind { SIM_NO_FAULT, SIM_CUT, SIM_KILL } sim_fault_kind;
 /* A fault: a lane between two places is lost, or a worker is killed. */
 typedef struct sim_fault {
   sim_fault_kind kind;
-  uint32_t a, b, lane; /* SIM_KILL: a is the worker */
+  uint32_t a, b, lane; /* SIM_CUT: two places and a lane between them; SIM_KILL: a is the worker */
   uint64_t at;         /* time in ns at which the fault happens */
   uint64_t restart_ns; /* SIM_KILL: time in ns at which the worker is started again */
 } sim_fault;

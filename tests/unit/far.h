@@ -186,7 +186,7 @@ static inline clv_code far_get_free_bytes(const clv_backend *b, size_t *ret_free
   return CLV_OK;
 }
 
-/* ---- kernels --------------------------------------------------------------------------------- */
+/* ---- kernels that run in the device's memory ------------------------------------------------- */
 
 typedef struct far_kernel {
   clv_kernel base;

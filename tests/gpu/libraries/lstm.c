@@ -7,8 +7,8 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Values of the first element of the reserve: which passes have run. The rows begin at element
- * RESERVE_ROWS, and the gradients follow them. */
+/* Values of the first element of the reserve, the buffer that cuDNN's forward leaves for backward:
+ * which passes have run. The rows begin at element RESERVE_ROWS, and the gradients follow them. */
 enum { FORWARD_DONE = 1, DATA_DONE = 2 };
 enum { RESERVE_ROWS = 16 };
 
@@ -86,7 +86,7 @@ static void copy_to_floats(const double *all, size_t n, float *x) {
 static size_t count_inputs(const clv_cuda_lstm_desc *d) { return (size_t)(d->n * d->t * d->f); }
 static size_t count_outputs(const clv_cuda_lstm_desc *d) { return (size_t)(d->n * d->t * d->h); }
 
-/* ---- the calls ------------------------------------------------------------------------------- */
+/* ---- cuDNN's LSTM calls ---------------------------------------------------------------------- */
 
 void sim_lstm_run_forward(const sim_op *op) {
   const clv_cuda_lstm_desc *d = &op->desc.lstm;
@@ -110,7 +110,7 @@ void sim_lstm_run_forward(const sim_op *op) {
   sim_fresh_free(l.row_values);
 }
 
-/* Faults unless the reserve was written by the same forward as y. */
+/* Ends the test with a report unless the reserve was written by the same forward as y. */
 static void check_reserve(const sim_op *op, const sim_lstm *l, int stage) {
   const float *reserve = op->operands[SIM_LSTM_RESERVE], *y = op->operands[SIM_LSTM_Y];
   const clv_cuda_lstm_desc *d = l->d;

@@ -70,7 +70,7 @@ static void copy_to_second_device(const clv_gpu *by) {
   ok(v->copy_peer(by->stream, other_memory, 1, x, 0, BYTES, &err)); /* planted: free_source_early */
 }
 
-/* ---- wrong uses ------------------------------------------------------------------------------ */
+/* ---- wrong uses of the device, which must be detected ---------------------------------------- */
 
 static void omit_event(void) {
   ok(plant_write(&one, x, &err));
@@ -176,7 +176,7 @@ static void overwrite_source_early(void) {
   ok(plant_write(&one, x, &err));
 }
 
-/* ---- right uses ------------------------------------------------------------------------------ */
+/* ---- right uses of the device, which must pass ----------------------------------------------- */
 
 static void run_without_fault(void) {
   ok(plant_write(&one, x, &err));

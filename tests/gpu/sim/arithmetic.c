@@ -50,7 +50,7 @@ void sim_compute_product(const sim_product *p) {
     }
 }
 
-/* ---- convolutions ---------------------------------------------------------------------------- */
+/* ---- convolutions, as sums over weights ------------------------------------------------------ */
 
 /* A row of outputs and the inputs that one weight multiplies for it: y[i] and x[i * stride] for i <
  * n. */
@@ -84,8 +84,8 @@ static void run_row(clv_cuda_pass pass, const row *r) {
 
 /* Adds the products of one weight of channel k and input channel c at (ky, kx), for a whole
  * image. */
-static void run_one_weight(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n,
-                           int64_t k, int64_t c, int64_t ky, int64_t kx) {
+static void add_products_of_weight(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n,
+                                   int64_t k, int64_t c, int64_t ky, int64_t kx) {
   const clv_window *s = &d->window;
   int64_t channels_per_group = s->c / d->groups,
           from = k / (s->k / d->groups) * channels_per_group + c;
@@ -110,6 +110,6 @@ void sim_compute_convolution(const clv_cuda_conv_desc *d, double *const operand[
   for (int64_t n = 0; n < s->n; n++)
     for (int64_t k = 0; k < s->k; k++)
       for (int64_t i = 0; i < channels_per_group * n_weights_per_channel; i++)
-        run_one_weight(d, operand, n, k, i / n_weights_per_channel,
-                       i % n_weights_per_channel / s->kernel[1], i % s->kernel[1]);
+        add_products_of_weight(d, operand, n, k, i / n_weights_per_channel,
+                               i % n_weights_per_channel / s->kernel[1], i % s->kernel[1]);
 }

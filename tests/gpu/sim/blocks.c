@@ -27,9 +27,8 @@ typedef struct sim_thread {
   unsigned lane_mask, source_lane;
 } sim_thread;
 
-/* Data that threads exchange at a barrier. A group has two, used in
- * turn, because the first thread to continue may reach the next barrier before the last one has
- * left this one. */
+/* Data that threads exchange at a barrier. A group has two, used in turn, because the first thread
+ * to continue may reach the next barrier before the last one has left this one. */
 typedef struct sim_meeting {
   char place_marks[2];
   unsigned round_number;
@@ -166,7 +165,7 @@ void sim_launch_print_thread(void) {
   sim_lines_print(&l->lines);
 }
 
-/* ---- threads --------------------------------------------------------------------------------- */
+/* ---- running the threads of a block ---------------------------------------------------------- */
 
 static void run_thread(void *arg) {
   sim_thread *t = arg;
@@ -225,8 +224,8 @@ static const sim_thread *find_waiting_thread(const sim_group *g, thread_state st
   return NULL;
 }
 
-/* Called when all threads of the block wait. Faults unless they have all reached the same barrier.
- */
+/* Called when all threads of the block wait. Ends the test with a report unless all have reached
+ * the same barrier. */
 static void complete_barrier(sim_group *g) {
   const sim_thread *t = find_waiting_thread(g, AT_BARRIER),
                    *other = find_waiting_thread(g, AT_SHUFFLE);
@@ -280,7 +279,7 @@ static void advance_group(sim_group *g) {
   if (!has_run_thread) complete_barrier(g);
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- launches of kernels --------------------------------------------------------------------- */
 
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
   size_t n = (size_t)l->n_args, bytes = sizeof(sim_launch) + n * sizeof(size_t), at = 0;

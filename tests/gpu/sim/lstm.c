@@ -35,7 +35,7 @@ static double compute_dot_product(const double *a, const double *b, int64_t n) {
   return sum;
 }
 
-/* ---- forward --------------------------------------------------------------------------------- */
+/* ---- forward of the LSTM --------------------------------------------------------------------- */
 
 /* Returns value r of the four gates of a step, before the activations. */
 static double compute_gate(const sim_lstm *l, int layer, int64_t n, int64_t t, int64_t r) {
@@ -73,7 +73,7 @@ const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t) {
   return get_row(l, l->d->layers - 1, n, t, HIDDEN);
 }
 
-/* ---- backward -------------------------------------------------------------------------------- */
+/* ---- backward of the LSTM -------------------------------------------------------------------- */
 
 /* Computes the gradients of one step. dh_from_above: gradient of the step's h from the layer above;
  * dc [h] is carried from step to step. */

@@ -67,7 +67,7 @@ void sim_memory_forbid_access(void) {
   if (--access_depth == 0) set_region_access(false);
 }
 
-/* ---- allocations ----------------------------------------------------------------------------- */
+/* ---- allocations of device memory ------------------------------------------------------------ */
 
 sim_block *sim_memory_find(const void *at) {
   const char *p = at;
@@ -276,7 +276,7 @@ void sim_host_check(const void *at, size_t bytes, const char *what) {
   sim_report_fault("%s, %zu bytes at %p, is not page-locked memory of the host", what, bytes, at);
 }
 
-/* ---- leaks ----------------------------------------------------------------------------------- */
+/* ---- memory that was not freed --------------------------------------------------------------- */
 
 size_t sim_memory_count_leaks(void) {
   size_t n = 0;

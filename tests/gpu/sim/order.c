@@ -29,9 +29,9 @@ extern WEAK void __sanitizer_start_switch_fiber(void **ret_fake, const void *bot
 extern WEAK void __sanitizer_finish_switch_fiber(void *fake, const void **ret_bottom,
                                                  size_t *ret_bytes);
 
-enum { TSAN_NO_ORDER = 1 }; /* __tsan_switch_to_fiber_no_sync */
+enum { TSAN_NO_ORDER = 1 }; /* flag of __tsan_switch_to_fiber: the switch orders no accesses */
 
-/* ---- order ----------------------------------------------------------------------------------- */
+/* ---- order of accesses, as thread sanitizer sees it ------------------------------------------ */
 
 sim_order *sim_order_new(void) {
   return __tsan_create_fiber ? __tsan_create_fiber(TSAN_NO_ORDER) : NULL;
@@ -56,7 +56,7 @@ void sim_order_acquire(void *place) {
   if (__tsan_acquire) __tsan_acquire(place);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory whose use the sanitizers check --------------------------------------------------- */
 
 /* Makes thread sanitizer ignore accesses between the two calls, so that memory allocated there has
  * no history. */
@@ -98,7 +98,7 @@ void sim_unpoison(const void *p, size_t bytes) {
 
 bool sim_can_poison(void) { return __asan_poison_memory_region != NULL; }
 
-/* ---- fibres ---------------------------------------------------------------------------------- */
+/* ---- fibres: threads that the simulation switches itself ------------------------------------- */
 
 enum { PAGE = 4096, LINES = 59 };
 

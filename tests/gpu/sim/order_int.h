@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* ---- order ----------------------------------------------------------------------------------- */
+/* ---- order of accesses, as thread sanitizer sees it ------------------------------------------ */
 
 /* A simulated thread as thread sanitizer sees it: a TSan fiber. */
 typedef struct sim_order sim_order;
@@ -31,7 +31,7 @@ static inline void sim_order_after(void *place) {
   if (CLV_SANITIZED) sim_order_acquire(place);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory whose use the sanitizers check --------------------------------------------------- */
 
 /* Allocates memory without any recorded access. All bytes are 0xFF, and count as never written. */
 void *sim_fresh_allocate(size_t bytes);
@@ -42,7 +42,7 @@ void sim_poison(const void *p, size_t bytes);
 void sim_unpoison(const void *p, size_t bytes);
 bool sim_can_poison(void); /* true if address sanitizer guards the memory */
 
-/* ---- fibres ---------------------------------------------------------------------------------- */
+/* ---- fibres: threads that the simulation switches itself ------------------------------------- */
 
 typedef struct sim_fibre {
   struct sim_fibre *next;

@@ -14,7 +14,7 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- call stacks, printed as lines of the source --------------------------------------------- */
 
 void sim_lines_capture_stack(sim_lines *ret) { ret->n = backtrace(ret->at, CLV_COUNT(ret->at)); }
 
@@ -44,7 +44,7 @@ void sim_lines_print(const sim_lines *lines) {
   if (status) backtrace_symbols_fd(lines->at, lines->n, STDERR_FILENO);
 }
 
-/* ---- faults ---------------------------------------------------------------------------------- */
+/* ---- reporting faults ------------------------------------------------------------------------ */
 
 void sim_report_fault(const char *format, ...) {
   sim_lines lines;

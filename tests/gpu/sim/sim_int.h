@@ -26,7 +26,7 @@ enum {
 typedef struct clv_cuda_stream sim_stream;
 typedef struct sim_op sim_op;
 
-/* ---- faults (report.c) ----------------------------------------------------------------------- */
+/* ---- reports of faults (report.c) ------------------------------------------------------------ */
 
 /* A call stack: return addresses, the innermost first. */
 typedef struct sim_lines {
@@ -40,7 +40,7 @@ void sim_lines_print(const sim_lines *lines);
 void sim_report_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
 void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS */
 
-/* ---- memory (memory.c) ----------------------------------------------------------------------- */
+/* ---- memory of devices and of the host (memory.c) -------------------------------------------- */
 
 /* An allocation of device memory. The host may use it from allocation to free, and the device from
  * the point of the stream at which it was allocated to the point at which it was freed. Then its
@@ -72,12 +72,12 @@ void sim_memory_on_free(char *p);
 size_t sim_memory_get_used_bytes(int device);
 sim_block *sim_memory_find(const void *p); /* allocation that contains p or ends at p */
 
-/* Faults unless the bytes at p are in memory that is allocated for the device. what: names them in
- * the error. */
+/* Ends the test with a report unless the bytes at p are in memory that is allocated for the device.
+ * what: names the bytes in the report. */
 void sim_memory_check(int device, const void *p, size_t bytes, const char *what);
 
-/* Faults if the memory was freed on its stream before the copy. request_stack: call stack of the
- * copy's request, for the report. */
+/* Ends the test with a report if the memory was freed on its stream before the copy. request_stack:
+ * call stack of the copy's request, for the report. */
 void sim_memory_check_copy(const void *p, const sim_lines *request_stack, const char *what);
 
 clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err);
@@ -103,7 +103,7 @@ typedef struct sim_launch sim_launch;
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines);
 sim_launch *sim_launch_copy(const sim_launch *l);
 void sim_launch_free(sim_launch *l);
-/* faults if an argument points at memory that the device may not use */
+/* ends the test with a report if an argument points at memory that the device may not use */
 void sim_launch_check(const sim_launch *l, int device);
 /* Runs some threads of the launch up to their next barrier. Returns true when the launch is done.
  * *spare: fibres of earlier launches of the stream. */
@@ -112,7 +112,7 @@ bool sim_launch_advance(sim_launch *l, sim_fibres *spare);
  * array that it used last, or (to read) its arguments. */
 typedef struct sim_place {
   char *lowest_address;
-  size_t bytes; /* size; 0: no such memory */
+  size_t bytes; /* size of this memory in bytes; 0: the thread has no such memory */
 } sim_place;
 extern _Thread_local sim_place sim_thread_stack, sim_last_array, sim_launch_arguments;
 static inline bool sim_place_contains(const sim_place *s, const void *p, size_t bytes) {
@@ -251,7 +251,7 @@ typedef struct sim_product {
 
 void sim_compute_product(const sim_product *p);
 void sim_compute_convolution(const clv_cuda_conv_desc *d,
-                             double *const operand[3]); /* operands: x, w, y */
+                             double *const operand[3]); /* arrays of x, w and y, in this order */
 
 /* Arguments of the LSTM loops. weights, weight_gradients: laid out by `space`. row_values: i, f, g,
  * o, c, h of each layer, sample and step. gate_gradients: gradients of i, f, g, o before their
@@ -262,9 +262,10 @@ typedef struct sim_lstm {
   double *weights, *weight_gradients, *x, *dx, *dy, *row_values, *gate_gradients;
 } sim_lstm;
 
-void sim_lstm_forward(const sim_lstm *l); /* fills row_values */
+void sim_lstm_forward(const sim_lstm *l); /* computes the forward; fills row_values */
 const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t);
-void sim_lstm_backward_data(const sim_lstm *l); /* fills gate_gradients and dx */
+/* computes the gradients of the gates and of x; fills gate_gradients and dx */
+void sim_lstm_backward_data(const sim_lstm *l);
 void sim_lstm_backward_weight(const sim_lstm *l);
 
 /* ---- state of the simulation ----------------------------------------------------------------- */

@@ -12,7 +12,7 @@ static sim_stream *streams;
 static sim_fibres spare; /* fibres of freed streams; a new stream is ordered after all their work */
 static uint64_t n_done;  /* number of operations that are done: the simulation's clock */
 
-/* ---- running operations ---------------------------------------------------------------------- */
+/* ---- running the operations of streams ------------------------------------------------------- */
 
 static void free_operation(sim_op *op) {
   sim_launch_free(op->launch);
@@ -150,7 +150,7 @@ static void draw_progress(void) {
                                                : 0);
 }
 
-/* ---- enqueueing operations ------------------------------------------------------------------- */
+/* ---- enqueueing operations on streams -------------------------------------------------------- */
 
 static sim_op *copy_operation(const sim_op *request) {
   sim_op *op = sim_fresh_allocate(sizeof *op);
@@ -211,7 +211,7 @@ void sim_mark_unref(sim_mark *m) {
   if (m && --m->n_references == 0) free(m);
 }
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- making and freeing streams -------------------------------------------------------------- */
 
 sim_stream *sim_stream_new(int device) {
   sim_stream *s = calloc(1, sizeof *s);

@@ -78,7 +78,7 @@ static clv_code enqueue_operation(sim_stream *s, const sim_op *op, clv_err *err)
   return CLV_OK;
 }
 
-/* ---- devices --------------------------------------------------------------------------------- */
+/* ---- vendor calls about devices -------------------------------------------------------------- */
 
 static clv_code vendor_count_devices(int *ret, clv_err *err) {
   (void)err;
@@ -97,7 +97,7 @@ static clv_code vendor_describe(int device, clv_cuda_info *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- vendor calls about memory --------------------------------------------------------------- */
 
 static clv_code vendor_allocate(sim_stream *s, size_t bytes, void **ret, clv_err *err) {
   LOCK;
@@ -205,7 +205,7 @@ static clv_code vendor_fill(sim_stream *s, void *dst, int byte, size_t bytes, cl
       s, &(sim_op){.run = sim_run_fill, .dst = dst, .byte = byte, .bytes = bytes}, err);
 }
 
-/* ---- streams and events ---------------------------------------------------------------------- */
+/* ---- vendor calls about streams and events --------------------------------------------------- */
 
 static clv_code vendor_stream_new(int device, bool is_urgent, sim_stream **ret, clv_err *err) {
   LOCK;
@@ -312,7 +312,7 @@ static clv_code vendor_stream_wait(sim_stream *s, clv_cuda_event *e, clv_err *er
   return enqueue_operation(s, &(sim_op){.run = sim_run_wait, .mark = e->mark}, err);
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- vendor calls that launch kernels -------------------------------------------------------- */
 
 static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
   if (l->block < 1 || l->block > SIM_MAX_THREADS)
@@ -346,7 +346,7 @@ static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *
   return enqueue_operation(s, &(sim_op){.run = sim_run_launch, .launch = launch}, err);
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------- */
+/* ---- vendor calls about graphs of captured operations ---------------------------------------- */
 
 struct clv_cuda_graph {
   sim_op *first_op;
@@ -403,7 +403,7 @@ static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *
   return CLV_OK;
 }
 
-/* Faults if memory that a graph uses has been freed since the capture. */
+/* Ends the test with a report if memory that a graph uses has been freed since the capture. */
 static void check_graph_memory(const sim_op *op, int device) {
   if (op->launch) sim_launch_check(op->launch, device);
   if (op->copies_from_host) sim_host_check(op->src, op->bytes, "what a graph puts");
@@ -439,7 +439,7 @@ static void vendor_graph_free(clv_cuda_graph *g) {
   free(g);
 }
 
-/* ---- products and convolutions --------------------------------------------------------------- */
+/* ---- products and convolutions of cuBLAS and cuDNN ------------------------------------------- */
 
 struct clv_cuda_matmul {
   clv_cuda_matmul_desc d;
@@ -572,7 +572,7 @@ static clv_code vendor_conv(sim_stream *s, clv_cuda_conv *c, void *x, void *w, v
                            err);
 }
 
-/* ---- LSTMs ----------------------------------------------------------------------------------- */
+/* ---- LSTMs of cuDNN -------------------------------------------------------------------------- */
 
 struct clv_cuda_lstm {
   clv_cuda_lstm_desc d;

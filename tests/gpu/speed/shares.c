@@ -37,7 +37,7 @@ static clv_code copy_on_device(bench *m, clv_err *err) {
   return m->g->vendor->copy(m->g->stream, m->y, m->x, m->n * sizeof *m->x, err);
 }
 
-/* ---- single values --------------------------------------------------------------------------- */
+/* ---- kernels over single values -------------------------------------------------------------- */
 
 static clv_rng_stream make_rng_stream(void) { return clv_rng_stream_of(&(clv_rng_key){.seed = 1}); }
 
@@ -76,7 +76,7 @@ static clv_code round_to_bf16(bench *m, clv_err *err) {
   return clv_gpu_f32_to_bf16(m->g, m->x, (cuda_bf16 *)m->y, m->n, err);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- kernels over rows ----------------------------------------------------------------------- */
 
 static clv_code softmax(bench *m, clv_err *err) {
   return clv_gpu_softmax(m->g, m->x, m->y, m->n_rows, m->row_width, false, err);
@@ -133,7 +133,7 @@ static clv_code mse_back(bench *m, clv_err *err) {
   return clv_gpu_mse_back(m->g, m->x, m->z, m->n, m->small_buffer, m->y, NULL, err);
 }
 
-/* ---- images ---------------------------------------------------------------------------------- */
+/* ---- kernels over images --------------------------------------------------------------------- */
 
 static cuda_batchnorm make_batchnorm(const bench *m, bool is_channels_last) {
   cuda_sums s = is_channels_last
@@ -223,7 +223,8 @@ static clv_code avgpool_back(bench *m, bool is_channels_last, clv_err *err) {
   return clv_gpu_avgpool_back(m->g, is_channels_last, &s, m->z, m->y, err);
 }
 
-/* Defines two functions: for channels first and channels last. */
+/* Defines two functions that run the kernel `name`: NAME_f32 over images with channels first, and
+ * NAME_channels_last. */
 #define BOTH_LAYOUTS(name)                                                           \
   static clv_code name##_f32(bench *m, clv_err *err) { return name(m, false, err); } \
   static clv_code name##_channels_last(bench *m, clv_err *err) { return name(m, true, err); }
@@ -248,7 +249,7 @@ static clv_code mean_back(bench *m, clv_err *err) {
   return clv_gpu_mean_back(m->g, false, &s, m->z, m->y, err);
 }
 
-/* ---- copies and permutations ----------------------------------------------------------------- */
+/* ---- kernels that copy and permute ----------------------------------------------------------- */
 
 static clv_code move_channels(bench *m, bool to_last, clv_err *err) {
   const cuda_move v = {.n = m->n_samples,
@@ -262,8 +263,8 @@ static clv_code move_channels(bench *m, bool to_last, clv_err *err) {
 static clv_code to_channels_last(bench *m, clv_err *err) { return move_channels(m, true, err); }
 static clv_code from_channels_last(bench *m, clv_err *err) { return move_channels(m, false, err); }
 
-/* Permutes [samples, channels, inner / width', width'] from steps before heads to heads before
- * steps. */
+/* Exchanges the second and third dimension of x, as attention does with steps and heads: [samples,
+ * channels, side, side] to [samples, side, channels, side]. */
 static clv_code permute(bench *m, clv_err *err) {
   int64_t c = (int64_t)m->n_channels, side = (int64_t)m->image_side;
   cuda_order o = {.out = CLV_SHAPE((int64_t)m->n_samples, side, c, side), .n = m->n};
@@ -308,7 +309,7 @@ static clv_code copy_half_rows(bench *m, clv_err *err) {
                            m->row_width / 2, err);
 }
 
-/* ---- the optimiser --------------------------------------------------------------------------- */
+/* ---- kernels of optimisers ------------------------------------------------------------------- */
 
 static clv_code run_optimizer(bench *m, clv_optim_kind kind, clv_err *err) {
   const clv_step_args a = {.kind = kind,
@@ -338,7 +339,7 @@ static clv_code sum_squares(bench *m, clv_err *err) {
   return clv_gpu_square_sums(m->g, m->x, runs, err);
 }
 
-/* ---- attention, and the cells of an LSTM ----------------------------------------------------- */
+/* ---- kernels of attention and of LSTM cells -------------------------------------------------- */
 
 /* Returns attention with one head for each sample, which has as many keys as a row has values. */
 static cuda_heads make_heads(const bench *m) {
@@ -421,7 +422,7 @@ static clv_code shift_gru_steps(bench *m, clv_err *err) {
   return clv_gpu_gru_shift(m->g, &l, m->x, err);
 }
 
-/* ---- measuring ------------------------------------------------------------------------------- */
+/* ---- measuring the kernels ------------------------------------------------------------------- */
 
 /* The order matters: some kernels read row numbers or positions that earlier ones have written. */
 static const kernel kernels[] = {
@@ -553,7 +554,7 @@ static void fill_packed_offsets(bench *m) {
   free(host);
 }
 
-/* ---- which kernels ran ---------------------------------------------------------------------- */
+/* ---- names of the kernels that were launched ------------------------------------------------- */
 
 enum { MAX_KERNELS = 512 };
 static clv_vendor recording_vendor;

@@ -18,8 +18,8 @@ typedef struct bench {
   size_t n, n_samples, n_channels, image_side, n_positions, n_rows, row_width;
   float *x, *y, *z, *w;
   char *dropout_mask; /* n bytes of a dropout mask */
-  /* [rows + 1] a permutation of rows, each far from the one before; then the number of batches
-   * seen */
+  /* [rows + 1] a permutation of row numbers that defeats caches; then a counter of batches, for
+   * batchnorm */
   int64_t *row_permutation;
   /* [rows + 3] offsets of packed sequences: one row each, then one sequence of all rows */
   int64_t *packed_offsets;

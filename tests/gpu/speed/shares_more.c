@@ -18,7 +18,7 @@
 #include "kernels/cuda/where_int.h"
 #include "tests/gpu/speed/shares_int.h"
 
-/* ---- norms ----------------------------------------------------------------------------------- */
+/* ---- kernels of norms ------------------------------------------------------------------------ */
 
 static clv_code rmsnorm(bench *m, clv_err *err) {
   const cuda_norm n = {
@@ -52,7 +52,7 @@ static clv_code groupnorm_weights(bench *m, clv_err *err) {
                                    m->small_buffer, m->small_buffer, false, err);
 }
 
-/* ---- sums of columns, and of a single channel ------------------------------------------------ */
+/* ---- kernels that sum columns or a single channel -------------------------------------------- */
 
 /* Returns a batchnorm over rows of features, as after a linear layer. is_single_channel: over all
  * values, as one channel, in bf16. */
@@ -99,7 +99,7 @@ COLUMNS_OR_ONE(column_sums)
 COLUMNS_OR_ONE(column_moments)
 COLUMNS_OR_ONE(column_totals)
 
-/* ---- losses and random numbers --------------------------------------------------------------- */
+/* ---- kernels of losses and of random numbers ------------------------------------------------- */
 
 static clv_code bce(bench *m, clv_err *err) {
   return clv_gpu_bce(m->g, m->x, m->z, m->n, m->partial_sums, m->small_buffer, 0, err);
@@ -161,7 +161,7 @@ static clv_code apply_mask_channels_last(bench *m, clv_err *err) {
   return clv_gpu_apply_mask(m->g, true, m->x, (uint8_t *)m->dropout_mask, m->y, m->n, 2, err);
 }
 
-/* ---- columns of convolutions ----------------------------------------------------------------- */
+/* ---- kernels that copy windows of images to columns of a matrix ------------------------------ */
 
 /* Returns windows of 2 by 2 whose outputs are as many as the values of the image. */
 static clv_window make_windows(const bench *m) {
@@ -197,7 +197,7 @@ static clv_code from_columns_last(bench *m, clv_err *err) {
   return clv_gpu_from_columns_last(m->g, &c, m->x, (cuda_bf16 *)m->y, err);
 }
 
-/* ---- sequences ------------------------------------------------------------------------------- */
+/* ---- kernels over sequences ------------------------------------------------------------------ */
 
 /* Returns arguments of op `last`. All lengths are 0, because they are read from the dropout mask,
  * which is zero. */
@@ -293,7 +293,7 @@ static clv_code unpack_lstm_weights(bench *m, clv_err *err) {
   return clv_gpu_lstm_unpack(m->g, &p, m->x, false, err);
 }
 
-/* ---- kernels that stand for several kernels -------------------------------------------------- */
+/* ---- kernels measured in place of several similar ones --------------------------------------- */
 
 static clv_code multiply_by_weight(bench *m, clv_err *err) {
   return clv_gpu_mul_by_weight(m->g, m->x, m->small_buffer, m->y, m->n, err);
@@ -396,7 +396,8 @@ static clv_code var(bench *m, clv_err *err) {
   return clv_gpu_var(m->g, &s, 3, m->x, NULL, m->y, err);
 }
 
-/* Returns the doubling of the images of x, a quarter of its values, or the halving of all. */
+/* Returns a resampling of images. is_halving: halves the height and width of the images of x; else
+ * doubles those of images of half the size, which read a quarter of x. */
 static clv_resample resample_of(const bench *m, bool is_halving) {
   int64_t side = (int64_t)m->image_side, n = (int64_t)m->n_samples;
   return (clv_resample){.kind = is_halving ? CLV_RESAMPLE_MEAN : CLV_RESAMPLE_LINEAR,
@@ -456,7 +457,7 @@ static clv_code drop_records_channels_last(bench *m, clv_err *err) {
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
     {"last backward", 4, .f = last_steps_backward},
-/* Rows of an element-wise op, in f32 and in bf16. */
+/* Rows of the table for one element-wise op: forward and backward, in f32 and in bf16. */
 #define POINTWISE(name, ...)                                                                      \
   {#name, 8, .map_kernel = clv_gpu_##name},                                                       \
       {#name " backward", 12, .map_kernel = clv_gpu_##name##_back, .has_second_input = true},     \

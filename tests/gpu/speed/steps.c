@@ -27,14 +27,14 @@ typedef struct steps {
   clv_plan *plan;
   clv_optim *optimizer;
   clv_backend *backend;
-  char *parameter_block, *gradient_block; /* blocks in device memory */
-  void *in[2];                            /* inputs in device memory */
+  char *parameter_block, *gradient_block; /* all parameters and all gradients, in device memory */
+  void *in[2];                            /* inputs of the network, in device memory */
   size_t input_bytes[2];
   double lr;
   uint64_t version;
 } steps;
 
-/* ---- networks -------------------------------------------------------------------------------- */
+/* ---- the measured networks ------------------------------------------------------------------- */
 
 static clv_graph *begin_graph_of_type(clv_dtype type, clv_shape x, clv_shape target, int *ret_x,
                                       int *ret_target) {
@@ -137,7 +137,7 @@ static const struct network {
     {"bert-small-drops", make_small_bert_with_dropout, BY_ADAMW, {30522, LABELS}},
 };
 
-/* ---- one plan -------------------------------------------------------------------------------- */
+/* ---- a network's plan and its memory --------------------------------------------------------- */
 
 static void allocate_on_device(steps *s, const void *host, size_t bytes, void *ret_pp) {
   clv_err err;
@@ -278,7 +278,7 @@ static void free_steps(steps *s) {
   clv_cuda_close(s->backend);
 }
 
-/* ---- measuring ------------------------------------------------------------------------------- */
+/* ---- measuring training steps ---------------------------------------------------------------- */
 
 static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;

@@ -25,7 +25,7 @@ static bool fetch_value(cleave_reference r, cleave_tensor *ret) {
   return true;
 }
 
-/* ---- shapes of graph ------------------------------------------------------------------------- */
+/* ---- graphs of modules: chains, joins and frozen modules ------------------------------------- */
 
 /* Runs A -> B -> A -> B over one module each, so that two calls of a module add their gradients.
  * All weights are the identity, so every call has the same dy and the sum is known. */
@@ -237,7 +237,7 @@ static bool frozen_module_in_the_middle_passes_gradients_on(void) {
   return true;
 }
 
-/* ---- slow and dying workers ------------------------------------------------------------------ */
+/* ---- workers that are stopped or killed ------------------------------------------------------ */
 
 /* B is stopped while it owns the value. Meanwhile A and the program receive the reference, and a
  * fetch waits. Everything arrives when B continues. */

@@ -18,7 +18,7 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
-/* ---- faults ----------------------------------------------- */
+/* ---- workers that are killed or stopped ------------------------------------------------------ */
 
 /* Acceptance test 11. B is killed between backward and step: A's weights do not change, the error
  * names B, and A continues alone. Either the step fails or the next call does, depending on when
@@ -148,7 +148,7 @@ static bool unanswered_step_is_rolled_back(pid_t pid) {
   return true;
 }
 
-/* ---- many steps ---------------------------------------------------------- */
+/* ---- memory over many steps ------------------------------------------------------------------ */
 
 static long get_resident_kb(void) {
   long pages = 0, skip = 0;

@@ -38,8 +38,9 @@ static bool declare(cleave_sending_kind kind, const char *module, int64_t width,
   return true;
 }
 
-/* Opens a runtime and declares two rows: what the output of the front shows, with its hiding
- * layers, and the same of the gradient for w1. */
+/* Opens a runtime and declares two rows of its egress table, of what w1 can learn from tensors:
+ * from the front's output (`shows`, behind `hiding` layers) and from the gradient for "far"
+ * (`gradient_shows`, behind `hiding_labels` layers). */
 static bool open_with_rows(uint32_t shows, uint32_t hiding, uint32_t gradient_shows,
                            uint32_t hiding_labels) {
   DO(open_program());
@@ -51,8 +52,8 @@ static bool open_with_front_row(uint32_t shows, uint32_t hiding) {
   return open_with_rows(shows, hiding, CLEAVE_SHOWS_LABELS_READABLE, 0);
 }
 
-/* Loads a module of `layers`. factor: the program gives the drawn numbers times this; 0: the
- * weights are drawn from the session's seed. */
+/* Loads a module of `layers`. factor: the module's weight is `drawn` times this; 0: the library
+ * draws the weights from the session's seed. */
 static bool load(const char *name, const char *at, const char *layers, float factor, bool is_secret,
                  cleave_module **ret) {
   float scaled[WIDTH * WIDTH];
@@ -75,7 +76,8 @@ static bool load(const char *name, const char *at, const char *layers, float fac
  * outputs */
 static cleave_module *head;
 
-/* Records through modules at the master and one at w1, then the loss and a backward. */
+/* Sends records through the front at the master, "far" at w1 and the head if there is one. Computes
+ * the loss, and runs a backward. */
 static bool train_once(cleave_module *front, cleave_error *e) {
   cleave_module *far, *loss;
   cleave_module_options o = {.size = sizeof o, .name = "far", .at = "w1", .seed = 20};
@@ -108,7 +110,7 @@ static bool is_refused(cleave_module *front, const char *part) {
   return !ok && e.status == CLEAVE_DENIED && strstr(e.text, part) && close_program();
 }
 
-/* ---- the rules of plan ----------------------------------------------------------------------- */
+/* ---- outputs of a front that is checked by the rules of `plan` ------------------------------- */
 
 static const char LINEAR[] = "[{op: linear, out: 16}]";
 
@@ -129,10 +131,10 @@ static bool front_that_hides_is_sent(void) {
   return passes(front);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients sent to the worker, which a head at the master hides -------------------------- */
 
-/* Opens a runtime whose row says MIXED of the gradient, and loads a front, and a head of `layers`.
- * layers NULL: no head. */
+/* Opens a runtime that declares its gradient as MIXED, and loads a front, and a head of `layers` at
+ * the master. layers NULL: no head. */
 static bool open_with_head(const char *layers, uint32_t hiding, bool is_frozen,
                            cleave_module **front) {
   static const char *const all[] = {"*"};
@@ -163,7 +165,7 @@ static bool gradient_behind_a_head_is_sent(void) {
   return passes(front);
 }
 
-/* ---- what a worker had before ---------------------------------------------------------------- */
+/* ---- weights and keys that a worker had before ----------------------------------------------- */
 
 static bool worker_gets_weights_and_a_key(void) {
   cleave_module *far;
@@ -217,13 +219,15 @@ static bool front_with_other_secret_weights_is_sent(void) {
   return passes(front);
 }
 
-/* Weights that the program writes to the worker, or reads from it, are known from then on. */
+/* Weights that the program writes to the worker, or reads from it, count from then on as known to
+ * the worker. */
 static bool weights_that_are_read_are_known(void) {
   cleave_module *far;
   cleave_tensor read = {0};
   cleave_state all = {0};
   DO(open_program());
-  DO(load("front", "w1", LINEAR, 0, false, &far)); /* seed 9, as the front of the next runtime */
+  /* seed 9, the seed of the front of the next runtime */
+  DO(load("front", "w1", LINEAR, 0, false, &far));
   MUST(cleave_weight_read(rt, far, "0.weight", 0, &read, e));
   MUST(cleave_state_read(rt, far, CLEAVE_STATE_WEIGHTS, 0, &all, e));
   memcpy(drawn, read.data, sizeof drawn);
@@ -236,7 +240,7 @@ static bool weights_that_are_read_are_known(void) {
   return is_refused(front, "has weights that were at 'spiffe://test/w1'");
 }
 
-/* ---- fronts that a row names ----------------------------------------------------------------- */
+/* ---- fronts that a declared row names -------------------------------------------------------- */
 
 static bool leaf_is_judged_by_its_front(void) {
   static const int64_t shape[] = {4, WIDTH};
@@ -273,7 +277,7 @@ static bool leaf_is_judged_by_its_front(void) {
   return close_program();
 }
 
-/* ---- modes ----------------------------------------------------------------------------------- */
+/* ---- modes of this program ------------------------------------------------------------------- */
 
 static const test modes[] = {TEST(front_that_mixes_nothing_is_refused),
                              TEST(front_that_hides_is_sent),

@@ -161,7 +161,7 @@ static bool wait_any_returns_after_one_future(void) {
   return close_context(late);
 }
 
-/* ---- callbacks ------------------------------------------------------------------------------- */
+/* ---- callbacks of futures -------------------------------------------------------------------- */
 
 typedef struct callback_log {
   int n_calls, call_order[8];
@@ -299,7 +299,7 @@ static bool failed_call_runs_its_callback(void) {
   return close_context(c);
 }
 
-/* ---- cancelling ------------------------------------------------------------------------------ */
+/* ---- cancelling futures ---------------------------------------------------------------------- */
 
 /* The step waits for the backward. A step that is cancelled while it waits changes nothing, and
  * another step can be taken. */
@@ -327,7 +327,8 @@ static bool cancelled_waiting_step_changes_nothing(void) {
   MUST(cleave_weight_read_async(rt, small_network.a, "0.weight", 0, &read, e));
   MUST(cleave_wait(rt, read, 0, &after, e));
   DO(is_same_tensor(&before, &after));
-  MUST(cleave_step(rt, optimizer, c, 0, &done, e)); /* the context stays open */
+  /* another step works, because the context stays open */
+  MUST(cleave_step(rt, optimizer, c, 0, &done, e));
   CHECK(done.applied);
   /* cancelling a future that is done does nothing */
   MUST(cleave_future_cancel(rt, backward_done, e));
@@ -398,7 +399,7 @@ static bool waiting_close_can_be_cancelled(void) {
   return release_future(f);
 }
 
-/* ---- deadlines, ends, threads ---------------------------------------------------------------- */
+/* ---- futures with deadlines, ended contexts and several threads ------------------------------ */
 
 static bool future_and_wait_have_separate_deadlines(void) {
   cleave_context c;
@@ -591,7 +592,7 @@ static const test tests[] = {
     TEST(result_of_another_kind_is_refused),
 };
 
-/* ---- the end of the runtime ------------------------------------------------------------------ */
+/* ---- futures when the runtime is closed ------------------------------------------------------ */
 
 static void close_in_callback(void *user, cleave_future future, const cleave_error *error) {
   cleave_error wait_error;
@@ -626,7 +627,7 @@ static bool open_futures_are_listed_as_leaks_and_end(void) {
   return true;
 }
 
-/* ---- a worker that is lost ------------------------------------------------------------------- */
+/* ---- futures when a worker is lost ----------------------------------------------------------- */
 
 static bool the_loss_of_a_worker_ends_its_futures(pid_t worker) {
   cleave_context c;

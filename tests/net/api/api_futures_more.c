@@ -14,7 +14,8 @@ static bool take_tensor(cleave_future f, cleave_tensor *ret) {
   return release_future(f);
 }
 
-/* The futures follow a backward that has not ended, and precede a step that waits for them. */
+/* Requests gradients while a backward still runs, so the futures wait for the backward. The step
+ * that is requested after them waits for them. */
 static bool gradients_are_read_by_futures(void) {
   float numbers[5] = {1, 2, 3, 4, 5};
   cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, received = {0};

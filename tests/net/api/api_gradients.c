@@ -8,7 +8,7 @@
 
 enum { A_WEIGHTS = 15, B_WEIGHTS = 10, OUT = 8, HIDDEN = 20, PARAMETERS = 4 };
 
-/* ---- tools ----------------------------------------------------------------------------------- */
+/* ---- helper functions ------------------------------------------------------------------------ */
 
 typedef struct pass {
   cleave_context c;
@@ -232,7 +232,7 @@ static bool invalid_root_gradients_are_refused(void) {
   return close_context(p.c);
 }
 
-/* ---- the list -------------------------------------------------------------------------------- */
+/* ---- the list of a context's gradients ------------------------------------------------------- */
 
 static bool gradient_list_names_every_gradient(void) {
   net n;
@@ -270,7 +270,7 @@ static bool gradient_list_names_every_gradient(void) {
   return true;
 }
 
-/* ---- written gradients ----------------------------------------------------------------------- */
+/* ---- gradients that the program writes ------------------------------------------------------- */
 
 static bool write_scaled_gradients(cleave_context c, const cleave_gradients *list, float factor) {
   for (int i = 0; i < PARAMETERS; i++) {
@@ -489,7 +489,8 @@ static bool program_can_veto_a_step(void) {
 
 static unsigned n_root_gradients, n_written_gradients;
 
-/* Records the sendings of the module "leaves b" only. */
+/* Function may_send of the runtime. Counts the gradients sent to the module "leaves b", and permits
+ * every sending. */
 static cleave_status record_sending(void *user, const cleave_sending *s, cleave_error *error) {
   (void)user, (void)error;
   if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
@@ -500,8 +501,8 @@ static cleave_status record_sending(void *user, const cleave_sending *s, cleave_
   return CLEAVE_OK;
 }
 
-/* The gate is asked once for each of the two gradients that are sent. The master's own modules send
- * nothing. */
+/* The gate, the program's function may_send, is asked once for each of the two gradients that are
+ * sent. The master's own modules send nothing. */
 static bool gate_sees_gradients_that_leave(void) {
   net n;
   pass p;

@@ -249,7 +249,7 @@ static bool later_schedule_applies_to_all_groups(void) {
   return true;
 }
 
-/* ---- state ----------------------------------------------------------------------------------- */
+/* ---- state of modules with several groups ---------------------------------------------------- */
 
 static const cleave_tensor *find_item(const cleave_state *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
@@ -362,7 +362,7 @@ static bool a_module_has_sixteen_groups(void) {
   return close_context(c);
 }
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- groups that are refused ----------------------------------------------------------------- */
 
 static cleave_group with_parameters(cleave_group g, const char *const *parameters, size_t n) {
   g.parameters = parameters;
@@ -376,8 +376,9 @@ static cleave_group with_modules(cleave_group g, cleave_module *const *module) {
   return g;
 }
 
-/* Asserts that each second group is refused that cannot be combined with w, which has all weights
- * of a and b. frozen_bias_module: module whose biases are not trained. */
+/* Asserts that an optimiser is refused if its first group is w, with all weights of a and b, and
+ * its second group cannot be combined with w. frozen_bias_module: module whose biases are not
+ * trained. */
 static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cleave_group b,
                                                cleave_module *const *frozen_bias_module) {
   static const char *const none[] = {"conv*"};

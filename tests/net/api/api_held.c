@@ -7,7 +7,8 @@
 #include "api_int.h"
 
 static const char *session, *run_folder;
-static int n_gate_calls; /* tensors about which the library has asked this program */
+/* number of tensors about which the library has asked this program's gate, may_send */
+static int n_gate_calls;
 
 static cleave_status count_asked(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
@@ -109,7 +110,7 @@ static bool program_is_refused_by_the_policy(void) {
   return true;
 }
 
-/* ---- programs with declared rows ------------------------------------------------------------- */
+/* ---- programs that declare rows of the egress table ------------------------------------------ */
 
 static bool program_without_a_record_is_refused(void) {
   REFUSED(open_under_policy(NULL, e), CLEAVE_PRECONDITION, "cleave_options.run");
@@ -252,7 +253,8 @@ static bool types_and_outputs_have_rows_of_their_own(void) {
   return close_held();
 }
 
-/* An epoch of the policy has room for the weights and one step. */
+/* The bytes_per_epoch of the policy suffices for the weights and one step, but not for two steps.
+ */
 static bool epoch_bounds_the_bytes(void) {
   cleave_module *far, *loss;
   MUST(open_under_policy(run_folder, e));
@@ -280,7 +282,7 @@ static bool policy_of_another_worker_refuses_the_program(void) {
   return true;
 }
 
-/* ---- modes ----------------------------------------------------------------------------------- */
+/* ---- modes of this program ------------------------------------------------------------------- */
 
 static const test modes[] = {TEST(undeclared_program_runs_without_a_policy),
                              TEST(undeclared_program_is_recorded_as_the_worst),

@@ -20,7 +20,7 @@ static uint64_t digest = UINT64_C(14695981039346656037);
 static char why[1024]; /* why the present test failed */
 static int n_failed;
 
-/* ---- small tools ----------------------------------------------------------------------------- */
+/* ---- helper functions ------------------------------------------------------------------------ */
 
 #define CHECK(condition)                                                      \
   do {                                                                        \

@@ -18,7 +18,7 @@ static atomic_bool flag;
 static const char *session;
 static pid_t worker;
 
-/* ---- interrupts ------------------------------------------------------------------------------ */
+/* ---- the interrupt function of the runtime --------------------------------------------------- */
 
 static bool is_interrupted(void *user) {
   (void)user;
@@ -55,7 +55,7 @@ static void *set_flag_later(void *user) {
     if (status_ != CLEAVE_CANCELLED || took_ > FLAG_DELAY_MS + (max_ms)) return false; \
   } while (0)
 
-/* ---- the tests ------------------------------------------------------------------------------- */
+/* ---- interrupted calls ----------------------------------------------------------------------- */
 
 static net small;
 static cleave_module *unloaded_module;
@@ -105,7 +105,8 @@ static bool interrupt_ends_waits_for_values_and_modules(void) {
   DO(close_context(c));
   DO(open_context(&c));
   DO(make_leaf(c, x, 4, 3, true, &in));
-  MUST(cleave_call(rt, c, unloaded_module, &in, 1, &y, e)); /* loads the module after all */
+  /* loads the module, which the interrupted call could not load */
+  MUST(cleave_call(rt, c, unloaded_module, &in, 1, &y, e));
   DO(stop_process_and_threads(worker));
   INTERRUPTED(cleave_context_close(rt, c, 0, e), MAX_RETURN_MS);
   INTERRUPTED(cleave_parameter_freeze(rt, unloaded_module, bias, 1, 0, e), MAX_RETURN_MS);
@@ -131,7 +132,7 @@ static bool interrupt_ends_open_and_close(void) {
   return true;
 }
 
-/* ---- forks ----------------------------------------------------------------------------------- */
+/* ---- forked children ------------------------------------------------------------------------- */
 
 /* Exit code of a child: 0 if it shares no connected socket with its parent. */
 static int count_sockets(void) {

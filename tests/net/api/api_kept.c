@@ -307,7 +307,7 @@ static bool released_values_are_freed(void) {
   return true;
 }
 
-/* ---- forgotten calls ------------------------------------------------------------------------- */
+/* ---- calls that the program forgets: cleave_call_forget -------------------------------------- */
 
 static bool forget_call(cleave_reference r) {
   MUST(cleave_call_forget(rt, r, e));
@@ -441,7 +441,8 @@ static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleav
   MUST(cleave_call(rt, c, narrow, &r[1], 1, &r[2], e));
   MUST(cleave_call(rt, c, on_master, &r[2], 1, &r[3], e));
   MUST(cleave_keep(rt, r[3], ret, e));
-  while (!is_confirmed) { /* a node without a thread works while a function blocks */
+  /* lets a node without a thread work, which it does while a function of the API blocks */
+  while (!is_confirmed) {
     DO(make_random_leaf(c, 18, &other));
     MUST(cleave_call(rt, c, on_b, &other, 1, &other, e));
     MUST(cleave_to_here(rt, other, 0, &t, e));
@@ -502,7 +503,7 @@ static const test tests[] = {
     TEST(a_call_that_others_wait_for_is_not_forgotten),
 };
 
-/* ---- the gate, and leaks: runtimes of their own ---------------------------------------------- */
+/* ---- own runtimes: refused sendings, leaks and a lost owner ---------------------------------- */
 
 static cleave_status leaf_is_not_sent_to_b(void *user, const cleave_sending *what,
                                            cleave_error *error) {
@@ -548,7 +549,7 @@ static bool leaks_are_listed(void) {
   DO(close_context(c));
   DO(release_kept(k[1]));
   MUST(cleave_close(rt, 0, &leaks, e));
-  CHECK(leaks.kept == 2); /* the other kept value is from the test of the gate */
+  CHECK(leaks.kept == 2); /* the second one is from the test of the refused sending */
   CHECK(strstr(leaks.text, "of module 'on a' at ") && strstr(leaks.text, "context 'spring'"));
   return true;
 }

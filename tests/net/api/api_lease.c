@@ -14,7 +14,8 @@ static cleave_module *source, *wide, *wider, *narrow;
 static struct slot {
   cleave_context owner_context, use_context; /* contexts of A's calls and of B's call */
   cleave_kept kept_value;
-  cleave_reference value; /* value that B computes; in a context of A alone: that A computes */
+  /* value that B computes; in a slot whose context is at A alone, the value that A computes */
+  cleave_reference value;
 } slots[SLOTS];
 
 /* Loads a module for a batch of one row. Memory for more rows is allocated at its first call. */

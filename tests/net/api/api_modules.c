@@ -195,7 +195,7 @@ static bool a_kept_value_outlives_its_module(void) {
   return true;
 }
 
-/* ---- names and indexes ----------------------------------------------------------------------- */
+/* ---- names and indexes of released modules --------------------------------------------------- */
 
 static bool name_of_a_released_module_can_be_used_again(void) {
   cleave_module *m, *other;
@@ -245,7 +245,7 @@ static bool released_modules_free_their_numbers(void) {
   return true;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- information about parameters ------------------------------------------------------------ */
 
 static bool has_parameter_info(const cleave_module *m, size_t i, const char *name,
                                cleave_dtype dtype, int rank, bool is_trainable, bool is_buffer,
@@ -273,7 +273,7 @@ static bool parameter_info_is_correct(void) {
   for (int i = 0; i < 2; i++) {
     DO(has_parameter_info(m, 0, "0.weight", CLEAVE_F32, 2, true, false, i ? o : NULL, i));
     DO(has_parameter_info(m, 1, "0.bias", CLEAVE_F32, 1, true, false, i ? o : NULL, 0));
-    /* this parameter is in no group of the optimiser */
+    /* "1.weight" and the following parameters are in no group of the optimiser */
     DO(has_parameter_info(m, 2, "1.weight", CLEAVE_F32, 1, true, false, NULL, 0));
     DO(has_parameter_info(m, 3, "1.bias", CLEAVE_F32, 1, false, false, NULL, 0));
     DO(has_parameter_info(m, 4, "1.running_mean", CLEAVE_F32, 1, false, true, NULL, 0));
@@ -296,7 +296,7 @@ static bool parameter_info_is_correct(void) {
   return true;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- saving and loading files of state ------------------------------------------------------- */
 
 static const char *file_path(const char *name) {
   static char path[512];
@@ -383,7 +383,8 @@ static bool state_saved_to_files_is_loaded_again(void) {
   for (int i = 0; i < 2; i++) DO(train_step(m[i], o[i], loss, 9));
   DO(check_alike(m[0], m[1], true));
   DO(save_or_load_state(m[0], false, "weights.safetensors",
-                        "moments.safetensors")); /* overwrites those files */
+                        /* overwrites the files that m[0] has saved before */
+                        "moments.safetensors"));
   DO(read_weight(m[0], "0.weight", &t));
   add_to_digest(&t);
   cleave_tensor_free(&t);

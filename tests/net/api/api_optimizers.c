@@ -8,7 +8,7 @@
 
 enum { N = 67, STEPS = 5 };
 
-/* ---- golden runs ----------------------------------------------------------------------------- */
+/* ---- training runs of PyTorch, read from golden files ---------------------------------------- */
 
 /* Reads values "CASE.WHAT" of tests/golden/optim. */
 static bool read_golden(const char *name, const char *what, float *ret, size_t n) {
@@ -107,7 +107,7 @@ static bool are_all_near(const char *name, const float *got, const float *want) 
   return true;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- settings, rates and steps of optimisers ------------------------------------------------- */
 
 static bool moments_equal_torchs(trained_module *t, const char *name) {
   cleave_state state;
@@ -259,7 +259,7 @@ static bool invalid_schedules_are_refused_by_the_api(void) {
   return take_and_check_step(&t, 0.25f);
 }
 
-/* ---- after the first call -------------------------------------------------------------------- */
+/* ---- optimisers and frozen parameters, set after the first call ------------------------------ */
 
 static bool replace_optimizer(trained_module *t, const cleave_group *group) {
   cleave_group g = *group;

@@ -7,7 +7,7 @@
 
 enum { ROWS = 4, IN = 3, HIDDEN = 5, OUT = 2, N_H = ROWS * HIDDEN, N_Y = ROWS * OUT };
 
-/* ---- tools ----------------------------------------------------------------------------------- */
+/* ---- helper functions ------------------------------------------------------------------------ */
 
 /* x [4, 3] -> w (linear 5, tanh): output 0 is its value as [4, 5, 1], output 1 v (linear 2) of
  * it. */
@@ -77,7 +77,7 @@ static bool is_rounded(const cleave_tensor *t, const cleave_tensor *exact, size_
   return true;
 }
 
-/* ---- several outputs ------------------------------------------------------------------------- */
+/* ---- modules with several outputs ------------------------------------------------------------ */
 
 /* The two layers as modules of one output each, with the same initial values. */
 typedef struct separate_modules {
@@ -261,7 +261,7 @@ static bool wrong_outputs_are_refused(void) {
   return true;
 }
 
-/* ---- bf16 ------------------------------------------------------------------------------------ */
+/* ---- leaves and values in bf16 --------------------------------------------------------------- */
 
 /* A leaf in bf16 gives the values and gradients of an f32 leaf of the same numbers. Its gradient,
  * and copies that the program asks for, are rounded. */

@@ -9,7 +9,7 @@
 
 #include "api_pipeline_int.h"
 
-/* ---- windows --------------------------------------------------------------------------------- */
+/* ---- windows: calls that wait for the backward of an earlier call ---------------------------- */
 
 static bool copy_gradients(cleave_context c, const net *n, numbers *ret) {
   return copy_gradient(c, n->a, "0.weight", ret->a, 15) &&
@@ -226,7 +226,7 @@ static bool weights_cannot_change_while_calls_wait_for_a_backward(void) {
   return close_context(c);
 }
 
-/* ---- weighted roots -------------------------------------------------------------------------- */
+/* ---- roots of a backward, with weights ------------------------------------------------------- */
 
 static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   net n;
@@ -291,7 +291,7 @@ static bool invalid_root_weights_are_refused(void) {
   return close_context(c);
 }
 
-/* ---- final steps ----------------------------------------------------------------------------- */
+/* ---- final steps, which are never rolled back ------------------------------------------------ */
 
 static bool final_steps_give_the_same_bits(void) {
   static const char *const names[] = {"kept", "final closed", "final ended"};
@@ -431,7 +431,7 @@ static bool mix_of_final_and_other_groups_is_refused(void) {
   return true;
 }
 
-/* ---- rates ----------------------------------------------------------------------------------- */
+/* ---- learning rates -------------------------------------------------------------------------- */
 
 enum { STEPS = 6 };
 /* rate of a cosine schedule from 0.5: half of it times 1 plus the cosine */
@@ -547,7 +547,7 @@ static bool settings_apply_from_the_next_step(void) {
   return true;
 }
 
-/* ---- random numbers -------------------------------------------------------------------------- */
+/* ---- random numbers of calls ----------------------------------------------------------------- */
 
 static bool each_call_draws_its_own_dropout_mask(void) {
   cleave_module *m;
@@ -575,7 +575,7 @@ static bool each_call_draws_its_own_dropout_mask(void) {
   return true;
 }
 
-/* ---- waiting --------------------------------------------------------------------------------- */
+/* ---- threads that wait at the same time ------------------------------------------------------ */
 
 typedef struct waiter {
   const net *n;

@@ -17,7 +17,7 @@ static bool is_single_threaded; /* true: runtimes are opened without a thread of
 
 static const cleave_reference none = {0};
 
-/* ---- runtimes -------------------------------------------------------------------------------- */
+/* ---- opening and closing runtimes ------------------------------------------------------------ */
 
 static inline bool open_runtime(const cleave_options *options, cleave_runtime **ret) {
   cleave_options o = options ? *options : (cleave_options){.size = sizeof(cleave_options)};
@@ -103,7 +103,7 @@ static inline bool copy_weights(const net *n, numbers *ret) {
   return copy_weight(n->a, "0.weight", ret->a, 15) && copy_weight(n->b, "0.weight", ret->b, 10);
 }
 
-/* ---- training -------------------------------------------------------------------------------- */
+/* ---- training steps -------------------------------------------------------------------------- */
 
 typedef enum ending { CLOSE, END } ending;
 

@@ -259,7 +259,7 @@ static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
   return close_context(c);
 }
 
-/* ---- contexts -------------------------------------------------------------------------------- */
+/* ---- contexts of a program ------------------------------------------------------------------- */
 
 enum { MANY_CONTEXTS = 1000 };
 
@@ -337,7 +337,7 @@ static bool threads_compute_in_separate_contexts(void) {
   return true;
 }
 
-/* ---- references ------------------------------------------------------------------------------ */
+/* ---- references to values -------------------------------------------------------------------- */
 
 static bool a_released_reference_is_refused_by_name(void) {
   net n;
@@ -509,7 +509,7 @@ static bool weights_are_read_and_written_by_name(void) {
   return true;
 }
 
-/* ---- failures -------------------------------------------------------------------------------- */
+/* ---- calls that fail ------------------------------------------------------------------------- */
 
 /* True if the error reports a wrong row number. Only the program's own error has the number; texts
  * that are sent to other nodes omit it. */
@@ -580,7 +580,7 @@ static bool weights_changed_between_forward_and_backward_are_refused(void) {
   return close_context(c);
 }
 
-/* ---- optimiser ------------------------------------------------------------------------------- */
+/* ---- steps of an optimiser ------------------------------------------------------------------- */
 
 static bool a_step_moves_all_modules_by_the_clipped_gradient(void) {
   net n;

@@ -69,7 +69,7 @@ static bool rejoin_b(void) {
   return true;
 }
 
-/* ---- training -------------------------------------------------------------------------------- */
+/* ---- training when a worker is lost and rejoins ---------------------------------------------- */
 
 typedef struct saved_state {
   cleave_state saved_weights[2], saved_moments[2];
@@ -198,7 +198,7 @@ static bool training_continues_from_the_saved_state(void) {
   return true;
 }
 
-/* ---- modules with one weight ----------------------------------------------------------------- */
+/* ---- modules that share a weight ------------------------------------------------------------- */
 
 /* Makes x [4, 3] -> a, tanh -> b -> mse, all at one node. b shares the weight of a. */
 static bool make_tied(const char *at, net *n) {
@@ -526,7 +526,7 @@ static bool every_call_reports_the_lost_worker(void) {
   return close_context(shared.fresh_context) && close_runtime();
 }
 
-/* ---- references ------------------------------------------------------------------------------ */
+/* ---- references after a rejoin --------------------------------------------------------------- */
 
 /* Passes a kept value of one worker to a call at the other. */
 static bool pass_kept_value(cleave_module *from, cleave_module *to, cleave_tensor *ret) {
@@ -624,7 +624,7 @@ static bool session_takes_63_workers_by_name(void) {
   return close_runtime();
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- rejoins that are refused, repeated or started as futures -------------------------------- */
 
 static bool impossible_rejoin_is_refused(void) {
   cleave_module *a, *b, *more, *given;

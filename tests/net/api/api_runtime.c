@@ -15,7 +15,7 @@
 
 #include "api_pipeline_int.h"
 
-/* ---- state_dicts ----------------------------------------------------------------------------- */
+/* ---- reading and writing the state of modules ------------------------------------------------ */
 
 typedef struct saved_state {
   cleave_state state[2][2]; /* [module a, b][weights, optimiser] */
@@ -146,7 +146,7 @@ static bool state_may_be_written_in_parts(void) {
   return true;
 }
 
-/* ---- the gate of sendings -------------------------------------------------------------------- */
+/* ---- the gate: the program's function that permits each sending ------------------------------ */
 
 enum { MAX_SENDINGS = 64, RELAYED = 1 };
 
@@ -567,7 +567,7 @@ static bool value_may_be_sent_before_any_module_is_loaded(void) {
   return true;
 }
 
-/* ---- some of the workers --------------------------------------------------------------------- */
+/* ---- runtimes that name only some workers of the session ------------------------------------- */
 
 static bool one_module_without_state_is_refused(void) {
   cleave_module *m, *module_at_b;

@@ -37,7 +37,7 @@ static uint32_t draw_below(uint32_t below) {
   return (uint32_t)(state >> 33) % below;
 }
 
-/* ---- pipelines ------------------------------------------------------------------------------- */
+/* ---- the trained pipelines ------------------------------------------------------------------- */
 
 static bool read_state(const pipeline *p, cleave_state *to) {
   for (uint32_t i = 0; i < p->n; i++)
@@ -91,7 +91,7 @@ static bool make_pipeline(uint32_t number, uint32_t n, uint32_t micros, const ch
   return read_state(p, p->initial_weights);
 }
 
-/* ---- one step -------------------------------------------------------------------------------- */
+/* ---- one training step ----------------------------------------------------------------------- */
 
 static cleave_status call_micro_batch(const pipeline *p, const schedule *s, cleave_context c,
                                       uint32_t k, cleave_reference *ret_loss, cleave_error *e) {
@@ -284,7 +284,7 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
     damage_schedule(p, &s);
     uint64_t begin = now_ms();
     DO(run_step(p, &s, STEP_TIMEOUT_MS, &e));
-    CHECK(now_ms() < begin + 10000); /* the call must not hang */
+    CHECK(now_ms() < begin + 10000); /* a damaged schedule ends by its deadline and does not hang */
     n_not_run += e.status != CLEAVE_OK;
     n_timed_out += e.status == CLEAVE_DEADLINE;
     if (e.status == CLEAVE_OK) DO(trains_to_same_weights(p));

@@ -131,7 +131,7 @@ static bool batchnorm_of_an_empty_batch_is_refused(void) {
   return true;
 }
 
-/* ---- linear ---------------------------------------------------------------------------------- */
+/* ---- linear layers over inputs of any rank --------------------------------------------------- */
 
 static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_tensor *dx,
                        cleave_tensor *dw) {
@@ -197,7 +197,7 @@ static bool linear_takes_any_rank(void) {
   return true;
 }
 
-/* ---- scalars --------------------------------------------------------------------------------- */
+/* ---- scalars as inputs ----------------------------------------------------------------------- */
 
 static bool add_of_scalars(cleave_module **ret) {
   cleave_graph *g;
@@ -247,7 +247,7 @@ static bool scalars_are_accepted_as_inputs(void) {
   return true;
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- shapes that are refused ----------------------------------------------------------------- */
 
 static bool impossible_input_shapes_are_refused_at_load(void) {
   cleave_module *m;

@@ -90,7 +90,7 @@ static bool add_all_state_to_digest(uint64_t *ret) {
   return true;
 }
 
-/* ---- the phase "first" ----------------------------------------------------------------------- */
+/* ---- tests of the phase "first" -------------------------------------------------------------- */
 
 static uint64_t digest_after_three, digest_after_five;
 
@@ -246,7 +246,7 @@ static bool module_reloads_its_files_from_restarted_worker(void) {
   return true;
 }
 
-/* ---- other sessions and identities ----------------------------------------------------------- */
+/* ---- tests of the later phases: other sessions and identities -------------------------------- */
 
 /* Loads the files in another session, after both daemons were restarted. */
 static bool another_session_loads_stored_files(void) {
@@ -265,7 +265,7 @@ static bool another_identity_has_no_stored_files(void) {
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e),
           CLEAVE_NOT_FOUND, "'a'");
   REFUSED(cleave_state_remove_at_worker(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
-  /* a file of the stranger, although the name is in use */
+  /* saves a file of this second identity, although the first identity has a file of that name */
   MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e));
   print_file(n.a, "stranger", &f);
   MUST(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));

@@ -122,7 +122,7 @@ static bool modules_with_a_tied_weight_train_as_one(void) {
   return true;
 }
 
-/* Loads the module again, and then the one that is tied to it. */
+/* Freezing or thawing the weight reloads its module, and then the module that is tied to it. */
 static bool tied_weight_is_frozen_and_thawed_in_both_modules(void) {
   static const char *const name[] = {"first.weight"};
   numbers now[3];

@@ -39,7 +39,7 @@ static bool report_failure(cleave_status status) {
   return status == CLEAVE_OK;
 }
 
-/* ---- the modules ----------------------------------------------------------------------------- */
+/* ---- modules of the random programs ---------------------------------------------------------- */
 
 static bool make_join(const cleave_module_options *o, cleave_module **ret) {
   static const int64_t shape[] = {ROWS, WIDTH};
@@ -79,7 +79,7 @@ static bool make_stages(int placement, const char *const at[2]) {
   return true;
 }
 
-/* ---- one program ----------------------------------------------------------------------------- */
+/* ---- running one random program -------------------------------------------------------------- */
 
 /* Observable results of a run, in order: statuses and numbers. */
 typedef struct run_record {

@@ -93,7 +93,7 @@ static void die(const char *what) {
   exit(1);
 }
 
-/* ---- the link -------------------------------------------------------------------------------- */
+/* ---- rate and delay of the simulated link ---------------------------------------------------- */
 
 /* Waits until the link accepts more. Returns how many bytes to read at once. */
 static size_t wait_for_link(int direction) {
@@ -123,7 +123,7 @@ static int64_t get_due_time(int direction, size_t len) {
   return sent;
 }
 
-/* ---- one direction --------------------------------------------------------------------------- */
+/* ---- one direction of a connection ----------------------------------------------------------- */
 
 static bool add_piece(one_direction *w, piece *p) {
   pthread_mutex_lock(&w->lock);
@@ -221,7 +221,7 @@ static void *write_in_thread(void *arg) {
   return NULL;
 }
 
-/* ---- connections ----------------------------------------------------------------------------- */
+/* ---- accepting connections ------------------------------------------------------------------- */
 
 static void start_thread(connection *c, one_direction *w, void *(*run)(void *)) {
   thread_args *h = malloc(sizeof *h);
@@ -276,7 +276,7 @@ static int listen_on(int port) {
   return fd;
 }
 
-/* ---- control lines --------------------------------------------------------------------------- */
+/* ---- control lines of the test --------------------------------------------------------------- */
 
 static bool set_parameter(const char *what, double value) {
   static const struct {

@@ -30,7 +30,7 @@ static bool report_fault(uint64_t seed, const char *where, const char *text) {
   return false;
 }
 
-/* ---- one run --------------------------------------------------------------------------------- */
+/* ---- one run of a program -------------------------------------------------------------------- */
 
 /* A run of a program: its runtime, and the fault that happens during the run, if any. */
 typedef struct run {

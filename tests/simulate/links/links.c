@@ -101,7 +101,7 @@ static void require_success(clv_code code, const clv_err *err) {
   if (code != CLV_OK) report_fault("%s (%s)", err->text, err->where);
 }
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors of the packets ------------------------------------------------------------------ */
 
 static sim_random make_tensor_rng(const side *from, uint32_t number, uint32_t slot) {
   return (sim_random){w.seed << 24 ^ index_of_side(from) << 20 ^ number << 4 ^ slot};
@@ -135,7 +135,7 @@ static uint32_t draw_bytes(void) {
   return random_below(2) ? bytes + distance : bytes - CLV_MIN(distance, bytes - 4);
 }
 
-/* ---- receiving ------------------------------------------------------------------------------- */
+/* ---- receiving packets ----------------------------------------------------------------------- */
 
 static void release_kept_packet(void *user) {
   kept_packet *k = user;
@@ -222,7 +222,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   if (s->n_closed++) report_fault("side %u says twice that it has ended", index_of_side(s));
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/* ---- sending packets ------------------------------------------------------------------------- */
 
 static clv_packet *make_packet(side *from, uint32_t number, sent_packet *s) {
   clv_packet *p = NULL;
@@ -322,7 +322,7 @@ static void cut_connection(void *user) {
   print_trace("a lane is cut");
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- one run of a seed ----------------------------------------------------------------------- */
 
 static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                           clv_err *err) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the state tables of peers, modules and contexts: every cell that must exist, and that no
- * other cell exists.
+ * Tests the state tables of peers, modules and contexts: every cell (an event in a state) that
+ * must exist, and that no other cell exists.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,8 @@ typedef struct expected {
   int state, event, action, next_state;
 } expected;
 
-/* Defines a function that records a visit of a cell, for each of the three state machines. */
+/* Defines a function, for each of the three state machines, that applies an event to a state: it
+ * stores the next state in *state and returns the action. */
 #define MACHINE(name, type)                                                  \
   static api_action name(int *state, int fact) {                             \
     api_##type##_state s = (api_##type##_state) * state;                     \

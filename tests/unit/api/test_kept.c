@@ -118,7 +118,7 @@ static void set_fault(fault what) {
   n_calls = 0;
 }
 
-/* ---- the tests ------------------------------------------------------------------------------- */
+/* ---- reading files of a worker --------------------------------------------------------------- */
 
 static void long_range_is_read_in_calls_of_one_version(void **state) {
   clv_err err;

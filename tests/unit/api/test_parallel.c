@@ -238,7 +238,7 @@ static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   assert_true(fabs(a - train_step(&whole, bce, 3, &norm)) <= 1e-6 * a);
 }
 
-/* ---- single parts ---------------------------------------------------------------------------- */
+/* ---- parts of divided layers, one by one ----------------------------------------------------- */
 
 static void each_part_has_its_slice(void **state) {
   (void)state;
@@ -323,7 +323,7 @@ static void frozen_parameters_do_not_change(void **state) {
   assert_non_null(strstr(e.text, "'w9.*'"));
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- layers that cannot be divided ----------------------------------------------------------- */
 
 static void assert_load_refused(const char *text, size_t n_nodes, const char *part) {
   cleave_parallel_options o = {

@@ -158,7 +158,7 @@ static void derived_keys_match_python_hashlib(void **state) {
   assert_int_equal(clv_key_derive("layer", &seed, NULL, 0, &other, &err), CLV_OK);
   assert_memory_not_equal(&key, &other, sizeof key);
   assert_int_equal(clv_key_derive("layer", &seed, hex, 65, &other, &err), CLV_INTERNAL);
-  for (int i = 0; i < 20; i++) secret.bytes[i] = 0x0b; /* RFC 4231, case 1 */
+  for (int i = 0; i < 20; i++) secret.bytes[i] = 0x0b; /* key of test case 1 of RFC 4231 */
   assert_int_equal(clv_hmac_sha256(&secret, "Hi There", 8, &digest, &err), CLV_OK);
   clv_sha256_hex(&digest, hex);
   assert_string_equal(hex, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
@@ -223,7 +223,7 @@ static void random_numbers_in_pieces_equal_one_draw(void **state) {
   assert_memory_equal(all, pieces, sizeof all);
 }
 
-/* ---- memory of the host ---------------------------------------------------------------------- */
+/* ---- memory limit of the host, random numbers, texts and files ------------------------------- */
 
 static char host[64];
 

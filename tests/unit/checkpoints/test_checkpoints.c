@@ -67,7 +67,7 @@ static void clear_run(void) {
   unlink(at("run/" CLV_ORPHANS_FILE));
 }
 
-/* ---- orphans --------------------------------------------------------------------------------- */
+/* ---- orphans: files at workers whose checkpoint is deleted ----------------------------------- */
 
 static unsigned n_reported;
 
@@ -88,7 +88,8 @@ static void orphan_is_kept_until_its_worker_removed_it(void **state) {
   move_to_worker(1);
   assert_ok(clv_checkpoint_read_manifest(at("run"), 1, &m, &err), &err);
   assert_ok(clv_orphans_add(at("run"), &m, &err), &err);
-  /* simulates a crash between these two steps: the checkpoint still needs the file */
+  /* simulates a crash after the file was listed and before its checkpoint is deleted: the file
+   * stays */
   n_reported = 0;
   assert_ok(clv_orphans_sweep(at("run"), stores, count_report, NULL, &err), &err);
   assert_int_equal(n_reported, 0);
@@ -103,7 +104,7 @@ static void orphan_is_kept_until_its_worker_removed_it(void **state) {
   assert_int_equal(again.n, 1);
 }
 
-/* ---- sealed copies --------------------------------------------------------------------------- */
+/* ---- encrypted copies of checkpoints --------------------------------------------------------- */
 
 static clv_escrow_place get_copy_place(void) { return (clv_escrow_place){copies, "1234"}; }
 

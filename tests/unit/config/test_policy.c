@@ -50,7 +50,8 @@ static void every_policy_key_is_read(void **state) {
   assert_int_equal(c->allow.labels_readable_pos.column, 20);
   assert_false(c->allow.labels || c->allow.raw || c->allow.tokens || c->allow.front_known);
   assert_int_equal(c->shape_pos.line, 4);
-  assert_int_equal(c->programs, CLV_PROGRAMS_REFUSE); /* unless the key is given */
+  /* the default, if the policy has no key `programs` */
+  assert_int_equal(c->programs, CLV_PROGRAMS_REFUSE);
   clv_policy_config_free(c);
 }
 

@@ -305,7 +305,7 @@ static void relative_paths_resolve_against_the_session_file(void **state) {
 
 static void tensorboard_accepts_a_folder_or_a_boolean(void **state) {
   static const struct {
-    const char *value, *want; /* NULL: the key is absent */
+    const char *value, *want; /* want: expected text; NULL: the key counts as absent */
   } cases[] = {
       {"true", "true"}, {"\"true\"", "true"}, {"false", NULL}, {"./true", "./true"}, {"tb", "tb"}};
   (void)state;
@@ -453,7 +453,7 @@ static void image_keys_are_read_with_defaults(void **state) {
   clv_session_config_free(c);
 }
 
-/* ---- the effective config -------------------------------------------------------------------- */
+/* ---- writing the effective config and reading it again --------------------------------------- */
 
 static const char rich_text[] =
     "version: 1\n"

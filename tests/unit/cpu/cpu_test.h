@@ -200,7 +200,7 @@ static inline void assert_same_results(const char *what, const node *x, const no
       assert_same_bits(what, x->a.param[i], y->a.param[i], count_elements(&x->d.param[i]));
 }
 
-/* ---- descriptions ---------------------------------------------------------------------------- */
+/* ---- descriptions of nodes ------------------------------------------------------------------- */
 
 static inline clv_node_desc make_conv_desc(int64_t n, int64_t c, int64_t h, int64_t w, int64_t k,
                                            int64_t kernel, int64_t stride, int64_t pad,

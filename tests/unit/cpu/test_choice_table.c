@@ -7,8 +7,8 @@
 #include "kernels/cpu/pairs_int.h"
 #include "tests/unit/cpu/cpu_test.h"
 
-/* Candidate that clv_cpu_choose returns for the questions about bf16; CPU_CANDIDATES: the candidate
- * of the table. */
+/* Answer of clv_cpu_choose to the questions about bf16 (which kernel is fastest on this processor);
+ * CPU_CANDIDATES: the answer of the table. */
 static cpu_candidate forced_answer = CPU_CANDIDATES;
 
 cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);

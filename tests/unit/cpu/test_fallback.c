@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that numbers that are no ops have no kernel, and how a node names its processor.
- * tests/ops/test_pair.c tests which ops the cpu backend leaves to ref (`cpu: ref` in their cases).
+ * Tests that a number which is not the number of any op has no kernel, and how a node names its
+ * processor. tests/ops/test_pair.c tests which ops the cpu backend leaves to ref (`cpu: ref` in
+ * their cases).
  */
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/onednn_int.h"

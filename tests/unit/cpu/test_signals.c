@@ -124,7 +124,7 @@ static void signals_stay_blocked_in_other_team_threads(void **state) {
   }
 }
 
-/* ---- a timer --------------------------------------------------------------------------------- */
+/* ---- a timer whose signal interrupts kernels ------------------------------------------------- */
 
 static char *stack_begin, *stack_end; /* stack of the main thread */
 static volatile sig_atomic_t n_handled, n_outside_main_stack;

@@ -202,7 +202,7 @@ static void every_truncated_image_is_refused(void **state) {
   }
 }
 
-/* ---- resampling ------------------------------------------------------------------------------ */
+/* ---- resampling images ----------------------------------------------------------------------- */
 
 static clv_pixels get_golden_pixels(const char *what) {
   golden_tensor t;

@@ -49,7 +49,7 @@ static void assert_odd_file(const odd_file *f) {
   clv_dataset_free(ds);
 }
 
-/* ---- CSV ------------------------------------------------------------------------------------- */
+/* ---- tables as CSV --------------------------------------------------------------------------- */
 
 #define HEADER "x,y,t,id\n"
 
@@ -145,7 +145,7 @@ static void header_of_10000_columns_is_read(void **state) {
                &err);
 }
 
-/* ---- lines of JSON --------------------------------------------------------------------------- */
+/* ---- tables as lines of JSON ----------------------------------------------------------------- */
 
 #define OTHER_KEYS ",\"y\":\"a\",\"t\":\"b\",\"id\":\"c\"}\n"
 static const odd_file json_files[] = {
@@ -251,7 +251,7 @@ static void unknown_keys_are_never_skipped(void **state) {
                &err);
 }
 
-/* ---- databases ------------------------------------------------------------------------------- */
+/* ---- tables of an SQLite database ------------------------------------------------------------ */
 
 /* Runs statements on a new database. The library is the one that the reader loads. */
 static const char *make_database(const char *name, const char *sql) {
@@ -403,11 +403,11 @@ static void slow_query_ends_at_its_time(void **state) {
                clv_dataset_open(&o, &ds, &err), &err);
 }
 
-/* ---- dates ----------------------------------------------------------------------------------- */
+/* ---- dates in columns ------------------------------------------------------------------------ */
 
 static const struct {
   const char *format, *text;
-  double days; /* NaN: it is no date */
+  double days; /* expected days since 1970-01-01; NaN: the text is no date */
 } date_cases[] = {
     {NULL, "1970-01-01", 0},
     {NULL, "1969-12-31", -1},
@@ -495,7 +495,7 @@ static void forms_of_dates_are_checked(void **state) {
                clv_dataset_open(&o, &ds, &err), &err);
 }
 
-/* ---- sets and times -------------------------------------------------------------------------- */
+/* ---- splits by a column with the set or the time of a record --------------------------------- */
 
 static const char *const in_training[] = {"train"}, *const in_validation[] = {"valid"},
                          *const in_test[] = {"test"};
@@ -532,7 +532,7 @@ static void validation_by_time_has_the_latest_records(void **state) {
       "5,a,b,c,2021-01-01\n";
   static const char numbers[] = "x,y,t,id,s\n1,a,b,c,-5\n2,a,b,c,1e3\n3,a,b,c,-7\n4,a,b,c,0\n";
   clv_dataset_options o = make_split_options(dates, CLV_KEY_IS_TIME);
-  /* both have the same day */
+  /* records 1 and 3 have the same day */
   assert_validation(&o, 0.2, CLV_SPLIT_TIME, (const double[]){1, 3, 0});
   o = make_split_options(numbers, CLV_KEY_IS_TIME);
   assert_validation(&o, 0.5, CLV_SPLIT_TIME, (const double[]){2, 4, 0});
@@ -579,7 +579,7 @@ static void sets_of_a_column_are_kept_apart(void **state) {
                clv_dataset_open(&o, &ds, &err), &err);
 }
 
-/* ---- records that are the same --------------------------------------------------------------- */
+/* ---- records that occur twice ---------------------------------------------------------------- */
 
 static clv_dataset *open_encoded(const char *text) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;

@@ -11,7 +11,7 @@
 #include "tests/unit/files.h"
 #include "tests/unit/must.h"
 
-/* ---- output of programs ---------------------------------------------------------------------- */
+/* ---- output of pdftotext and tesseract ------------------------------------------------------- */
 
 static void assert_same_word(const clv_page_word *w, const char *text, int x0, int y0, int x1,
                              int y1) {
@@ -121,7 +121,7 @@ static void damaged_output_names_file_and_line(void **state) {
                clv_tsv_parse("h\n5\t1\n", 6, "b.png", &d, &err), &err);
 }
 
-/* ---- child processes ------------------------------------------------------------------------- */
+/* ---- limits of child processes --------------------------------------------------------------- */
 
 static clv_code run_child(const char *const *args, const clv_child_limits *limits, clv_bytes *out,
                           bool *ret_apart, clv_err *err) {
@@ -219,7 +219,7 @@ static void missing_program_or_wrong_file_type_is_named(void **state) {
       clv_document_read(write_scratch_file("list.png", "/etc/passwd\n", 12), NULL, &d, &err), &err);
 }
 
-/* ---- windows --------------------------------------------------------------------------------- */
+/* ---- windows over the words of a page -------------------------------------------------------- */
 
 static void window_tokens_have_their_words_boxes_and_labels(void **state) {
   (void)state;

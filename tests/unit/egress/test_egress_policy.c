@@ -95,7 +95,7 @@ static void policy_writable_by_others_is_refused(void **state) {
   }
 }
 
-/* ---- signatures ------------------------------------------------------------------------------ */
+/* ---- signatures of policies ------------------------------------------------------------------ */
 
 static void make_signers(void) {
   run_shell(
@@ -139,7 +139,7 @@ static void policy_for_root_needs_a_valid_signature(void **state) {
   assert_open_refused(true, "unable to get local issuer certificate");
 }
 
-/* ---- permissions ----------------------------------------------------------------------------- */
+/* ---- tensors that a policy permits ----------------------------------------------------------- */
 
 static clv_policy *parse_policy(void) {
   clv_policy *p = NULL;

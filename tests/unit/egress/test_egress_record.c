@@ -50,7 +50,7 @@ static uint64_t sum_bytes_on_disk(void) {
   return b.total_bytes;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- opening and reading records ------------------------------------------------------------- */
 
 static const clv_egress_line attempt_line = {
     .start = {.command = "train", .session = "s", .run = "runs/s"}};
@@ -126,7 +126,8 @@ static void one_fdatasync_covers_many_steps(void **state) {
   close_record(r);
 }
 
-/* Checks the size of an allowance, and of all open allowances together. */
+/* Checks the size of an allowance (bytes that the record charges on disk before they are sent) and
+ * of all allowances together that are not used up. */
 static void allowance_covers_at_most_64_steps(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -185,7 +186,7 @@ static void expired_allowance_is_settled(void **state) {
   read_record("old", &b);
   assert_int_equal(b.total_bytes, 100);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
-  charge_bytes(f, 100); /* charges under another record */
+  charge_bytes(f, 100); /* needs a new allowance, because the expired one is settled */
   assert_true(sum_bytes_on_disk() > 100);
   close_record(r);
 }
@@ -206,7 +207,7 @@ static void one_time_tensors_share_one_fdatasync(void **state) {
   }
   assert_ok(clv_egress_write_ahead(r, &err), &err);
   for (int i = 0; i < 20; i++) charge_bytes(f[i], (uint64_t)i + 1);
-  /* The record's thread may write the allowances in between, which is one more sync. */
+  /* The thread of the record may also write new allowances in between, which is one more sync. */
   assert_in_range(n_syncs - before, 1, 2);
   close_record(r);
   read_record("once", &b);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the gate. One table has every case of a session: what crosses, what it shows, and the words
- * that privacy, policy and record have for it. Each case is sent with and without each permission.
+ * Tests the gate, which permits or denies each tensor before it is sent. One table has every case
+ * of a session: what is sent, what it reveals, and the words that privacy, policy and record have
+ * for it. Each case is sent with and without each permission.
  */
 #include "master/egress/egress_int.h"
 #include "tests/unit/files.h"
@@ -9,7 +10,7 @@
 static clv_remote_spec workers[] = {{.name = "w1", .identity = "spiffe://w1"}};
 static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
 
-/* ---- a session, a policy, a record ----------------------------------------------------------- */
+/* ---- a session, a policy and a record for one sent tensor ------------------------------------ */
 
 typedef struct shown_case {
   clv_egress_kind egress_kind;
@@ -161,7 +162,7 @@ static cleave_status send_through_gate(gate_test *s) {
   return status;
 }
 
-/* ---- the cases ------------------------------------------------------------------------------- */
+/* ---- tensors that the policy permits or denies ----------------------------------------------- */
 
 static void permitted_tensor_is_recorded_under_its_kind(void **state) {
   (void)state;
@@ -249,7 +250,7 @@ static void uncertain_finding_needs_no_session_key(void **state) {
   assert_non_null(strstr(s.error.text, "would show TOKENS"));
 }
 
-/* ---- tensors that fit no row ----------------------------------------------------------------- */
+/* ---- tensors that fit no row of the egress table --------------------------------------------- */
 
 static void tensor_unlike_its_plan_row_is_denied(void **state) {
   (void)state;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the ledger of keys. An item that is added is found, and is added once, whoever asks. A
- * ledger that is damaged, that others may write to or that cannot be written is refused by name.
- * Two processes at once lose nothing, and a full file is compacted.
+ * Tests the ledger, the host's list of keys and weights that workers have received. An item that
+ * is added is found, and is added once, whoever asks. A ledger that is damaged, that others may
+ * write to or that cannot be written is refused by name. Two processes at once lose nothing, and a
+ * full file is compacted.
  */
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -265,7 +266,7 @@ static void add_waits_for_the_file_lock(void **state) {
   assert_int_equal(count_lines(), 3);
 }
 
-/* Fills a ledger to 64 MiB: `marks` keys, each with identities of maximum length. */
+/* Fills a ledger to 64 MiB with this number of keys, each with identities of maximum length. */
 static void fill_ledger(uint32_t marks) {
   enum { MAX_BYTES = CLV_LEDGER_MAX_BYTES, MARGIN_BYTES = 100 };
   static char identity[CLV_LEDGER_MAX_IDENTITY + 1];

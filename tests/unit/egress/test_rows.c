@@ -23,7 +23,7 @@ static void draw_values(uint64_t seed, float *v, size_t n) {
   clv_rng_normal(&key, 0, 0.25F, v, n);
 }
 
-/* ---- rows that a worker had ------------------------------------------------------------------ */
+/* ---- rows of weights that a worker had before ------------------------------------------------ */
 
 static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t rows, size_t columns,
                                         size_t max_common, size_t piece) {
@@ -115,7 +115,7 @@ static void rows_are_found_beside_others_and_in_parts(void **state) {
   for (size_t i = 0; i < M; i++) /* adds new columns beside those of the worker */
     for (size_t k = 0; k < N + 4; k++) w[i * (N + 4) + k] = k < N ? v[i * N + k] : 0.1F * (float)k;
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, true) >= N - 1);
-  for (size_t i = 0; i < M; i++) /* adds zeros beside them */
+  for (size_t i = 0; i < M; i++) /* adds columns of zeros beside those of the worker */
     for (size_t k = N; k < N + 4; k++) w[i * (N + 4) + k] = 0;
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, false) >= M - 1);
 }
@@ -190,13 +190,13 @@ static void digests_do_not_depend_on_pieces(void **state) {
   }
   clv_weights_sample_done(&a);
   clv_weights_sample c =
-      /* the pieces end inside values */
+      /* adds the tensor in pieces that end inside values */
       sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, 6);
   assert_int_equal(get_row_names(&c, false).n, 0);
   clv_weights_sample_done(&c);
 }
 
-/* ---- public rows ----------------------------------------------------------------------------- */
+/* ---- rows of public transforms, such as a DCT ------------------------------------------------ */
 
 static bool is_public_transform(const float *v, size_t rows, size_t columns) {
   CLV_AUTO(clv_public_row_test_freep) clv_public_row_test *t = NULL;

@@ -104,7 +104,7 @@ static void module_new_stops_when_caller_leaves(void **state) {
   }
 }
 
-/* ---- plans of many batch sizes --------------------------------------------------------------- */
+/* ---- plans for many batch sizes, kept in a cache --------------------------------------------- */
 
 /* Returns dropout over packed sequences with this many rows. */
 static clv_graph *make_packed_graph(void) {

@@ -98,7 +98,8 @@ static void post_end(fixture *f, uint64_t context) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
-/* Runs y = A(A(x)): both forwards, both backwards in a PREPARE of two frames, a vote, a step. */
+/* Runs y = A(A(x)) and a step: both forwards; both backwards, which a PREPARE of two frames
+ * requests; the module's vote on the step; the step. */
 static void run_context(fixture *f, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -181,7 +182,7 @@ static void values_and_gradients_match_direct_computation(void **state) {
     }
 }
 
-/* ---- frames in any order --------------------------------------------------------------------- */
+/* ---- frames of a context in any order -------------------------------------------------------- */
 
 static uint64_t draw_below(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;

@@ -26,7 +26,7 @@ typedef struct world {
   computer computer;
 } world;
 
-/* ---- the executor ---------------------------------------------------------------------------- */
+/* ---- the executor, which computes in another thread ------------------------------------------ */
 
 static void queue_work(void *user, clv_work *work) {
   computer *c = user;
@@ -126,7 +126,7 @@ static uint64_t hash_training(void (*start_work)(void *, clv_work *), uint32_t *
   return bits;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- results and ends of the executor's work ------------------------------------------------- */
 
 /* Work per step: a forward and two backward parts for each module, the end of the pass if it
  * computes, and the change of parameters. */

@@ -314,7 +314,7 @@ static void failed_device_alloc_is_not_charged(void **state) {
   end_engine(&w);
 }
 
-/* ---- shared weights -------------------------------------------------------------------------- */
+/* ---- weights that modules share -------------------------------------------------------------- */
 
 /* number of freed tensors; the release function also checks that the device was waited for */
 static int n_freed;

@@ -9,7 +9,7 @@
 
 enum { BATCH = 2, WIDTH = 3, WEIGHTS = WIDTH * WIDTH };
 
-/* ---- modules --------------------------------------------------------------------------------- */
+/* ---- groups of a module's parameters --------------------------------------------------------- */
 
 static clv_module_options make_options(uint32_t index) {
   return make_module_options(make_one_layer_graph(CLV_OP_LINEAR, BATCH, WIDTH), index);
@@ -70,7 +70,7 @@ static void momentum_in_one_group_gives_every_parameter_a_moment(void **state) {
   assert_string_equal(item.name, "0.weight.momentum_buffer");
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- steps with a rate for each group -------------------------------------------------------- */
 
 /* A node, the last packet for its program, and the last text of an ABORT. Module 0 has one group,
  * module 1 the bias in group 1, module 2 the bias in group 1 and no parameter in group 0. */

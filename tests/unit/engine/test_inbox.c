@@ -52,7 +52,7 @@ static void make_node(world *w, clv_node_options o) {
   add_module(w, 1, false);
 }
 
-/* Makes a node without a thread that has been idle for long. */
+/* Makes a node that has no thread and has been idle for long. */
 static int set_up(void **state) {
   world *w = calloc(1, sizeof *w);
   assert_non_null(w);
@@ -72,7 +72,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* ---- packets --------------------------------------------------------------------------------- */
+/* ---- packets that the tests post ------------------------------------------------------------- */
 
 static clv_tensor *make_tensor_of_ones(world *w, int64_t rows) {
   clv_err err = {0};
@@ -228,7 +228,8 @@ static void handled_packets_count_for_later_wakeups(void **state) {
   assert_int_equal(w->n_answers[CLV_FINISHED], 1);
 }
 
-/* If the pass arrives first, forward and backward of a root need one wake-up. */
+/* If PREPARE, which asks for the backward, arrives before the input of the forward, forward and
+ * backward of a root need one wake-up. */
 static void root_forward_and_backward_need_one_wakeup(void **state) {
   world *w = *state;
   clv_err err = {0};
@@ -338,14 +339,15 @@ static void end_context_with_a_waiter_wakes_the_node(void **state) {
   assert_int_equal(w->n_answers[CLV_ENDED], 2);
 }
 
-/* ---- random frames --------------------------------------------------------------------------- */
+/* ---- random frames, deferred or not ---------------------------------------------------------- */
 
 static uint64_t draw_below(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;
   return (*seed >> 33) % n;
 }
 
-/* Returns a random packet about calls 11 to 13, each of the one before, and leaf 10. */
+/* Returns a random packet about leaf 10 and calls 11 to 13, each of which takes the value before
+ * it. */
 static clv_packet *draw_packet(world *w, uint64_t context, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *p;

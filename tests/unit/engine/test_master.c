@@ -19,7 +19,7 @@ static struct {
   uint32_t n_sent, n_refused;
 } w;
 
-/* ---- a transport ----------------------------------------------------------------------------- */
+/* ---- a transport that records frames --------------------------------------------------------- */
 
 static void record_frame(const clv_rpc_piece *pieces, size_t n) {
   clv_err err = {0};
@@ -59,7 +59,7 @@ static const clv_transport transport = {.send = keep_sent_frame,
                                         .ref = ignore_close,
                                         .unref = ignore_close};
 
-/* ---- a worker -------------------------------------------------------------------------------- */
+/* ---- a link to a worker ---------------------------------------------------------------------- */
 
 static void ignore_packet(void *user, clv_link *link, clv_packet *p) {
   (void)user, (void)link;

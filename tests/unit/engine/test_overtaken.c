@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what must not overtake what. A change must not overtake the work that became ready before
- * it. A failing call must not overtake the statistics that another context has kept. The end of a
- * context must not overtake a step that has begun. A packet for which a caller waits must not be
- * deferred.
+ * Tests the order of work in the engine. A change must not overtake the work that became ready
+ * before it. A failing call must not overtake the statistics that another context has kept. The
+ * end of a context must not overtake a step that has begun. A packet for which a caller waits must
+ * not be deferred.
  */
 #include "common/engine/wake_int.h"
 #include "tests/unit/engine/contexts_test.h"

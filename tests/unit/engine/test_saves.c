@@ -216,7 +216,7 @@ static void save_without_memory_for_a_copy_is_written_at_once(void **state) {
   close_fixture(f);
 }
 
-/* ---- STATE_LOAD with a digest ---------------------------------------------------------------- */
+/* ---- loading a file of state whose digest is given ------------------------------------------- */
 
 static void load_of_another_digest_changes_nothing(void **state) {
   (void)state;

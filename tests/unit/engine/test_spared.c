@@ -152,8 +152,9 @@ static void retained_value_is_sent_to_the_other_node(void **state) {
   engine_close(&w);
 }
 
-/* A retained call waits only for its inputs, not for an order that has ended nor for a backward
- * that will not come. */
+/* A retained call runs although its context has ended, because its value is kept. It waits only for
+ * its inputs, not for a call that was to run before it and was dropped, nor for a backward that
+ * will not come. */
 static void retained_call_waits_only_for_its_inputs(void **state) {
   received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -198,7 +199,7 @@ static void announced_call_is_retained_until_complete(void **state) {
   engine_close(&w);
 }
 
-/* A leaf that arrives with a CALL after the end is for that call only. */
+/* A leaf that arrives with a CALL after the end of the context is for that call only. */
 static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -223,7 +224,7 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   engine_close(&w);
 }
 
-/* The step of an END_CONTEXT is queued after the retained calls. */
+/* The step of an END_CONTEXT is queued after the calls that the ended context retains. */
 static void step_does_not_overtake_a_retained_call(void **state) {
   received_results h = {0}, results_without_retained = {0};
   engine w = {.on_result = record_result, .user = &results_without_retained};

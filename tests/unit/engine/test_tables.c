@@ -12,7 +12,8 @@
 
 enum { MODULE = 0, NO_GRADIENT = 3 };
 
-/* Number of visits of each cell, and whether its refusal was reported. */
+/* For each cell of the state tables (one event in one state): how often it was visited, and whether
+ * the engine has reported its refusal. */
 typedef struct cell_log {
   uint32_t n_visits[TABLE_CELLS];
   bool was_reported[TABLE_CELLS];
@@ -262,7 +263,7 @@ static void send_call_and_backward(engine *w, uint64_t context, uint64_t id, int
   send_gradient(w, context, 1, id, true);
 }
 
-/* ---- programs -------------------------------------------------------------------------------- */
+/* ---- programs: sequences of commands --------------------------------------------------------- */
 
 static void send_every_frame(engine *w, uint64_t c) {
   send_announcement(w, c, 11);
@@ -278,8 +279,8 @@ static void send_every_frame(engine *w, uint64_t c) {
   send_revert(w, c);
 }
 
-/* Sends an END_CONTEXT that retains the call 12 = f(50). Leaf 50 arrives after all other frames, or
- * the context is aborted. */
+/* Sends an END_CONTEXT that retains the call 12 = f(50) after the end, because its value is kept.
+ * Leaf 50 arrives after all other frames, or the context is aborted. */
 static void run_retaining_context_ends(engine *w, uint64_t c) {
   for (int is_aborted = 0; is_aborted < 2; is_aborted++, c++) {
     send_call(w, c, 12, 50);
@@ -503,7 +504,7 @@ static void run_step_events(engine *w) {
   send_planned_step(w, 6, 1);
 }
 
-/* ---- all cells ------------------------------------------------------------------------------- */
+/* ---- visits of all cells of the state tables ------------------------------------------------- */
 
 /* holds_work: work ends only when the program says so */
 static void run_program(cell_log *log, void (*program)(engine *w), bool holds_work) {
@@ -602,7 +603,7 @@ static void every_table_cell_is_reached_or_impossible(void **state) {
   free(text);
 }
 
-/* ---- impossible events ----------------------------------------------------------------------- */
+/* ---- events that the state tables exclude ---------------------------------------------------- */
 
 static void assert_abort_text(engine *w, clv_result *r) {
   const clv_frame *f = &r->packet->frame;

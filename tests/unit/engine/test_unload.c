@@ -133,7 +133,7 @@ static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
   assert_int_equal(clv_frame_is_failure(f) ? f->failure.code : CLV_OK, code);
 }
 
-/* ---- the tests ------------------------------------------------------------------------------- */
+/* ---- unloading modules ----------------------------------------------------------------------- */
 
 /* Makes calls, a backward and a step that can be rolled back, unloads the module, and does the same
  * with a new module of the same index. */

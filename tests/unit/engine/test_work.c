@@ -10,7 +10,7 @@
 
 enum { CONTEXTS = 3, CALLS = 6, PROGRAMS = 150, ORDERS = 3, MAX_FRAMES = 256 };
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- a digest of all results ----------------------------------------------------------------- */
 
 /* Sum of a hash of each result, because their order is not fixed. */
 typedef struct digest {
@@ -56,7 +56,7 @@ static void add_result_to_digest(engine *w, clv_result *r) {
   clv_packet_free(r->packet);
 }
 
-/* ---- programs -------------------------------------------------------------------------------- */
+/* ---- random programs ------------------------------------------------------------------------- */
 
 typedef struct program {
   uint64_t seed;

@@ -75,7 +75,7 @@ static inline void stop_node(threaded_node *n) {
   pthread_join(n->thread, NULL);
 }
 
-/* ---- a step ---------------------------------------------------------------------------------- */
+/* ---- frames of a training step --------------------------------------------------------------- */
 
 static inline uint64_t get_output_id(uint32_t module) { return LEAF + 1 + module; }
 

@@ -176,7 +176,7 @@ static void freed_session_returns_all_its_charges(void **state) {
   assert_int_equal(clv_account_usage(f->identity_account, CLV_QUOTA_TENSORS), 0);
 }
 
-/* ---- threads --------------------------------------------------------------------------------- */
+/* ---- accounts used by several threads -------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 2000 };
 

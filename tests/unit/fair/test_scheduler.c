@@ -26,7 +26,7 @@
 enum { MAX_SHARES = 8, MAX_PIECES = 4096 };
 
 typedef struct scheduler_fixture {
-  uint64_t clock_ns; /* test clock in ns; atomic */
+  uint64_t clock_ns; /* time of the test's clock in ns; accessed atomically */
   clv_fair_scheduler *t;
   char compute_order[MAX_PIECES]; /* one letter for each computed piece */
   uint32_t n;
@@ -118,7 +118,7 @@ static uint32_t count_letter(const scheduler_fixture *h, char letter, uint32_t f
   return n;
 }
 
-/* ---- one core -------------------------------------------------------------------------------- */
+/* ---- shares that compete for one core -------------------------------------------------------- */
 
 static const uint64_t equal[] = {1, 1, 1};
 
@@ -349,7 +349,7 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* ---- stopping -------------------------------------------------------------------------------- */
+/* ---- stopping shares ------------------------------------------------------------------------- */
 
 static void stopped_share_is_refused_at_once(void **state) {
   (void)state;
@@ -374,7 +374,7 @@ static void stopped_share_is_refused_at_once(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* ---- several cores --------------------------------------------------------------------------- */
+/* ---- shares that use several cores ----------------------------------------------------------- */
 
 static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   (void)state;
@@ -473,7 +473,7 @@ static void invalid_scheduler_options_are_refused(void **state) {
   open_fixture(&h, 1, 0, equal, 3);
   assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
   assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
-  assert_true(clv_share_acquire_cores(NULL, 1)); /* without a share nothing waits */
+  assert_true(clv_share_acquire_cores(NULL, 1)); /* a thread without a share never waits */
   clv_fair_scheduler_free(h.t);
 }
 

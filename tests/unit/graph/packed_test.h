@@ -183,9 +183,9 @@ static inline void compare_packed_with_padded(const batch *b, family model_famil
   free_rig(&packed);
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- graphs cut into two parts --------------------------------------------------------------- */
 
-/* Returns the graph as a node loads it, which knows only the row numbers of its inputs. */
+/* Returns the graph as a node loads it, which knows only how many rows each input has. */
 static inline clv_graph *strip_to_loaded_graph(clv_graph *g,
                                                const int64_t batches[CLV_MAX_INPUTS]) {
   for (int i = 0; i < g->n_nodes; i++) g->nodes[i].max_positions = 0;
@@ -248,7 +248,7 @@ static inline void compare_with_cuts(const batch *s, family model_family, int cu
   clv_graph_free(p);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- lengths that are refused ---------------------------------------------------------------- */
 
 /* Runs forward and waits, because a device reports errors only when it is waited for. */
 static inline clv_code forward_and_wait(rig *r, clv_call *c, clv_err *why) {

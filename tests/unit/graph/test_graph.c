@@ -188,7 +188,7 @@ static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
   clv_graph_free(g);
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- parameters of a graph ------------------------------------------------------------------- */
 
 typedef struct placed {
   const char *name;

@@ -219,7 +219,7 @@ static void slice_keeps_adapters_of_its_layers(void **state) {
   clv_graph_free(g);
 }
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of adapted layers ----------------------------------------------------------------- */
 
 static void unknown_or_nonlinear_targets_are_refused(void **state) {
   (void)state;

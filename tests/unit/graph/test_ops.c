@@ -175,13 +175,13 @@ static void encoded_attributes_parse_back_equal(void **state) {
   assert_true(sent[0].is_number && sent[0].number == 0.1);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
+/* ---- shapes of outputs and parameters -------------------------------------------------------- */
 
 typedef struct shape_case {
   clv_op op;
   clv_attrs attrs;
   clv_shape in;
-  clv_shape wanted_shape; /* rank -1: refused */
+  clv_shape wanted_shape; /* expected shape of the output; rank -1: the op refuses the input */
   const char *refusal_text;
 } shape_case;
 

@@ -45,7 +45,7 @@ static void every_cut_gives_the_same_packed_results(void **state) {
     compare_with_cuts(&wide, (family)of, 1, 0, &(rig_options){.backend = clv_backend_cpu()});
 }
 
-/* ---- batches --------------------------------------------------------------------------------- */
+/* ---- numbers of packed rows ------------------------------------------------------------------ */
 
 static void packed_row_count_follows_the_batch(void **state) {
   (void)state;
@@ -65,7 +65,7 @@ static void packed_row_count_follows_the_batch(void **state) {
   clv_graph_free(g);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- graphs that cannot be packed ------------------------------------------------------------ */
 
 /* Asserts that each op that mixes positions is refused over [N, S, F], if it comes before attention
  * that reads the lengths. */

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* ---- finite differences ---------------------------------------------------------------------- */
+/* ---- gradients compared with finite differences ---------------------------------------------- */
 
 /* Returns a graph whose values have several consumers, with one node that reads a value twice, a
  * flatten and a reshape. */
@@ -104,7 +104,7 @@ static void gradients_are_added_from_the_last_consumer(void **state) {
   free_rig(&r);
 }
 
-/* ---- the same bits --------------------------------------------------------------------------- */
+/* ---- equal bits of a graph and of its parts -------------------------------------------------- */
 
 /* Asserts that parameters and gradients of `part` equal those of the same names in `whole`. */
 static void assert_same_params(const rig *whole, const rig *part) {
@@ -169,7 +169,7 @@ static void every_cut_gives_the_same_bits_on_cpu(void **state) {
   check_every_cut(clv_backend_cpu(), true, 5);
 }
 
-/* ---- layouts --------------------------------------------------------------------------------- */
+/* ---- kernels with blocked memory layouts ----------------------------------------------------- */
 
 /* A kernel of ref behind a blocked layout. Convolutions and tanh compute in blocks of 8 channels,
  * other ops row-major. Batchnorm's weight gradient is fused, weights are read from the cache only,
@@ -423,7 +423,7 @@ static void transient_weights_give_the_same_bits(void **state) {
   }
 }
 
-/* ---- gradients in the block ------------------------------------------------------------------ */
+/* ---- the block of parameter gradients -------------------------------------------------------- */
 
 static void gradients_accumulate_over_calls(void **state) {
   (void)state;
@@ -542,7 +542,7 @@ static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
   free_rig(&r);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- several calls of one plan --------------------------------------------------------------- */
 
 /* Compares two micro-batches with interleaved phases with the same two in sequence. */
 static void interleaved_calls_give_the_same_bits(void **state) {

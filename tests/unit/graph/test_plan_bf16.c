@@ -22,7 +22,7 @@ static bool has_amx(void) {
   return strstr(isa, "amx") && !strstr(isa, "refused");
 }
 
-/* ---- one convolution ------------------------------------------------------------------------- */
+/* ---- one convolution in bf16 ----------------------------------------------------------------- */
 
 typedef struct conv_case {
   int64_t c, k, kernel_size, stride, padding, image_side;
@@ -81,7 +81,7 @@ static void bf16_convolution_matches_ref(void **state) {
   }
 }
 
-/* ---- one linear ------------------------------------------------------------------------------ */
+/* ---- one linear layer in bf16 ---------------------------------------------------------------- */
 
 typedef struct linear_case {
   clv_shape in;
@@ -221,7 +221,7 @@ static void bf16_bias_gradient_equals_f32(void **state) {
   }
 }
 
-/* ---- networks -------------------------------------------------------------------------------- */
+/* ---- networks in bf16 ------------------------------------------------------------------------ */
 
 static void every_cut_gives_the_same_bf16_bits(void **state) {
   (void)state;

@@ -94,7 +94,7 @@ static void empty_tensors_can_be_reshaped(void **state) {
   static const struct {
     int rank;
     int64_t requested[3];
-    clv_shape result; /* rank 0: refused */
+    clv_shape result; /* expected shape of the output; rank 0: the op refuses the shape */
   } cases[] = {{1, {-1}, {2, {2, 0}}},
                {2, {3, -1}, {3, {2, 3, 0}}},
                {2, {3, 0}, {3, {2, 3, 0}}},

@@ -60,7 +60,7 @@ static void steps_after_warm_up_allocate_nothing(void **state) {
 #endif
 }
 
-/* ---- placement ------------------------------------------------------------------------------- */
+/* ---- placement of a plan's buffers ----------------------------------------------------------- */
 
 static void check_overlaps(const clv_plan *p) {
   for (int i = 0; i < p->n_bufs; i++)
@@ -141,7 +141,7 @@ static void training_saves_only_needed_activations(void **state) {
   free_rig(&split_off);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- plans that are refused ------------------------------------------------------------------ */
 
 static void invalid_plan_options_are_refused(void **state) {
   (void)state;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares what a backward reads according to the graph alone with what plans find.
+ * Compares the graph's estimate whether a backward reads weights with what the plans of backends
+ * find.
  */
 #include "tests/unit/graph/plan_test.h"
 

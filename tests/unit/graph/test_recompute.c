@@ -7,7 +7,7 @@
 #include "tests/unit/far.h"
 #include "tests/unit/graph/plan_test.h"
 
-/* ---- graphs ---------------------------------------------------------------------------------- */
+/* ---- graphs with blocks that backward recomputes --------------------------------------------- */
 
 static clv_graph *make_chain(void) { return make_chain_graph(CLV_F32, 3); }
 static clv_graph *make_residual(void) { return make_residual_graph(3); }
@@ -70,7 +70,7 @@ static clv_graph *make_sums(void) {
 static clv_graph *(*const graphs[])(void) = {make_chain, make_residual, make_word_model,
                                              make_encoder, make_sums};
 
-/* ---- bits ------------------------------------------------------------------------------------ */
+/* ---- equal bits with and without recomputation ----------------------------------------------- */
 
 /* Runs two calls at once; the second adds to the gradients of the first. */
 static void run_two_calls(rig *r) {
@@ -98,8 +98,8 @@ static void assert_same_results(const rig *a, const rig *b) {
     assert_same_bytes(a->din[i], b->din[i], a->input_bytes[i], "input gradient");
 }
 
-/* Marks blocks. Seed 0: each node is a block; 1: all nodes are one; else runs of nodes, or random
- * nodes. */
+/* Marks nodes as blocks, which backward recomputes. Seed 0: each node is a block; 1: all nodes are
+ * one block; other seeds: runs of nodes, or random nodes. */
 static void mark_blocks(clv_graph *g, uint32_t seed) {
   uint32_t number = 1;
   float drawn[CLV_MAX_NODES];
@@ -161,7 +161,7 @@ static void recompute_with_frozen_or_bf16_gives_the_same_bits(void **state) {
   }
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory that recomputation saves --------------------------------------------------------- */
 
 static clv_plan_info get_plan_info(clv_graph *g, bool is_marked, bool is_split) {
   for (int i = 1; is_marked && i < g->n_nodes; i++)

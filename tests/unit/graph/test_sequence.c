@@ -79,7 +79,7 @@ static clv_graph *make_joined_graph(clv_dtype dtype) {
   return g;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- parameters of an lstm ------------------------------------------------------------------- */
 
 static void lstm_parameters_have_torch_names_and_shapes(void **state) {
   (void)state;
@@ -162,7 +162,7 @@ static void embedding_initial_values_are_standard_normal(void **state) {
   }
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients compared with finite differences ---------------------------------------------- */
 
 /* Returns the sum of out * dout. */
 static double compute_objective(rig *r, clv_call *c) {
@@ -245,7 +245,7 @@ static void backends_agree(void **state) {
   check_backends(make_text_graph(CLV_F32, 7), make_text_graph(CLV_F32, 7));
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- graphs cut into two parts --------------------------------------------------------------- */
 
 static void assert_same_params(const rig *whole, const rig *part) {
   for (int i = 0; i < part->params->n; i++) {
@@ -326,7 +326,7 @@ static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
   free_rig(&some);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- inputs that are refused ----------------------------------------------------------------- */
 
 /* Tests an embedding of column 1 minus column 0: differences in range, out of range, and one that
  * overflows. */

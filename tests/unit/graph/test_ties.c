@@ -24,7 +24,7 @@ static clv_graph *make_language_model(clv_dtype dtype) {
   return g;
 }
 
-/* ---- one module ------------------------------------------------------------------------------ */
+/* ---- tied parameters in one module ----------------------------------------------------------- */
 
 static const clv_param *get_table(const rig *r) { return clv_params_find(r->params, "0.weight"); }
 
@@ -83,7 +83,7 @@ static void tied_parameter_is_listed_once(void **state) {
   assert_int_equal(p->gradient_bytes, p->trainable_bytes);
 }
 
-/* ---- two modules ----------------------------------------------------------------------------- */
+/* ---- tied parameters in two modules ---------------------------------------------------------- */
 
 /* The head is in another module, with a copy of the front's table and a gradient of its own. */
 static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
@@ -132,7 +132,7 @@ static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   free_rig(&two);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- ties that are refused ------------------------------------------------------------------- */
 
 static void invalid_ties_are_refused(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);

@@ -140,8 +140,8 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   }
 }
 
-/* Compares the padding token, and the row of the table that has no gradient, which counts from the
- * end if negative as in torch.nn.Embedding. */
+/* Compares the padding token with the padding row, the row of the embedding that gets no gradient.
+ * A negative row counts from the end, as in torch.nn.Embedding. */
 static void pad_token_and_padding_row_follow_the_class(void **state) {
   static const struct {
     const char *first_lines, *last_lines;

@@ -47,7 +47,7 @@ static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool has_l
   return CLV_OK;
 }
 
-/* ---- names and shapes ------------------------------------------------------------------------ */
+/* ---- names and shapes of parameters ---------------------------------------------------------- */
 
 /* True if transformers makes the parameter but no output of the head uses it, or if the name is a
  * second name of another parameter. */
@@ -131,7 +131,7 @@ static void parameter_names_and_shapes_match_transformers(void **state) {
   }
 }
 
-/* ---- ops and first values -------------------------------------------------------------------- */
+/* ---- ops of the graph and first values of parameters ----------------------------------------- */
 
 static int count_op(const clv_graph *g, clv_op op) {
   int n = 0;
@@ -156,7 +156,7 @@ static void dropout_positions_match_transformers(void **state) {
   }
 }
 
-/* DistilBERT has no dropout behind attention, and its head for sequences one of its own. */
+/* DistilBERT has no dropout behind attention. Its head for sequences has a dropout of its own. */
 static void distilbert_dropouts_match_transformers(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_hf_config c = read_config("distilbert");
@@ -171,7 +171,8 @@ static void distilbert_dropouts_match_transformers(void **state) {
   assert_int_equal(count_op(g, CLV_OP_RELU), 1);
 }
 
-/* Rotary positions have the numbers of their kind, and each head of Qwen3 a norm before them. */
+/* Rotary positions have the attributes of their kind, and each head of Qwen3 has a norm before
+ * them. */
 static void rotary_attributes_follow_the_kind(void **state) {
   static const struct {
     clv_hf_rope rope;
@@ -319,7 +320,7 @@ static void tied_head_shares_the_token_embedding(void **state) {
   }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- configs that are refused ---------------------------------------------------------------- */
 
 static void unsupported_heads_and_sizes_are_refused(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;

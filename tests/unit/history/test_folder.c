@@ -149,7 +149,7 @@ static void kill_later_starts(const char *dir, int at) {
   clv_run_lock_free(c);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- folders whose processes die or are refused ---------------------------------------------- */
 
 static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
   int n = 1, old = 0;
@@ -266,7 +266,8 @@ static void moving_note_is_parsed_strictly(void **state) {
   }
 }
 
-/* Files of others are not moved or deleted because of a damaged or old note. */
+/* Files of others are not moved or deleted because run.moving, the note of an interrupted move, is
+ * damaged or old. */
 static void damaged_moving_note_moves_no_files(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};

@@ -83,7 +83,7 @@ static clv_run_entry read_entry(const char *dir) {
   return e;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- states and logs of runs ----------------------------------------------------------------- */
 
 static void second_trainer_of_a_folder_is_refused(void **state) {
   clv_err err = {0};
@@ -118,12 +118,14 @@ static void exit_is_recorded_and_kill_is_detected(void **state) {
   assert_int_equal(died.state, CLV_STATE_DIED);
   assert_int_equal(died.record.n_attempts, 2);
   assert_int_equal(clv_run_entry_exit_code(&died), 1);
-  end_child(begin_child("runs/two", false, 0), 0); /* --fresh deletes them */
+  /* a start with --fresh deletes the earlier attempts */
+  end_child(begin_child("runs/two", false, 0), 0);
   CLV_AUTO(clv_run_entry_done) clv_run_entry fresh = read_entry("runs/two");
   assert_int_equal(fresh.record.n_attempts, 1);
 }
 
-/* A record without a lock is not running, even if another process has its process id now. */
+/* A run whose run.json says that it runs, but whose folder is not locked, is not running, even if
+ * another process now has the process id in run.json. */
 static void record_without_a_lock_is_not_running(void **state) {
   clv_run_attempt *a = NULL, here = {0};
   CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
@@ -155,8 +157,8 @@ static void record_without_a_lock_is_not_running(void **state) {
   assert_says(&err, "host 'far'");
 }
 
-/* If a process that the record does not name holds the lock, no signal is sent to the recorded
- * process. */
+/* If the folder is locked by a process that run.json does not name, no signal is sent to the
+ * process that run.json names. */
 static void process_unlike_its_record_is_not_stopped(void **state) {
   CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   clv_err err = {0};

@@ -81,7 +81,7 @@ static int close_http(void **state) {
   return 0;
 }
 
-/* ---- a client -------------------------------------------------------------------------------- */
+/* ---- a client of the server under test ------------------------------------------------------- */
 
 static int connect_to_server(void) {
   struct sockaddr_in at = {.sin_family = AF_INET,
@@ -299,7 +299,7 @@ static void idle_connections_do_not_starve_requests(void **state) {
   for (size_t i = 0; i < CLV_COUNT(idle_fds); i++) close(idle_fds[i]);
 }
 
-/* ---- addresses ------------------------------------------------------------------------------- */
+/* ---- addresses to listen on ------------------------------------------------------------------ */
 
 static void unusable_listen_address_is_named(void **state) {
   (void)state;

@@ -131,7 +131,7 @@ static void send_small_frame(void) {
   assert_ok(clv_link_send(w.link, p, &err));
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- sending while the tensor is copied from its device -------------------------------------- */
 
 static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
   (void)state;

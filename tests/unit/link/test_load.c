@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what a link reports as in flight: chunks that a probe measures, and no bytes of transfers
- * that are over.
+ * Tests which bytes a link reports as in flight: chunks whose way is measured by PINGs, and no
+ * bytes of transfers that the peer has acknowledged.
  */
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"

@@ -263,7 +263,7 @@ static void decisions_of_the_peer_end_the_link(void **state) {
   }
 }
 
-/* Redials until the link ends. Returns the time in ms. */
+/* Redials until the link ends. Returns the time in ms from the call until then. */
 static uint64_t measure_ms_until_end(void) {
   uint64_t began = w.clock_ns, due;
   while ((due = clv_link_redial_or_end(w.link)) != UINT64_MAX)
@@ -374,7 +374,7 @@ static void waiting_connection_that_ended_is_forgotten(void **state) {
   end_link();
 }
 
-/* ---- ACK and frames that are held back ------------------------------------------------------- */
+/* ---- ACK, and frames held back until others are sent ----------------------------------------- */
 
 static uint32_t count_kind(const stream *s, clv_frame_kind kind) {
   uint32_t n = 0;
@@ -410,7 +410,7 @@ static void acknowledged_messages_are_forgotten(void **state) {
   end_link();
 }
 
-/* ---- peers of protocol 8 --------------------------------------------------------------------- */
+/* ---- peers of protocol 8, which cannot repair links ------------------------------------------ */
 
 static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void **state) {
   (void)state;

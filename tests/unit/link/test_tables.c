@@ -39,7 +39,7 @@ static const clv_transport transport = {.send = fake_send,
                                         .ref = fake_ref,
                                         .unref = fake_unref};
 
-/* ---- a link ---------------------------------------------------------------------------------- */
+/* ---- a link with two lanes ------------------------------------------------------------------- */
 
 enum { LANES = 2, TENSOR_BYTES = 8, HALF_BYTES = 4, LEASE_MS = 10000 };
 
@@ -194,7 +194,7 @@ static void packet_can_be_freed_after_its_link(void **state) {
   free_link_and_pool();
 }
 
-/* ---- lanes ----------------------------------------------------------------------------------- */
+/* ---- states of a lane ------------------------------------------------------------------------ */
 
 static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                           clv_err *err) {
@@ -367,7 +367,7 @@ static void ping_during_count_does_not_inflate_round_trip(void **state) {
   free_link_and_pool();
 }
 
-/* ---- partial tensors ------------------------------------------------------------------------ */
+/* ---- states of a tensor that arrives in chunks ----------------------------------------------- */
 
 /* Receives the announcement of a CALL with two tensors: transfer 5, and one that never arrives. */
 static clv_code receive_announcement(void) {
@@ -474,7 +474,7 @@ static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   free_link_and_pool();
 }
 
-/* ---- credit and numbers ---------------------------------------------------------------------- */
+/* ---- credit and message numbers -------------------------------------------------------------- */
 
 static void bytes_over_the_credit_are_refused(void **state) {
   (void)state;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the readers of the privacy check `look`, which try to reconstruct records and labels from
- * sent tensors: on numbers that are known to reveal something, and on noise, which reveals nothing.
+ * Tests the readers of the privacy check `look`: attacks that try to reconstruct records and
+ * labels from sent tensors. They run on numbers that are known to reveal something, and on noise,
+ * which reveals nothing.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -30,7 +31,7 @@ static size_t random_integer(uint32_t stream, size_t i, size_t below) {
   return word[0] % below;
 }
 
-/* ---- pixels ---------------------------------------------------------------------------------- */
+/* ---- reading pixels of images from sent values ----------------------------------------------- */
 
 static float images[RECORDS][SIDE * SIDE];
 
@@ -67,7 +68,7 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   assert_true(read_pixels(grid_images[0], CLV_SHAPE(1, 4, 4)) > .999);
   assert_true(read_pixels(images_channels_last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
   assert_true(read_pixels(images_channels_last[0][0], CLV_SHAPE(SMALL, CHANNELS)) > .999);
-  /* the image's positions come after that of a class token */
+  /* the image's positions come after the position of a class token, as in a vision transformer */
   assert_true(read_pixels(images_after_class_token[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999);
   fill_with_random(4, grid_images[0], sizeof grid_images / sizeof(float));
   double noise = read_pixels(grid_images[0], CLV_SHAPE(1, 4, 4));
@@ -76,7 +77,7 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   assert_true(read_pixels(grid_images[0], CLV_SHAPE(4, 2, 2)) < 0);
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------- */
+/* ---- reading tokens from sent values --------------------------------------------------------- */
 
 static int64_t tokens[RECORDS][TOKENS];
 static float table[ROWS][WIDTH];
@@ -130,7 +131,7 @@ static void token_reader_detects_a_single_position(void **state) {
   assert_true(read_tokens(last[0], CLV_SHAPE(WIDTH)) > .5);
 }
 
-/* ---- features -------------------------------------------------------------------------------- */
+/* ---- reading features from sent values ------------------------------------------------------- */
 
 static double read_features(const float *records, size_t n_features, const float *values,
                             size_t n_values) {
@@ -175,7 +176,7 @@ static void feature_reader_detects_dominating_features(void **state) {
   assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99);
 }
 
-/* ---- labels ---------------------------------------------------------------------------------- */
+/* ---- reading labels from gradients ----------------------------------------------------------- */
 
 static float gradients[SAMPLES][WIDTH];
 static int64_t labels[SAMPLES];
@@ -279,8 +280,8 @@ static void group_reader_finds_classes_without_their_names(void **state) {
   assert_true(read_labels(2).figure < .3);
 }
 
-/* A reader that finds only two groups cannot tell ten classes apart. Records without a label are
- * not counted. */
+/* An attack that finds only two groups of gradients cannot tell ten classes apart. Records without
+ * a label are not counted. */
 static void two_groups_do_not_reveal_ten_classes(void **state) {
   (void)state;
   draw_gradients(10);

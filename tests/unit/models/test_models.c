@@ -143,7 +143,7 @@ static void lenet_has_61706_parameters(void **state) {
   clv_session_config_free(c);
 }
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- models that are refused ----------------------------------------------------------------- */
 
 typedef struct refusal {
   const char *session_lines, *error_position, *error_text;
@@ -228,7 +228,7 @@ static void architecture_unlike_the_data_is_refused(void **state) {
   clv_session_config_free(c);
 }
 
-/* ---- losses ---------------------------------------------------------------------------------- */
+/* ---- graphs of losses ------------------------------------------------------------------------ */
 
 static void loss_graphs_check_shapes_and_targets(void **state) {
   (void)state;

@@ -27,7 +27,7 @@ static void equivalent_range_spellings_give_the_same_cuts(void **state) {
   }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- ranges that are refused ----------------------------------------------------------------- */
 
 static const struct {
   const char *ranges[2], *error_position, *error_text;

@@ -158,7 +158,7 @@ static void initial_weights_match_torchvision(void **state) {
   clv_graph_free(g);
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- networks cut into stages ---------------------------------------------------------------- */
 
 /* Lists the last layers of the stem and of each block, in order, without the last block of the
  * network. */

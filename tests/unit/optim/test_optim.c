@@ -94,8 +94,7 @@ static clv_optim *make_optim(const clv_optim_config *c, size_t bytes, const clv_
   return make_groups(c, 1, bytes, spans, n);
 }
 
-/* ---- against torch.optim -----------------------------------------------------------------------
- */
+/* ---- comparison with torch.optim ------------------------------------------------------------- */
 
 static const struct {
   const char *name;
@@ -225,8 +224,7 @@ static void test_restored_state_continues_with_the_same_bits(void **state) {
   }
 }
 
-/* ---- groups ------------------------------------------------------------------------------------
- */
+/* ---- groups of parameters -------------------------------------------------------------------- */
 
 /* Two groups step with the bits of two separate optimisers. Spans 0 and 2 of three belong to the
  * first group. */
@@ -319,8 +317,7 @@ static void test_invalid_groups_are_refused(void **state) {
   clv_optim_free(make_groups(many, CLV_OPTIM_MAX_GROUPS, 64, NULL, 0));
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------
- */
+/* ---- settings that are refused --------------------------------------------------------------- */
 
 static void assert_config_refused(clv_optim_config c, const char *word) {
   clv_optim *o = NULL;

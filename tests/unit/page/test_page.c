@@ -90,7 +90,8 @@ static void page_has_what_the_run_has(void **state) {
   HAS(page, "This page shows records");
   HAS(page, "<th>auc</th><td class=\"n\">0.875<br><small>0.875 (0.8125 to 0.9375), step 2</small>");
   HAS(page, "<th>f1_macro</th><td class=\"n\">0.6</td>");
-  HAS(page, "<polyline class=\"c c0\" points=\"54.0,10.0 444.0,212.0\"/>"); /* loss 2.5 to 1.5 */
+  /* curve of the loss, from 2.5 to 1.5 */
+  HAS(page, "<polyline class=\"c c0\" points=\"54.0,10.0 444.0,212.0\"/>");
   HAS(page, "<th>ill</th><td class=\"n\">3</td><td class=\"n\">4</td>");
   HAS(page, "ROC");
   HAS(page, "Calibration");
@@ -119,7 +120,8 @@ static void damaged_files_are_refused_by_line(void **state) {
   write_file("bad/evaluations.jsonl", "{\"step\":1}\n{\"step\":-1}\n");
   assert_int_equal(clv_page_write((const char *const[]){"bad"}, 1, &page, &err), CLV_DATA_LOSS);
   assert_says(&err, "bad/evaluations.jsonl:2:9");
-  write_file("bad/evaluations.jsonl", "{\"step\":1}\n{\"st"); /* is being written */
+  /* the last line is still being written */
+  write_file("bad/evaluations.jsonl", "{\"step\":1}\n{\"st");
   assert_ok(clv_page_write((const char *const[]){"bad"}, 1, &page, &err), &err);
   assert_int_equal(clv_page_write((const char *const[]){"none"}, 1, &page, &err), CLV_NOT_FOUND);
   assert_says(&err, "none has no run.json");

@@ -130,7 +130,7 @@ static void invalid_lora_options_are_refused(void **state) {
   }
 }
 
-/* ---- secrets --------------------------------------------------------------------------------- */
+/* ---- secret layers, which adapters must not replace ------------------------------------------ */
 
 static clv_code make_blueprint(const char *train, const char *front, const char *head,
                                clv_err *err) {

@@ -72,7 +72,7 @@ static void mismatched_sets_and_batches_are_refused(void **state) {
   EXPECT("a batch has 8 records, and its smallest micro-batch 1 ", "pipeline.micro_batches=8");
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- numbers in the records: tokens, boxes, lengths and labels ------------------------------- */
 
 /* Two records of three tokens: token numbers, left and right edges of their boxes, lengths, and one
  * class each. */
@@ -159,7 +159,7 @@ static void wrong_dtypes_and_class_counts_are_refused(void **state) {
              "train.seed=1");
 }
 
-/* ---- pads ------------------------------------------------------------------------------------ */
+/* ---- padding tokens and lengths of the records ----------------------------------------------- */
 
 static const char sizes[] =
     "\"vocab_size\": 9, \"hidden_size\": 4, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, "

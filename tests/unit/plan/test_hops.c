@@ -17,11 +17,13 @@
 #include "master/plan/plan_int.h"
 
 typedef struct hop_case {
-  const char *first_worker_layers; /* layers of the first worker, which is sent the records */
-  const char *plan_words;          /* the hop's words in the plan */
-  const char *policy_key;          /* key of a policy that must be true for the hop */
+  /* layers of worker w1, which is sent the records, and sends their output directly to w2 */
+  const char *first_worker_layers;
+  const char *plan_words; /* words of the plan for the tensor that w1 sends to w2 */
+  /* key of a policy that must be true before w1 may send it to w2 */
+  const char *policy_key;
   const char *record_words,
-      *gradient_words; /* words in the record, for the value and for its gradient */
+      *gradient_words; /* words of the record, for that tensor and for its gradient */
 } hop_case;
 
 static const hop_case cases[] = {
@@ -74,8 +76,8 @@ static clv_policy *make_policy_without(const char *without, bool is_raw) {
   return p;
 }
 
-/* Checks only the hop against the policy, because the policy may also refuse that the records are
- * sent to the first worker. */
+/* Checks only the direct hop, what w1 sends to w2, against the policy. The policy may also refuse
+ * that the records are sent to w1. */
 static clv_code check_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
   const clv_planned_sends nothing = {0};
   b->policy = p;
@@ -112,8 +114,8 @@ static void hop_names_match_in_plan_policy_and_record(void **state) {
   }
 }
 
-/* A policy that permits a stage's finding was signed before direct hops had rows of their own, so
- * it permits the hop, too. */
+/* A policy that permits what a stage shows also permits the direct hop behind the stage, because
+ * the policy may be older than the rows for direct hops. */
 static void policy_that_permits_the_stage_permits_its_hop(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

@@ -73,7 +73,7 @@ static void readable_data_adds_a_finding_to_its_rows(void **state) {
   if (clv_blueprint_check_privacy(b, &err) != CLV_OK) fail_msg("%s", err.text);
   assert_int_equal(find_row(b, CLV_EGRESS_ACTIVATION)->look_findings, CLV_FINDING_TOKENS);
   assert_int_equal(find_row(b, CLV_EGRESS_GRADIENT)->findings, CLV_FINDING_LABELS_READABLE);
-  /* the text must not contain figures that change while weights are trained */
+  /* the text must not contain the shares that the attacks read, because they change in training */
   clv_blueprint_egress_text(b, &after);
   assert_string_equal(before.data, after.data);
   clv_blueprint_describe_egress(b, false, &page);
@@ -104,7 +104,7 @@ static void readable_data_needs_a_privacy_key(void **state) {
     const char *refusal; /* expected refusal; NULL: permitted */
   } cases[] = {
       {"tokens_readable: false", .2, .3, NULL},
-      /* the figure is reported; only a policy can limit it */
+      /* the share that an attack reads is reported; only a policy can limit it */
       {"tokens_readable: false", .21, .31, NULL},
       {"tokens_readable: false", .89, .89, NULL},
       {"tokens_readable: false", .9, .3, "/s.yaml:12:22: worker 'w1' can read tokens from the act"},

@@ -58,8 +58,8 @@ static void assert_table(const char *privacy, const char *middle, const char *wa
   if (strncmp(got.data, want, strlen(want)) != 0) fail_msg("\n%s\nis not\n%s", got.data, want);
 }
 
-/* The table lists each value that crosses and each input sent to a worker, but not inputs read at
- * the master. */
+/* The egress table lists each value that is sent to a worker or back and each input sent to a
+ * worker, but no inputs that are read at the master. */
 static void egress_table_lists_every_sent_tensor(void **state) {
   (void)state;
   assert_table("tokens_readable: true",

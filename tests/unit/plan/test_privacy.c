@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what a tensor that is sent shows: of records and of labels, for layers of all kinds at the
- * master, with weights that are secret or not. Also tests what a session is refused for, and the
- * attack from which the rule for labels protects.
+ * Tests what a worker can learn about records and labels from a tensor that is sent, for layers of
+ * all kinds at the master, with weights that are secret or not. Also tests what a session is
+ * refused for, and the attack from which the rule for labels protects.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -52,13 +52,15 @@ static clv_blueprint *make_blueprint(const clv_session_config *c, const clv_shap
   return b;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- findings about records in the front's output -------------------------------------------- */
 
 typedef struct front_row {
   const clv_shape *sample_shape;
   const char *first_layers, *other_layers, *train_keys;
   clv_findings wanted_findings;
-  int64_t min_positions; /* fewest positions for PICTURE; 0: any */
+  /* fewest positions of a record on which an output depends, for the finding PICTURE; 0: not
+   * checked */
+  int64_t min_positions;
 } front_row;
 
 enum {
@@ -145,7 +147,8 @@ static const front_row fronts[] = {
      COLUMN ", {op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, "
             "{op: linear, out: 2}",
      "", "", RAW, 0},
-    /* `o` is a softmax over one number, always 1, so each output depends on one element of x */
+    /* layer `o` is a softmax over one number, always 1, so each output depends on one element of x
+     */
     {&features,
      "{op: slice, dim: 1, start: 0, stop: 8}, {op: reshape, shape: [8, 1], name: x}, "
      "{op: slice, dim: 1, start: 8, stop: 16, from: [input]}, {op: reshape, shape: [8, 1]}, "
@@ -354,7 +357,7 @@ static const front_row fronts[] = {
      "weights: {folder: p, new: [b]}, ", "", KNOWN, 0},
     {&image, "{op: flatten}, {op: linear, out: 5, name: a}",
      PUBLIC "lora: {targets: [a], r: 2, alpha: 2}, ", "", KNOWN, 0},
-    /* fronts over tokens */
+    /* layers at the master over tokens */
     {&words, EMBEDDING, "", "", TOKENS, 0},
     {&words, EMBEDDING, PUBLIC, "", TOKENS, 0},
     {&words, EMBEDDING ", {op: linear, out: 5}", "", "", TOKENS, 0},
@@ -451,7 +454,8 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
   }
 }
 
-/* Marks node `name` of the model as one that the ledger lists. */
+/* Marks node `name` of the model as one whose weights are in the ledger, the list of what workers
+ * have received. */
 static void mark_layer_known(clv_blueprint *b, const char *name) {
   clv_err err;
   assert_int_equal(
@@ -488,7 +492,7 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
   }
 }
 
-/* ---- labels ---------------------------------------------------------------------------------- */
+/* ---- layers that hide labels in gradients ---------------------------------------------------- */
 
 typedef struct head_row {
   const char *first_layers, *other_layers, *train_keys;
@@ -552,7 +556,7 @@ static void head_findings_match_the_table(void **state) {
   for (size_t i = 0; i < CLV_COUNT(heads); i++) check_head(&heads[i]);
 }
 
-/* ---- records in gradients -------------------------------------------------------------------- */
+/* ---- findings about records in gradients ----------------------------------------------------- */
 
 typedef struct gradient_findings_case {
   const clv_shape *sample_shape;
@@ -603,7 +607,8 @@ static const gradient_findings_case gradient_cases[] = {
     {&features, FLAT, "{op: add, from: [back, input]}, {op: layernorm}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: softmax}" END, RAW},
     {&features, FLAT, MADE_LAYER ", {op: add, from: [back, made]}, {op: relu}" END, 0},
-    {&features, FLAT, /* the half that is cut off has a gradient through the other one */
+    /* the half that is cut off also has a gradient, through the half that is kept */
+    {&features, FLAT,
      "{op: linear, out: 16, from: [back], name: u}, {op: add, from: [back, input], name: v}, "
      "{op: concat, dim: 1, from: [u, v]}, {op: softmax}, {op: slice, dim: 1, stop: 16}" END,
      RAW},
@@ -639,7 +644,7 @@ static void gradient_findings_match_the_table(void **state) {
     check_gradient_findings(&gradient_cases[i]);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- sessions that are refused --------------------------------------------------------------- */
 
 static void assert_refused(const clv_shape *sample, const char *privacy, const char *stages,
                            const char *want) {
@@ -848,7 +853,7 @@ static void plan_reports_token_exposure_by_front_secrecy(void **state) {
   assert_front("weights: {folder: p, new: [\"1\"]}, ", "", both, secret, is_secret);
 }
 
-/* ---- the attack ------------------------------------------------------------------------------ */
+/* ---- an attack that infers labels from gradients --------------------------------------------- */
 
 enum { SAMPLES = 600, CLASSES = 10, HEADS = 16 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the digests by which the ledger recognises a tensor, and which orders of labels are
- * reported.
+ * Tests the digests by which the ledger, the host's list of what workers have received, recognises
+ * a tensor; and which orders of labels are reported.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "master/plan/plan_int.h"
 #include "tests/long.h"
 
-/* ---- samples --------------------------------------------------------------------------------- */
+/* ---- digests of a sample of a tensor's values ------------------------------------------------ */
 
 enum { ROWS = 300, COLUMNS = 70, VALUES = ROWS * COLUMNS };
 
@@ -68,7 +68,7 @@ static void bf16_copy_has_the_same_digest(void **state) {
                               compute_digest(CLV_BF16, &shape, half, 4096)));
 }
 
-/* ---- forms ----------------------------------------------------------------------------------- */
+/* ---- forms of tensors, compared by moments of their values ----------------------------------- */
 
 enum { SIDE = 64, DRAWINGS = 40 };
 
@@ -178,7 +178,7 @@ static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   clv_weights_sample_done(&s);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
   clv_weights_sample_add(&s, 0, v, SIDE * SIDE * sizeof *v);
-  /* the sample has all values, so its moments are those of the tensor */
+  /* false, because the tensor has no more values than the sample, whose moments count already */
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_done(&s);
 }
@@ -209,7 +209,7 @@ static void biases_and_integer_tensors_are_not_sampled(void **state) {
   assert_int_equal(s.n_parts * s.part_len, 64);
 }
 
-/* ---- orders of labels ------------------------------------------------------------------------ */
+/* ---- labels that are sorted or periodic ------------------------------------------------------ */
 
 enum { LABELS = 600, CLASSES = 5 };
 

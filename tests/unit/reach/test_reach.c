@@ -27,7 +27,7 @@ static int64_t draw_below(uint32_t *state, int64_t n) {
   return (int64_t)next_random(state) % CLV_MAX(n, 1);
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------- */
+/* ---- random graphs --------------------------------------------------------------------------- */
 
 /* Adds a layer over node *at, and sets *at to it. Adds nothing if the shapes do not fit. */
 static void add_fitting_layer(clv_graph *g, clv_op op, clv_attrs attrs, int *at) {
@@ -81,7 +81,7 @@ static void add_concat(clv_graph *g, uint32_t *r, int *at) {
     *at = node;
 }
 
-static void add_turn(clv_graph *g, uint32_t *r, int *at) {
+static void add_flip_roll_or_cumsum(clv_graph *g, uint32_t *r, int *at) {
   static const clv_op ops[] = {CLV_OP_FLIP, CLV_OP_ROLL, CLV_OP_CUMSUM};
   int rank = g->nodes[*at].shape.rank;
   clv_attrs a = {.dim = 1 + draw_below(r, rank - 1), .shifts = draw_below(r, 9) - 4};
@@ -142,7 +142,7 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add_fitting_layer(g, in->rank == 3 ? CLV_OP_AVGPOOL1D : CLV_OP_AVGPOOL, w, at);
       break;
     case 8:
-      add_turn(g, r, at);
+      add_flip_roll_or_cumsum(g, r, at);
       break;
     case 9:
       add_resampling(g, r, at);
@@ -173,7 +173,7 @@ static clv_graph *draw_graph(uint32_t *r) {
   return g;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- outputs that change with a value of the record ------------------------------------------ */
 
 typedef struct runner {
   /* true: the plan computes in f64, with gradients of the second input */
@@ -298,7 +298,8 @@ static void computed_reach_matches_perturbation_counts(void **state) {
   assert_true(n_compared > GRAPHS / 2);
 }
 
-/* If windows are as large as the picture, the analysis counts all elements or gives up. */
+/* If windows are as large as the picture, the analysis counts all elements, or reports that it has
+ * exceeded its budget of work. */
 static void large_windows_exceed_the_budget(void **state) {
   static const clv_reach_layer secret[2] = {CLV_REACH_SECRET, CLV_REACH_SECRET};
   clv_attrs a = {.out = 1, .groups = 1};
@@ -322,7 +323,7 @@ static void large_windows_exceed_the_budget(void **state) {
   clv_graph_free(g);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients that change with a value of the record ---------------------------------------- */
 
 /* Joins two values of the same shape by a random op. */
 static bool add_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {

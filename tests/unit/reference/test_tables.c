@@ -262,7 +262,7 @@ static void free_node(node *n) {
   clv_pool_unref(n->pool);
 }
 
-/* ---- the cells ------------------------------------------------------------------------------- */
+/* ---- the cells of the state tables ----------------------------------------------------------- */
 
 typedef struct cell {
   clv_rref_machine state_machine;
@@ -274,7 +274,7 @@ typedef struct cell {
 } cell;
 
 /* clang-format off */
-/* Cells of reference REF at this node. */
+/* Cells of the table of entries, the references that this node owns: entry REF. */
 static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<KEEP", RREF_ENTRY_EXPECTED, "create ACK1", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<FORK <KEEP", RREF_ENTRY_EXPECTED, "ACK2 create ACK1", CLV_OK},
@@ -307,7 +307,8 @@ static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_UNUSED, "<KEEP fail <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
 };
 
-/* Cells of the other node's fork at this node. */
+/* Cells of the table of forks, the references of other nodes to an entry: the fork of the other
+ * node. */
 static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FORK", RREF_FORK_KNOWN, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FETCH-early <FORK", RREF_FORK_ASKED, "ACK2 ACK2", CLV_OK},
@@ -348,7 +349,7 @@ static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_LOST, "keep-here pass +USE <FETCH silence", RREF_FORK_NONE, "", CLV_OK},
 };
 
-/* Cells of this node's handle. */
+/* Cells of the table of handles, the references that this node's program holds. */
 static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_KEPT, "keep", RREF_HANDLE_JOINING, "KEEP1", CLV_OK},
     {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_OWNED, "own", RREF_HANDLE_JOINED, "joined", CLV_OK},
@@ -411,7 +412,7 @@ static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_HANDLE_ENDED, RREF_HANDLE_OWNER_LOST, "<USE +FORK release +DELETE silence", RREF_HANDLE_NONE, "", CLV_OK},
 };
 
-/* Cells of a reference that this node passes to the other one. */
+/* Cells of the table of children, the references that this node passes to another node. */
 static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_PASSED, "keep pass", RREF_CHILD_OFFERED, "USE2", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_ACCEPTED, "<ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
@@ -425,7 +426,7 @@ static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_LOST, "keep pass +USE silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
 };
 
-/* Cells of the USE message for such a reference. */
+/* Cells of the table of posts: the USE message by which a child is passed. */
 static const cell post_cells[] = {
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_POSTED, "keep pass", RREF_POST_SENT, "USE2", CLV_OK},
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_OVER_WINDOW, "keep flood pass", RREF_POST_WAITING, "", CLV_OK},
@@ -461,7 +462,7 @@ static const cell released_cells[] = {
     {RREF_HANDLES, 0, RREF_HANDLE_RELEASE, "release", 0, "", CLV_NOT_FOUND},
 };
 
-/* ---- walking the cells ----------------------------------------------------------------------- */
+/* ---- running the program text of each cell --------------------------------------------------- */
 
 static clv_rref_visits own_visits; /* cells that the program text written for them visited */
 static clv_rref_visits all_visits; /* cells that any program text visited */
@@ -557,7 +558,7 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
       }
 }
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- results that a node returns ------------------------------------------------------------- */
 
 /* Runs a program text, and asserts the results of its last command. */
 static void assert_results(const char *program, const char *out) {

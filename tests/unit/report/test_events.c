@@ -41,7 +41,7 @@ static size_t list_event_files(const char *folder, char paths[8][200]) {
   return found;
 }
 
-/* ---- a reader -------------------------------------------------------------------------------- */
+/* ---- reading event files --------------------------------------------------------------------- */
 
 static uint64_t le(const char *p, size_t n) {
   uint64_t v = 0;
@@ -97,7 +97,7 @@ static void assert_event(const clv_bytes *file, size_t *at, const char *want, si
 
 #define EXPECT(file, at, text) assert_event(file, at, text, sizeof(text) - 1)
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- writing event files --------------------------------------------------------------------- */
 
 static void event_file_bytes_match_the_protobuf(void **state) {
   static const clv_scalar two[] = {{"a", 1.5}, {"bc", -2}};

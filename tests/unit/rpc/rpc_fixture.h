@@ -30,7 +30,7 @@
 #define OTHER_URI "spiffe://cleave/other"
 #define WORKER_URI "spiffe://cleave/worker-1"
 
-/* ---- certificates ---------------------------------------------------------------------------- */
+/* ---- certificates of the peers --------------------------------------------------------------- */
 
 typedef struct identity {
   clv_bytes ca, cert, key;

@@ -169,7 +169,7 @@ static void resumed_run_restores_its_best(void **state) {
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, 4);
   assert_true(restore_best(CLV_BEST_LOSS, true).value == 0.25);
-  /* the best checkpoint is remembered without a metric, too */
+  /* the best checkpoint is also remembered if no metric chooses the best one */
   assert_int_equal(restore_best(CLV_BEST_NONE, true).step, 4);
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 5\n");
   assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
@@ -253,8 +253,8 @@ static void automatic_interval_follows_the_cost(void **state) {
                      cases[i].interval_ms);
 }
 
-/* The first rounds are not counted: one that takes five times as long would hide the cost of the
- * first checkpoints. */
+/* The first rounds are left out of the usual time of a round, because one that takes five times as
+ * long would hide the cost of the first checkpoints. */
 static void first_rounds_are_not_the_usual_ones(void **state) {
   static const struct {
     bool is_saving;

@@ -13,7 +13,7 @@ static int setup(void **state) {
   return chdir(scratch);
 }
 
-/* ---- classes --------------------------------------------------------------------------------- */
+/* ---- files of class names -------------------------------------------------------------------- */
 
 static clv_code parse_classes(const char *text, clv_classes *ret, clv_err *err) {
   return clv_classes_parse(text, strlen(text), "run/classes", ret, err);
@@ -52,7 +52,7 @@ static void class_file_is_parsed_strictly(void **state) {
   assert_int_equal(c.n, 0);
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- files of digests and predictions -------------------------------------------------------- */
 
 static const char *const names[] = {"cat", "dog, \"big\"", "eel"};
 static const clv_classes classes = {.names = (const char **)(uintptr_t)names, .n = 3};

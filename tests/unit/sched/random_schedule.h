@@ -131,7 +131,7 @@ static inline clv_sched *make_random_schedule(uint64_t *seed) {
   return make_random_of_shape(&shape, kind, seed);
 }
 
-/* ---- damage ---------------------------------------------------------------------------------- */
+/* ---- damaging a schedule --------------------------------------------------------------------- */
 
 static inline void insert_instruction(clv_sched *s, uint32_t rank, uint32_t at, clv_instr i) {
   ok(clv_sched_add_instr(s, rank, i.kind, i.stage, i.micro_batch, i.weights_age, err));

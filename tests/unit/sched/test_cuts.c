@@ -70,7 +70,7 @@ static uint32_t search_cuts(const clv_sched_cuts *p, clv_sched_split ret[MAX_RES
   return n;
 }
 
-/* ---- against an exhaustive search ------------------------------------------------------------ */
+/* ---- comparison with an exhaustive search ---------------------------------------------------- */
 
 typedef struct exhaustive_search {
   const clv_sched_cuts *p;

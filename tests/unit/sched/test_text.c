@@ -128,7 +128,7 @@ static void test_invalid_schedule_text_is_refused(void **state) {
   }
 }
 
-/* ---- the drawing ----------------------------------------------------------------------------- */
+/* ---- schedules drawn as text ----------------------------------------------------------------- */
 
 static size_t get_longest_line(const char *text) {
   size_t longest = 0;

@@ -105,7 +105,7 @@ static void invalid_options_and_labels_are_refused(void **state) {
   clv_score_free(s);
 }
 
-/* ---- scikit-learn ---------------------------------------------------------------------------- */
+/* ---- comparison with scikit-learn ------------------------------------------------------------ */
 
 enum { MAX_COLUMNS = 4 };
 

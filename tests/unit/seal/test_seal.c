@@ -84,7 +84,7 @@ static void unfinished_file_is_removed(void **state) {
   assert_int_equal(access(at("none"), F_OK), -1);
 }
 
-/* ---- changed files --------------------------------------------------------------------------- */
+/* ---- encrypted files that were changed ------------------------------------------------------- */
 
 static void assert_refused(const char *data, size_t len, const char *what, size_t where) {
   clv_err err;
@@ -166,7 +166,7 @@ static void other_versions_and_files_are_named(void **state) {
   assert_int_equal(clv_sealed_key_id(at("nowhere"), id, &err), CLV_NOT_FOUND);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- keys of encrypted files ----------------------------------------------------------------- */
 
 static void wrong_key_is_named_with_the_right_one(void **state) {
   (void)state;

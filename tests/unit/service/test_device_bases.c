@@ -17,8 +17,8 @@ enum { N = 3000, BYTES = N * 4, N_CHUNKED = CLV_BASE_CHUNK_BYTES / 4 + N };
 
 static clv_err err;
 
-/* Source of a base's values. Counts the requests for parts, and fails while n_refusals_left is
- * above 0. */
+/* Source of the values of a tensor that modules share. Counts the requests for parts, and fails
+ * while n_refusals_left is above 0. */
 typedef struct source {
   int n_fills, n_refusals_left;
 } source;
@@ -79,7 +79,8 @@ static size_t get_device_bytes_in_use(void) {
   return free_bytes;
 }
 
-/* The base is filled in parts. A second request for the same base waits for it. */
+/* The shared tensor is filled in parts. A second request for the same tensor waits for the first.
+ */
 static void base_is_stored_once_per_device(void **state) {
   (void)state;
   clv_bases *b = open_bases();

@@ -118,7 +118,7 @@ static void end_service(fixture *f) {
   assert_int_equal(system(command), 0);
 }
 
-/* ---- the tests ------------------------------------------------------------------------------- */
+/* ---- order and withdrawal of files ----------------------------------------------------------- */
 
 static void identities_take_turns(void **state) {
   fixture f;

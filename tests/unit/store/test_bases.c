@@ -27,8 +27,8 @@ static clv_base_key make_key(const char *owner, const char *name) {
       .owner = owner, .artifact = {{1}}, .name = name, .dtype = CLV_F32, .shape = CLV_SHAPE(N)};
 }
 
-/* Source of a base's values. Counts the requests for parts, fails while n_refusals_left is above 0,
- * and waits while is_slow. */
+/* Source of the values of a tensor that modules share. Counts the requests for parts, fails while
+ * n_refusals_left is above 0, and waits while is_slow. */
 typedef struct source {
   int n_fills, n_refusals_left;
   bool is_slow, has_started;
@@ -86,7 +86,7 @@ static void same_key_shares_one_copy(void **state) {
   clv_bases_free(b);
 }
 
-/* A request whose key differs in any field gets another copy. */
+/* A request for a tensor whose key differs in any field gets another copy. */
 static void different_key_gets_its_own_copy(void **state) {
   (void)state;
   clv_bases *b = open_bases();

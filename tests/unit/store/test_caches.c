@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests caches of identities: whose they are, their quota, rows that are damaged or cut short, and
- * how they end.
+ * Tests a worker's caches of rows, each of which belongs to one identity: who may use them, their
+ * quota, rows that are damaged or cut short, and how caches expire.
  */
 #include <dirent.h>
 #include <fcntl.h>

@@ -35,7 +35,7 @@ static void older_epoch_is_refused_after_a_restart(void **state) {
   clv_epochs *e = open_epochs(folder);
   assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &has_changed), CLV_OK);
   assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &has_changed),
-                   CLV_OK); /* the session of another identity */
+                   CLV_OK); /* a session of another identity with the same id */
   assert_int_equal(register_session(e, "spiffe://a/m", 2, 1, 1, &has_changed), CLV_OK);
   clv_epochs_free(e);
   e = open_epochs(folder); /* opens the folder again, as a restarted worker does */
@@ -59,7 +59,7 @@ static void remembered_sessions_per_identity_are_bounded(void **state) {
     assert_int_equal(register_session(e, "spiffe://a/m", (uint8_t)i, 2, 1, &has_changed), CLV_OK);
   assert_int_equal(register_session(e, "spiffe://a/m", 36, 1, 1, &has_changed), CLV_PRECONDITION);
   assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &has_changed), CLV_PRECONDITION);
-  /* the oldest entry was dropped */
+  /* the oldest session of this identity was forgotten */
   assert_int_equal(register_session(e, "spiffe://a/m", 35, 1, 1, &has_changed), CLV_OK);
   clv_epochs_free(e);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests files of state of identities: whose they are, their names, their quota, a restart.
+ * Tests files of state that a worker keeps, each of which belongs to one identity: who may use
+ * them, their names, their quota, and a restart of the worker.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,7 +116,7 @@ static void state_quota_counts_stored_files(void **state) {
   clv_states_free(s);
 }
 
-/* ---- writers --------------------------------------------------------------------------------- */
+/* ---- several writers at the same time -------------------------------------------------------- */
 
 /* A save that stops after its data until the test lets it continue. */
 typedef struct slow_save {
@@ -258,7 +259,7 @@ static void cancelled_save_leaves_the_old_file(void **state) {
   clv_states_free(s);
 }
 
-/* ---- the disk -------------------------------------------------------------------------------- */
+/* ---- errors of the disk ---------------------------------------------------------------------- */
 
 static int fsync_error; /* error of fsync; 0: none */
 
@@ -299,7 +300,7 @@ static void disk_errors_name_the_file_and_leave_the_old_one(void **state) {
   clv_states_free(s);
 }
 
-/* ---- lists and ranges ------------------------------------------------------------------------ */
+/* ---- lists of files, and ranges of their bytes ----------------------------------------------- */
 
 static void lists_are_sorted_and_have_pages(void **state) {
   (void)state;

@@ -59,7 +59,7 @@ static UNUSED void issue_certificate(clv_tls_issue_options options) {
   must(clv_tls_issue_cert(&options, &err), &err);
 }
 
-/* ---- certificates by hand -------------------------------------------------------------------- */
+/* ---- certificates made without the functions under test -------------------------------------- */
 
 typedef struct certificate_spec {
   const char *name, *san_text,

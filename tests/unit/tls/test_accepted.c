@@ -12,7 +12,7 @@
 
 enum { MAX_CONNECTIONS = 4, BUFFER = 16384 };
 
-/* ---- an admission of the test's own ---------------------------------------------------------- */
+/* ---- callbacks of the test that admit connections -------------------------------------------- */
 
 static struct {
   clv_tls_decision decide_result, enter_result; /* decisions that the callbacks return */
@@ -52,7 +52,7 @@ static void record_shed(void *user, const char *address) {
   snprintf(admission.last_address, sizeof admission.last_address, "%s", address);
 }
 
-/* ---- one connection -------------------------------------------------------------------------- */
+/* ---- one connection and its handshake -------------------------------------------------------- */
 
 static SSL_CTX *server_ctx, *client_ctx;
 static int listener;
@@ -185,7 +185,7 @@ static uint64_t count_failures(clv_tls_failure f) {
   return h.n_failed[f];
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- connections that are accepted, refused or closed ---------------------------------------- */
 
 static void closed_connection_returns_its_slot(void **state) {
   (void)state;

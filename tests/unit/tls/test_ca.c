@@ -60,7 +60,7 @@ static clv_bytes run_command(int want, const char *command) {
 
 static bool has_openssl(void) { return system("openssl version >/dev/null 2>&1") == 0; }
 
-/* ---- init ------------------------------------------------------------------------------------ */
+/* ---- making a CA: `certs init` --------------------------------------------------------------- */
 
 static void new_ca_has_private_key_mode_and_ca_extensions(void **state) {
   (void)state;
@@ -112,7 +112,7 @@ static void invalid_ca_arguments_are_refused(void **state) {
   free(dir);
 }
 
-/* ---- issue ----------------------------------------------------------------------------------- */
+/* ---- issuing certificates: `certs issue` ----------------------------------------------------- */
 
 static void check_san(X509 *cert) {
   GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
@@ -321,7 +321,7 @@ static void missing_or_mismatched_ca_is_refused(void **state) {
   free(dir);
 }
 
-/* ---- show ------------------------------------------------------------------------------------ */
+/* ---- printing certificates: `certs show` ----------------------------------------------------- */
 
 static clv_bytes show_certificate(const char *file, bool is_json) {
   clv_bytes text = {0};
@@ -398,7 +398,7 @@ static void failed_show_leaves_its_output_unchanged(void **state) {
   clv_bytes_done(&out);
 }
 
-/* ---- openssl(1) ------------------------------------------------------------------------------ */
+/* ---- checks by the command openssl ----------------------------------------------------------- */
 
 static void issued_certificates_pass_openssl_verify(void **state) {
   (void)state;

@@ -67,7 +67,7 @@ static int negotiate_version(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
   return version;
 }
 
-/* ---- in this process: the floor is installed ------------------------------------------------- */
+/* ---- this process, whose minimum TLS version is set ------------------------------------------ */
 
 static void server_refuses_tls12(void **state) {
   (void)state;
@@ -103,7 +103,7 @@ static void floor_can_be_installed_again(void **state) {
   server_takes_tls13(state);
 }
 
-/* ---- in processes of their own --------------------------------------------------------------- */
+/* ---- child processes with other minimum versions --------------------------------------------- */
 
 /* Main of a child process. Its exit code is the version that a TLS 1.2 client gets from a server
  * like gRPC's: 12, 13; 0: none. */
@@ -137,7 +137,8 @@ static int run_child(const char *mode, const char *conf) {
   return WEXITSTATUS(status);
 }
 
-/* Without the minimum TLS 1.2 must work, otherwise the other tests would prove nothing. */
+/* If no minimum version is set, TLS 1.2 must work; otherwise the other tests would prove nothing.
+ */
 static void tls12_works_without_the_floor(void **state) {
   (void)state;
   assert_int_equal(run_child("bare", NULL), 12);

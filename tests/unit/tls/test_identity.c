@@ -115,7 +115,7 @@ static void rsa_2048_key_is_accepted(void **state) {
   clv_tls_identity_free(identity);
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- files that are refused ------------------------------------------------------------------ */
 
 static void missing_identity_files_are_named(void **state) {
   (void)state;
@@ -230,7 +230,7 @@ static void other_pem_blocks_are_ignored(void **state) {
   clv_bytes_done(&both);
 }
 
-/* ---- certificates ---------------------------------------------------------------------------- */
+/* ---- certificates that are refused ----------------------------------------------------------- */
 
 typedef struct bad_certificate {
   const char *name, *refusal_text;
@@ -348,7 +348,7 @@ static void certificate_without_extended_usage_is_refused(void **state) {
   EVP_PKEY_free(key);
 }
 
-/* ---- authorities ----------------------------------------------------------------------------- */
+/* ---- certificate authorities ----------------------------------------------------------------- */
 
 static void certificate_of_another_ca_is_refused(void **state) {
   (void)state;

@@ -17,7 +17,7 @@
 
 enum { WAIT_LIMIT_MS = 5000 };
 
-/* ---- servers --------------------------------------------------------------------------------- */
+/* ---- servers to probe ------------------------------------------------------------------------ */
 
 typedef enum server_kind {
   GOOD,     /* speaks HTTP/2, requires a client certificate and sends SETTINGS first */
@@ -136,7 +136,7 @@ static void stop_server(const server *s) {
   waitpid(s->pid, NULL, 0);
 }
 
-/* ---- clients --------------------------------------------------------------------------------- */
+/* ---- identities of the probing client -------------------------------------------------------- */
 
 static clv_tls_identity *valid_identity;
 
@@ -183,7 +183,7 @@ static clv_tls_probe_result assert_probe(server s, const clv_tls_identity *ident
   return r;
 }
 
-/* ---- correct servers ------------------------------------------------------------------------- */
+/* ---- probes of correct servers --------------------------------------------------------------- */
 
 static void check_good(const server *s, const char *expected) {
   clv_tls_probe_result r = probe_server(s, valid_identity, expected);
@@ -261,7 +261,7 @@ static void silence_after_handshake_is_unconfirmed_success(void **state) {
   assert_in_range(took_ms, 290, 3000);
 }
 
-/* ---- network --------------------------------------------------------------------------------- */
+/* ---- errors of the network ------------------------------------------------------------------- */
 
 static void unresolvable_name_and_closed_port_are_named(void **state) {
   (void)state;
@@ -306,7 +306,7 @@ static void silent_peer_exceeds_the_deadline(void **state) {
   expect_error(CLV_DEADLINE, "no TLS answer in 250 ms", code, &err);
 }
 
-/* ---- the peer's certificate ------------------------------------------------------------------ */
+/* ---- errors in the peer's certificate -------------------------------------------------------- */
 
 static void peer_of_another_ca_is_refused(void **state) {
   (void)state;
@@ -355,7 +355,7 @@ static void peer_with_another_uri_is_refused(void **state) {
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
 }
 
-/* ---- our certificate ------------------------------------------------------------------------- */
+/* ---- errors in our certificate --------------------------------------------------------------- */
 
 static void unknown_ca_alert_suggests_tls_ca(void **state) {
   (void)state;
@@ -396,7 +396,7 @@ static void close_without_alert_suggests_tls_ca(void **state) {
                "is our CA in the worker's tls.ca");
 }
 
-/* ---- versions -------------------------------------------------------------------------------- */
+/* ---- TLS versions that a server accepts ------------------------------------------------------ */
 
 static bool accepts_version(const server *s, clv_tls_version version,
                             const clv_tls_identity *identity) {
@@ -448,7 +448,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
   stop_server(&s);
 }
 
-/* ---- set-up ---------------------------------------------------------------------------------- */
+/* ---- set-up of the tests --------------------------------------------------------------------- */
 
 static void issue_unusual_certificate(const char *name, int days, int64_t offset, unsigned usage) {
   clv_tls_issue_options o = make_valid_options(name);

@@ -9,7 +9,7 @@
 #include "tests/unit/files.h"
 #include "tests/unit/must.h"
 
-/* ---- against the library --------------------------------------------------------------------- */
+/* ---- comparison with the tokenizers library -------------------------------------------------- */
 
 static const struct {
   const char *name, *file_name;
@@ -90,7 +90,7 @@ static void token_ids_and_vocab_size_are_known(void **state) {
   for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) clv_tokenizer_free(all[i]);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- tokenizer files that are refused -------------------------------------------------------- */
 
 static void assert_pieces_refused(const char *file, size_t len, clv_code code, const char *says) {
   clv_tokenizer *t = NULL;
@@ -349,8 +349,8 @@ static void text_that_is_not_utf8_is_refused(void **state) {
   }
 }
 
-/* Of tokens that are white space and take the white space around them, the first takes the text of
- * those behind it, which are no tokens then. */
+/* A token that is white space may take the white space around it. Then the first of several such
+ * tokens takes the text of the others, which are not encoded. */
 static void white_space_that_a_token_took_is_no_token(void **state) {
   static const char file[] =
       "{\"version\": \"1.0\", \"normalizer\": null, \"pre_tokenizer\": null, \"added_tokens\": "
@@ -428,8 +428,8 @@ static const struct {
     {"llama.json", "{} 3", "f:1:4"},
 };
 
-/* What tokenizer_config.json and special_tokens_map.json say has to be what tokenizer.json says,
- * and a key that is not known is refused unless it is listed. */
+/* tokenizer_config.json and special_tokens_map.json must agree with tokenizer.json. An unknown key
+ * is refused unless it is listed. */
 static void settings_that_differ_from_the_tokenizer_are_refused(void **state) {
   static const char *const names[] = {"auto_map"};
   static const clv_tokenizer_options none = {0},
@@ -452,7 +452,8 @@ static void settings_that_differ_from_the_tokenizer_are_refused(void **state) {
   }
 }
 
-/* The other files are those of the folder, and count only for a file named tokenizer.json. */
+/* The other files are read from the folder of the tokenizer, and only if its file is named
+ * tokenizer.json. */
 static void files_beside_a_tokenizer_are_compared_with_it(void **state) {
   static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json"};
   static const char wrong[] = "{\"bos_token\": \"<nobody>\"}";

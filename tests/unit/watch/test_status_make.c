@@ -140,7 +140,7 @@ static void two_replies_give_link_rates(void **state) {
   assert_near(l->link_in_per_s, 2e6);
   assert_near(l->waiting_share, 0.3); /* a share of the second that the thread reports */
   assert_near(l->awaits_per_s, 2);
-  assert_near(l->sending_share, 0); /* the other worker had not been asked before */
+  assert_near(l->sending_share, 0); /* 0, because the other worker has sent no earlier reply */
   assert_true(l->outages == 2 && l->last_outage_age_s == 1.5);
   assert_true(l->last_outage_s == 0.25 && l->outage_s == 0.125);
 }

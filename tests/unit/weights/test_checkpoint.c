@@ -374,7 +374,7 @@ static void renamed_checkpoint_is_not_the_latest(void **state) {
   clv_checkpoint_free(c);
 }
 
-/* ---- manifest -------------------------------------------------------------------------------- */
+/* ---- manifests of checkpoints ---------------------------------------------------------------- */
 
 static clv_bytes read_manifest(const char *run, uint64_t step) {
   clv_bytes b = {0};
@@ -583,7 +583,7 @@ static void kept_files_are_listed_and_not_opened(void **state) {
   assert_non_null(strstr(index.data, "\"b\": \"model-00002-of-00002.safetensors\""));
 }
 
-/* When the files have been gathered at the master, the new manifest names no workers. */
+/* After all files have been copied back to the master, the new manifest names no workers. */
 static void gathered_checkpoint_is_home(void **state) {
   (void)state;
   const char *run = get_run_dir("gathered");
@@ -635,7 +635,7 @@ static void prune_reports_files_at_workers(void **state) {
   assert_false(file_exists(run, "checkpoint-3"));
 }
 
-/* ---- retention ------------------------------------------------------------------------------- */
+/* ---- deleting old checkpoints ---------------------------------------------------------------- */
 
 static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   (void)state;

@@ -42,7 +42,7 @@ static void assert_refused(const char *path, clv_code code, const char *text) {
   assert_null(f);
 }
 
-/* ---- indexes --------------------------------------------------------------------------------- */
+/* ---- index files of pretrained weights ------------------------------------------------------- */
 
 static void assert_index_refused(const char *text, clv_code code, const char *says) {
   CLV_AUTO(clv_weights_index_clear) clv_weights_index x = {0};
@@ -91,7 +91,7 @@ static void index_with_too_many_tensors_is_refused(void **state) {
   assert_says(&err, "limit is 65536");
 }
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of tensors ------------------------------------------------------------------------ */
 
 static void assert_found_as(const char *const *names, size_t n, const char *want, const char *as) {
   size_t at = 0;
@@ -152,7 +152,7 @@ static void derived_and_fresh_names_are_recognized(void **state) {
   assert_false(clv_weights_is_newly_initialised("bert.weight", fresh, 2));
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading tensors ------------------------------------------------------------------------- */
 
 static void f16_and_bf16_numbers_become_f32(void **state) {
   (void)state;

@@ -126,7 +126,7 @@ static void file_without_tensors_round_trips(void **state) {
   assert_null(clv_weights_find_entry(f, "x"));
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- files that are refused ------------------------------------------------------------------ */
 
 #define ENTRY(dtype, shape, begin, end) \
   "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
@@ -307,7 +307,7 @@ static void invalid_writes_are_refused(void **state) {
                    CLV_PRECONDITION);
 }
 
-/* ---- damage ---------------------------------------------------------------------------------- */
+/* ---- damaged files --------------------------------------------------------------------------- */
 
 /* True if both files have the same names, types, shapes and bytes. */
 static bool is_same_content(const clv_weights_file *a, const clv_weights_file *b) {
@@ -380,7 +380,7 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
   assert_true(n_equal < n_detected);
 }
 
-/* ---- matching -------------------------------------------------------------------------------- */
+/* ---- matching tensors with those that are wanted --------------------------------------------- */
 
 /* number of tensors in make_larger_file() */
 enum { N_WANTED = 5 };
@@ -496,7 +496,7 @@ static void unsupported_dtype_is_listed_but_not_matched(void **state) {
   assert_says(&err, "expected u8 [4], found BOOL [4]");
 }
 
-/* ---- Python ---------------------------------------------------------------------------------- */
+/* ---- files read by Python -------------------------------------------------------------------- */
 
 static const char python_check[] =
     "import json, struct, sys\n"

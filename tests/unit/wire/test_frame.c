@@ -396,8 +396,7 @@ static void protobuf_c_rewrites_every_kind(void **state) {
   }
 }
 
-/* ---- order, unknown fields, repetition --------------------------------------------------------
- */
+/* ---- fields in any order, unknown or repeated ------------------------------------------------ */
 
 typedef struct part {
   const char *data;
@@ -708,8 +707,7 @@ static void failure_texts_are_truncated_and_sanitized(void **state) {
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
 }
 
-/* ---- Python ------------------------------------------------------------------------------------
- */
+/* ---- frames read and written by Python ------------------------------------------------------- */
 
 static void python_reads_and_writes_frames(void **state) {
   (void)state;

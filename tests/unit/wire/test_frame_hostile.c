@@ -637,7 +637,7 @@ static void body_unlike_the_frame_kind_is_refused(void **state) {
   }
 }
 
-/* ---- limits ---------------------------------------------------------------------------------- */
+/* ---- limits of lists and bytes --------------------------------------------------------------- */
 
 /* Too many rates are refused whether they are packed or not, in one body or in two. */
 static void too_many_learning_rates_are_refused(void **state) {

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/wire/wire_test.h"
 
-/* ---- hello ----------------------------------------------------------------------------------- */
+/* ---- messages of Hello ----------------------------------------------------------------------- */
 
 static const char *capabilities[] = {"codec.bf16", "transfer.direct"};
 static clv_wire_library libraries[] = {{"oneDNN", "2.6.3"}, {"gRPC", "1.51.1"}};
@@ -212,8 +212,7 @@ static void invalid_hello_is_refused_with_its_reason(void **state) {
   assert_fails(clv_wire_hello_request_decode(NULL, 0, &got, &err), CLV_INVALID, "`about`");
 }
 
-/* ---- sessions ----------------------------------------------------------------------------------
- */
+/* ---- messages of OpenSession ----------------------------------------------------------------- */
 
 static void open_messages_round_trip(void **state) {
   (void)state;
@@ -308,8 +307,7 @@ static void close_messages_round_trip(void **state) {
                "session id of 2 bytes; it must have 16");
 }
 
-/* ---- status ------------------------------------------------------------------------------------
- */
+/* ---- messages of Status ---------------------------------------------------------------------- */
 
 static void status_request_round_trips(void **state) {
   (void)state;

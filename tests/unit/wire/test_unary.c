@@ -8,8 +8,7 @@
 
 #include "cleave/v1/cleave.pb-c.h"
 
-/* ---- modules ------------------------------------------------------------------------------------
- */
+/* ---- messages of LoadModule ------------------------------------------------------------------ */
 
 static int64_t stride[] = {2, -3};
 static clv_wire_attr attrs[] = {{.key = 4, .n_ints = 2, .ints = stride}, {.key = 9, .scalar = 0.5}};
@@ -451,8 +450,7 @@ static void large_graph_fits_the_memory_budget(void **state) {
   free(many_keys);
 }
 
-/* ---- hostile bytes -----------------------------------------------------------------------------
- */
+/* ---- hostile bytes of LoadModule ------------------------------------------------------------- */
 
 static clv_code decode_load(const clv_bytes *bytes, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
