@@ -13,7 +13,7 @@
 
 #include "master/plan/plan_int.h"
 
-/* ---- search ---------------------------------------------------------------------------------- */
+/* ---- search for moved layers ----------------------------------------------------------------- */
 
 void clv_moved_layers_done(clv_moved_layers *m) {
   if (!m) return;
@@ -76,7 +76,7 @@ clv_code clv_moved_layers_find(const clv_blueprint *b, const clv_checkpoint *c,
   return CLV_OK;
 }
 
-/* ---- permission ------------------------------------------------------------------------------ */
+/* ---- permission to move to a worker ---------------------------------------------------------- */
 
 static bool is_permitted(const clv_session_config *c, const char *layer) {
   for (size_t i = 0; i < c->privacy.release.n; i++)
@@ -132,7 +132,7 @@ clv_code clv_moved_layers_check(const clv_blueprint *b, const clv_moved_layers *
   return first ? fail_unreleased(b, first, names.data, n, err) : CLV_OK;
 }
 
-/* ---- as text --------------------------------------------------------------------------------- */
+/* ---- moved layers as text -------------------------------------------------------------------- */
 
 void clv_moved_layers_describe(const clv_moved_layers *m, bool json, clv_bytes *out) {
   if (json) clv_bytes_puts(out, "[");

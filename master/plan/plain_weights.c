@@ -28,7 +28,7 @@ static clv_code read_values(const source *s, uint64_t first, float *dst, size_t 
                                               err);
 }
 
-/* *ret_why: why the weights hide nothing, or NULL. */
+/* Finds why the weights hide nothing. *ret_why: the reason; NULL: they hide. */
 static clv_code find_why_not_hiding(const source *s, const clv_param *p, const char **ret_why,
                                     clv_err *err) {
   CLV_AUTO(clv_freep) float *chunk = NULL;
