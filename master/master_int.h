@@ -15,14 +15,14 @@ typedef struct clv_master_arguments {
   clv_cli_line line; /* must be the first field */
   clv_cli_list sets, links, speeds;
   clv_run_options run;
-  bool follow, now;                  /* log, stop */
-  bool html;                         /* egress */
-  bool all, make_data;               /* init */
+  bool follow, now;                  /* of the commands log and stop */
+  bool html;                         /* of the command egress */
+  bool all, make_data;               /* of the command init */
   const char *from;                  /* init: path of a table */
-  const char *adapters, *merge, *hf; /* export */
-  const char *tokenizer;             /* words */
+  const char *adapters, *merge, *hf; /* of the command export */
+  const char *tokenizer;             /* of the command words */
   uint64_t seconds, memory_mib, max_tokens, stride;
-  /* certs */
+  /* of the commands certs */
   const char *dir, *uri;
   clv_cli_list dns, ips;
   uint64_t days; /* days until expiry; 0: not given */

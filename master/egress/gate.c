@@ -96,8 +96,9 @@ static cleave_status deny_unplanned(const cleave_sending *s, cleave_error *error
 
 /* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
 
-/* Refuses a tensor with findings that the session's privacy does not permit. Findings of the look
- * alone do not count if the look is not certain of them (g->uncertain_findings). */
+/* Refuses a tensor with findings that the session's privacy does not permit. A finding that only
+ * the look (the measurement before the run) has made does not count if the look is not certain of
+ * it (g->uncertain_findings). */
 static cleave_status check_privacy(const clv_gate *g, const clv_egress_row *r,
                                    const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];
@@ -126,9 +127,10 @@ static cleave_status check_policy(const clv_gate *g, const clv_egress_row *r,
   return deny(error);
 }
 
-/* ---- write the record ------------------------------------------------------------------------ */
+/* ---- take the bytes from the record's allowance ---------------------------------------------- */
 
-/* Takes the tensor's bytes from the allowance of its flow. */
+/* Takes the tensor's bytes from the allowance, the bytes that the egress record has granted its
+ * flow. */
 static cleave_status charge_to_flow(clv_egress_flow *f, const cleave_sending *s,
                                     cleave_error *error) {
   clv_err err;

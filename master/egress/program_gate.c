@@ -23,7 +23,7 @@ _Static_assert((int)CLEAVE_SHOWS_PICTURE == (int)CLV_FINDING_PICTURE &&
 
 enum { MAX_ROWS = 4096 };
 
-/* A declared row, with copies of its texts. */
+/* A row that the program has declared, with copies of its texts. */
 typedef struct row {
   cleave_declaration declaration;
   clv_findings findings;
@@ -31,7 +31,7 @@ typedef struct row {
       name[CLV_EGRESS_MAX_NAME + 1];
 } row;
 
-/* Tensors of one row of the record. */
+/* Tensors of one row of the egress record, and the balance of bytes that they may still send. */
 typedef struct tensor_flow {
   clv_egress_key key;
   clv_egress_flow *flow;
@@ -147,7 +147,7 @@ static clv_policy_tensor policy_tensor(const clv_program_gate *g, const cleave_s
   return t;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows that the program has declared ------------------------------------------------------ */
 
 static bool has_declared_shape(const cleave_declaration *d, const cleave_sending *s) {
   if (d->dtype != s->dtype || (d->rank != s->rank && d->rank >= 0)) return false;
@@ -277,16 +277,17 @@ clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration 
   return CLV_OK;
 }
 
-/* ---- the check ------------------------------------------------------------------------------- */
+/* ---- the check of a tensor ------------------------------------------------------------------- */
 
-/* Refuses this tensor, and every later one. */
+/* Refuses this tensor. After it clv_program_gate_check refuses every tensor. */
 static cleave_status refuse(clv_program_gate *g, const char *text, cleave_error *error) {
   if (g->refusal.code == CLV_OK) clv_fail(&g->refusal, CLV_DENIED, "egress refused: %s", text);
   snprintf(error->text, sizeof error->text, "%.479s", g->refusal.text);
   return error->status = CLEAVE_DENIED;
 }
 
-/* Fills *ret with a row for an undeclared tensor, which has the worst findings. */
+/* Fills *ret with a row for an undeclared tensor, which counts as having the worst findings that it
+ * can have. */
 static const row *undeclared_row(const cleave_sending *s, row *ret) {
   memset(ret, 0, sizeof *ret);
   ret->declaration.shows = CLEAVE_SHOWS_WORST;

@@ -28,10 +28,10 @@ void clv_run_done(clv_run *r) {
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
   clv_run_lock_free(
-      r->lock); /* released last, so that the next process with the lock finds complete files */
+      r->lock); /* released last: the next process that gets the lock then finds complete files */
 }
 
-/* ---- blueprint ------------------------------------------------------------------------------- */
+/* ---- the blueprint of a command -------------------------------------------------------------- */
 
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
   bool has_chosen_micro_batches = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
@@ -192,7 +192,7 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* Compares the egress table with the table of the run that trained the weights, and opens that
- * run's egress record. */
+ * run's egress record, the file that lists the sent tensors. */
 static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
   CLV_TRY(clv_run_resolve_micro_batches(r, true, err));
@@ -200,7 +200,8 @@ static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   return clv_run_open_egress_record(r, command, err);
 }
 
-/* Checks and prints the layers that are at other places than when the run trained. */
+/* Checks and prints the layers that are at other places (master or worker) than when the run
+ * trained. */
 static clv_code check_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes moved = {0};
   CLV_TRY(clv_run_check_moved_layers(r, c, err));
@@ -239,7 +240,8 @@ static clv_code check_changed_files(clv_run *r, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_run_compare_files(r, err));
-  r->changes.len = 0; /* clv_run_compare_files has printed these changes */
+  /* clv_run_compare_files has printed these changes, so they are not printed again */
+  r->changes.len = 0;
   return clv_run_warn_changed_keys(r, err);
 }
 
@@ -275,7 +277,8 @@ static void print_test_result(clv_run *r, const clv_step_result *e) {
   clv_run_print_eval(r, "test", e, when, json);
 }
 
-/* Checks that data.test has labels, and for images that its classes are those of the training. */
+/* Checks that data.test has labels, and, if the data are images, that its classes are those of the
+ * training. */
 static clv_code check_labels(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   const clv_session_config *c = r->config;

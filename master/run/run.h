@@ -25,8 +25,8 @@ clv_code clv_run_find_checkpoint(const char *dir, const char *which, clv_checkpo
                                  clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_options *o);
 
-/* Returns the state of the run's sealed copies, with the text of an error in `text`. False: the
- * session has no checkpoint.escrow. */
+/* Returns the state of the run's sealed copies (encrypted copies of checkpoints), with the text of
+ * an error in `text`. False: the session has no checkpoint.escrow. */
 bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
                          char text[CLV_ERR_TEXT]);
 

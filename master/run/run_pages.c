@@ -55,7 +55,7 @@ static rows_of_page find_rows_of_page(const clv_predictions *r, const clv_kept_p
   return (rows_of_page){find_first_row(r, p->first), find_first_row(r, p->first + p->windows)};
 }
 
-/* ---- a label --------------------------------------------------------------------------------- */
+/* ---- label of a word or page, with its probability ------------------------------------------- */
 
 /* Returns the probability of class k: exp(x_k) / sum_j exp(x_j), or exp(x_k) for nll, whose outputs
  * are logarithms. */
@@ -78,7 +78,7 @@ static void append_probability(clv_bytes *out, double p) {
   clv_bytes_puts(out, clv_json_number(p, 6, number));
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- labels of words ------------------------------------------------------------------------- */
 
 /* Finds the outputs of the token that labels each word. ret: [p->n], NULL for a word without such a
  * token. */
@@ -126,7 +126,7 @@ static void append_word_probabilities(clv_bytes *out, const clv_predictions *r,
   append_word_labels(out, r, p, word_outputs);
 }
 
-/* ---- pages ----------------------------------------------------------------------------------- */
+/* ---- lines of pages -------------------------------------------------------------------------- */
 
 static void append_page_label(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
   CLV_AUTO(clv_freep) float *mean = NULL;

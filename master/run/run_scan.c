@@ -11,7 +11,7 @@
 enum { SAMPLE_RECORDS = 1000 };
 static const uint64_t PROGRESS_INTERVAL_NS = 1000000000u; /* time between two lines of progress */
 
-/* Progress lines, printed once a second if standard error is a terminal. */
+/* Progress of the check of records, printed once a second if standard error is a terminal. */
 typedef struct scan_progress {
   uint64_t next_ns; /* time of the next line */
 } scan_progress;

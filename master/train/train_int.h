@@ -20,7 +20,7 @@
  * old and the new window */
 enum { MAX_KEPT_SCHEDULES = 4 };
 
-/* ---- the trainer ----------------------------------------------------------------------------- */
+/* ---- the trainer and its parts --------------------------------------------------------------- */
 
 /* One micro-batch of the round in progress. */
 typedef struct clv_micro_batch {
@@ -54,20 +54,23 @@ typedef struct clv_step_meter {
   uint64_t next_measure_ns; /* earliest time of the next measurement for on_waits */
 } clv_step_meter;
 
-/* The gate of a trainer and the flows of its record (egress.c). */
+/* The gate of a trainer, which every sent tensor passes, and the flows of its egress record:
+ * balances of bytes that may still be sent (egress.c). */
 typedef struct clv_trainer_egress {
   clv_egress_record *record; /* caller-owned; NULL: no tensor may leave */
   bool has_random_values;    /* the trainer sends random numbers in place of records (a trial) */
   clv_gate gate;             /* the trainer owns the arrays in it */
-  /* [2 * n_stages] flows of the value that a stage sends over a direct link, and of its gradient */
+  /* [2 * n_stages] flows (balances of bytes) of the value that a stage sends over a direct link,
+   * and of its gradient */
   clv_row_flow *direct_flows;
-  /* number that identifies the batch which has allowances: 8 * samples + 2 * cache use + 1 if
-   * training; 0: no batch has any */
+  /* number that identifies the kind of batch for which allowances were written: 8 * samples + 2 *
+   * cache use + 1 if training; 0: none were */
   uint64_t allowance_key;
 } clv_trainer_egress;
 
-/* How the master uses the cache for a batch: CLV_CACHE_NONE: not at all; CLV_CACHE_NUMBERS: sends
- * only record numbers; CLV_CACHE_ROWS: sends rows, which the worker keeps. */
+/* How the master uses the cache of the front's outputs for a batch: CLV_CACHE_NONE: not at all;
+ * CLV_CACHE_NUMBERS: sends only record numbers; CLV_CACHE_ROWS: sends rows, which the worker
+ * keeps. */
 typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS } clv_cache_use;
 
 /* The cache of a frozen first stage, the front: the worker of the second stage keeps the rows of
@@ -254,7 +257,7 @@ clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *gro
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* ---- a cached front (front_cache.c) ---------------------------------------------------------- */
+/* ---- the cached outputs of a frozen first stage (front_cache.c) ------------------------------ */
 
 /* Sets t->cache.use for a batch of n records, before clv_trainer_allow_batch. */
 void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t n);
@@ -265,7 +268,7 @@ clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, con
                                      clv_tensor *const *x, const clv_sequences *s,
                                      cleave_reference *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- gate and egress record (egress.c) ------------------------------------------------------- */
+/* ---- the gate and the egress record (egress.c) ----------------------------------------------- */
 
 /* Makes t->egress.gate and the flows of the egress record. */
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
@@ -277,9 +280,9 @@ void clv_trainer_drop_flows(clv_trainer *t);
  * after it. Call before each step and before each batch of an evaluation. */
 clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t n_samples, bool is_training,
                                  clv_err *err) CLV_USE_RESULT;
-/* Charges the allowances of the tensors that a stage's worker exchanges directly with the next
- * stage's worker: the value and, if is_training, its gradient. n_positions: rows of packed
- * sequences. */
+/* Takes the bytes of the tensors that a stage's worker exchanges directly with the next stage's
+ * worker from their allowances: the value and, if is_training, its gradient. n_positions: rows of
+ * packed sequences. */
 clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t n_samples,
                                    uint64_t n_positions, bool is_training,
                                    clv_err *err) CLV_USE_RESULT;
@@ -289,7 +292,7 @@ clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_ki
                                  const clv_weights_want *items, size_t n,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* ---- the ledger (ledger_notes.c) ------------------------------------------------------------- */
+/* ---- the ledger, the list of what workers have received (ledger_notes.c) --------------------- */
 
 /* Opens the ledger for writing and checks it, before the master connects to a worker. */
 clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) CLV_USE_RESULT;
@@ -309,7 +312,7 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* ---- checkpoints (save.c) -------------------------------------------------------------------- */
+/* ---- saving checkpoints (save.c) ------------------------------------------------------------- */
 
 /* Returns false for fixed weights of a worker's artifact, which a checkpoint does not need. */
 bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
@@ -318,10 +321,10 @@ bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_st
  * manifest is no checkpoint. */
 void clv_trainer_drop_save(clv_trainer *t);
 
-/* Sends the weights of the session's files to their stages. */
+/* Sends the weights of the files that the session names to their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 
-/* ---- sending state (send_state.c) ------------------------------------------------------------ */
+/* ---- sending state in pieces (send_state.c) -------------------------------------------------- */
 
 /* Origin of the values of a tensor: an entry of a file, a tensor of a folder or, if `file` and
  * `folder` are NULL, the number `value`. */
@@ -339,7 +342,7 @@ clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kin
                                 const clv_weights_want *items, const clv_state_origin *from,
                                 size_t n, clv_err *err) CLV_USE_RESULT;
 
-/* ---- checkpoints of another cut (resplit.c) -------------------------------------------------- */
+/* ---- restoring checkpoints of another cut (resplit.c) ---------------------------------------- */
 
 /* Checks that the layers that are at workers now, and were at the master when checkpoint c was
  * written, may move. The commands have checked this for the newest checkpoint before they
