@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * checkpoints_int: descriptors and the comparison of digests, for the files of this folder.
+ * checkpoints_int: functions that the files of this folder share: closing a descriptor, and
+ * comparing a digest with a manifest.
  */
 #ifndef CLEAVE_CHECKPOINTS_INT_H
 #define CLEAVE_CHECKPOINTS_INT_H

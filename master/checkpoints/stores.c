@@ -24,7 +24,7 @@ struct clv_stores {
   size_t n;
 };
 
-/* ---- connections ----------------------------------------------------------------------------- */
+/* ---- connections to workers ------------------------------------------------------------------ */
 
 void clv_stores_free(clv_stores *s) {
   if (!s) return;
@@ -60,7 +60,8 @@ const char *clv_stores_name(const clv_stores *s, const char *keeper_identity) {
   return at ? at->worker->name : keeper_identity;
 }
 
-/* Finds the worker with the identity `keeper_identity`, and dials it the first time. */
+/* Finds the worker with the identity `keeper_identity`, and connects to it if this is the first
+ * call for it. */
 static clv_code find_dialled_store(clv_stores *s, const char *keeper_identity, store **ret,
                                    clv_err *err) {
   store *at = find_store(s, keeper_identity);
@@ -106,7 +107,7 @@ clv_code clv_stores_remove(clv_stores *s, const char *keeper_identity, const cha
                                                  : prefix_worker_name(s, keeper_identity, err);
 }
 
-/* ---- a file in the folder -------------------------------------------------------------------- */
+/* ---- files in the run folder ----------------------------------------------------------------- */
 
 void clv_checkpoints_closep(int *fd) {
   if (*fd >= 0) close(*fd);
@@ -151,7 +152,7 @@ static clv_code read_folder(int fd, const clv_manifest_file *f, uint64_t offset,
   return CLV_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading a file in ranges ---------------------------------------------------------------- */
 
 clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,
                                  clv_err *err) {
@@ -211,7 +212,8 @@ static clv_code read_range(clv_stored_reader *r, size_t len, clv_err *err) {
                                    len, &r->version, err);
   if (code == CLV_OK) return CLV_OK;
   if (code == CLV_NOT_FOUND || code == CLV_RANGE || code == CLV_ABORTED)
-    err->code = CLV_DATA_LOSS; /* the worker answers, and does not have the listed file */
+    /* the worker answers that it does not have the file that the manifest lists */
+    err->code = CLV_DATA_LOSS;
   return prefix_worker_name(r->stores, r->file->keeper_identity, err);
 }
 

@@ -45,8 +45,8 @@ typedef struct clv_encoded_image {
 clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Checks the size of the image that a decoder is about to write, `as`, and allocates memory for it.
- * The decoders call it. */
+/* Checks the width, height and channels in `as`, those of the image that a decoder is about to
+ * write, and allocates memory for it. The decoders call it. */
 clv_code clv_pixels_reserve(const clv_encoded_image *in, clv_pixels as, clv_pixels *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* Grows *p to `bytes` or more. The contents are lost when it grows. */
@@ -61,7 +61,7 @@ typedef struct clv_box {
   uint32_t x, y, width, height;
 } clv_box;
 
-/* Scratch memory of one thread. Zero-initialise. */
+/* Scratch memory of one thread for resampling. Zero-initialise. */
 typedef struct clv_resampler {
   uint8_t *memory[3]; /* [0]: weights; [1]: rows after the horizontal pass; [2]: sums */
   size_t cap[3];

@@ -20,7 +20,7 @@ typedef struct clv_name_table {
     int32_t number; /* numbers 0, 1, ... are given in the order in which names arrive */
   } * sorted;       /* [n] sorted by name */
   size_t n, cap;
-  bool is_closed; /* add no further names */
+  bool is_closed; /* true: further names are refused; false: a new name is added */
   bool has_texts; /* names are any texts, such as the cells of a table; false: class names */
 } clv_name_table;
 
@@ -29,9 +29,9 @@ void clv_name_table_done(clv_name_table *s);
  * valid for a class, or it is new and s is closed. */
 clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
                                clv_err *err) CLV_USE_RESULT;
-/* Orders the names: by text while names may be added, by number once s->is_closed. ret_classes: [n]
- * names; the caller frees the list, s owns the texts. ret_rank: [n] index of each number in that
- * order. */
+/* Lists the names: sorted as texts while names may be added, by number once s->is_closed.
+ * ret_classes: [n] names; the caller frees the list, s owns the texts. ret_rank: [n] index of each
+ * number in that list. */
 clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int32_t **ret_rank,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -82,17 +82,17 @@ void clv_page_reader_done(clv_page_reader *l);
 clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_more,
                               clv_err *err) CLV_USE_RESULT;
 
-/* ---- copies of pages (kept_pages.c) ---------------------------------------------------------- */
+/* ---- copies of pages for predictions (kept_pages.c) ------------------------------------------ */
 
-/* Copies of pages. Zero-initialise; release with clv_kept_pages_done. */
+/* Copies of pages, for predictions. Zero-initialise; release with clv_kept_pages_done. */
 typedef struct clv_kept_pages {
   clv_kept_page *pages; /* [n] */
   size_t n, cap, bytes;
 } clv_kept_pages;
 
 void clv_kept_pages_done(clv_kept_pages *k);
-/* Adds a copy of the page. first, windows: the first of its records, and their number.
- * CLV_EXHAUSTED: all copies together would have more than max_bytes. */
+/* Adds a copy of the page. first, windows: index of the page's first record, and number of its
+ * records. CLV_EXHAUSTED: all copies together would have more than max_bytes. */
 clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
                             size_t windows, size_t max_bytes, clv_err *err) CLV_USE_RESULT;
 
@@ -105,7 +105,7 @@ typedef struct clv_page_set {
                                       * no labels */
   clv_bytes groups;        /* [n] int64_t: number of the record's file, or of its page */
   clv_kept_pages kept;     /* copies of the pages, for predictions; otherwise empty */
-  clv_tensor *token_words; /* [n, S] i32: word of each token (clv_dataset_token_words);
+  clv_tensor *token_words; /* [n, S] i32: word of each token (clv_dataset_token_word_indices);
                                       * NULL: pages are not kept */
   clv_name_table names;
   char **classes; /* [names.n] names of the classes */

@@ -58,8 +58,8 @@ static clv_code create_decoder(png_reader *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Reads the header. The output is grey or RGB, with 16 bits a sample if the file has 16, else with
- * 8. */
+/* Reads the header of a PNG. The output is grey or RGB, with 16 bits a sample if the file has 16,
+ * else with 8. */
 static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(png_jmpbuf(r->png))) return fail_with_reason(r, err);
   png_read_info(r->png, r->info);

@@ -11,8 +11,8 @@
 
 typedef struct clv_source clv_source;
 
-/* Sets the size in bytes from which on an array is mapped instead of read. Tests call it; otherwise
- * the size depends on the memory of the host. */
+/* Sets the size in bytes from which on an array is mapped into memory (mmap) instead of read. Only
+ * tests call it; otherwise the size depends on the memory of the host. */
 void clv_source_map_from(clv_source *s, size_t bytes);
 
 /* Opens a regular file. A file that begins with gzip's two magic bytes is inflated. */

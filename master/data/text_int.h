@@ -47,9 +47,9 @@ bool clv_csv_has_record(clv_csv *c);
 clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Returns the number of the group that has this name (groups.c). */
+/* Returns the group number of a name, by which its records are grouped (groups.c). */
 int64_t clv_group_number(const char *name, size_t len);
-/* Returns a number for a time, so that numbers have the order of their times. */
+/* Returns an integer for a time; a later time has a larger integer. */
 int64_t clv_time_number(double time);
 
 /* ---- rows of tokens (token_rows.c) ----------------------------------------------------------- */
@@ -57,7 +57,7 @@ int64_t clv_time_number(double time);
 typedef struct clv_text_rows {
   const char *path; /* path of the file, for messages */
   clv_tokenizer *tokenizer;
-  int32_t first, last, pad, mask; /* -1: none */
+  int32_t first, last, pad, mask; /* ids of special tokens; -1: there is none */
   size_t width, max_bytes;
   int32_t *at; /* [n, width] tokens */
   size_t n, cap;

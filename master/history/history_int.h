@@ -12,7 +12,7 @@
 #define CLV_RUN_LOCK_FILE "run.lock"
 /* folder of run folders, unless the session file names another one */
 #define CLV_RUNS_FOLDER "runs"
-/* Text for CLV_STATE_DIED in tables and logs. */
+/* Text for CLV_STATE_DIED, a run whose process ended without a record, in tables and logs. */
 #define CLV_DIED_TEXT \
   "its process is gone and left no word: killed, its machine went down, or its disk was full"
 
@@ -32,7 +32,7 @@ clv_code clv_run_folder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
  * process that has a run lock, because closing the file would release that lock. */
 bool clv_run_folder_is_locked(const char *run_dir, long *ret_pid);
 
-/* ---- records in their folders (run_lock.c) --------------------------------------------------- */
+/* ---- run.json of a run (run_lock.c) ---------------------------------------------------------- */
 
 clv_code clv_run_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_record_write(const char *run_dir, const clv_run_record *r,

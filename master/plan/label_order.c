@@ -48,16 +48,16 @@ static int compare_values(const void *a, const void *b) {
 }
 
 /* Statistics of the labels in a random order, with which the order of the files is compared. */
-typedef struct shuffle {
+typedef struct shuffled_statistics {
   double share;              /* expected share of pairs of records with equal labels */
   double standard_deviation; /* standard deviation of the share of neighbours with equal labels */
   size_t n_classes;
-} shuffle;
+} shuffled_statistics;
 
 /* Computes the statistics of the labels in a random order. Sorts `labels`. */
-static shuffle compute_shuffle(double *labels, size_t n) {
+static shuffled_statistics compute_shuffle(double *labels, size_t n) {
   double squares_sum = 0, cubes_sum = 0, n_labels = (double)n;
-  shuffle ret = {0};
+  shuffled_statistics ret = {0};
   qsort(labels, n, sizeof *labels, compare_values);
   for (size_t i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && labels[end] == labels[i];) end++;
@@ -105,7 +105,7 @@ clv_label_order clv_label_order_compute(double *labels, size_t n) {
     if (share > best.equal_share)
       best = (clv_label_order){.lag = (uint32_t)lag, .equal_share = share};
   }
-  const shuffle s = compute_shuffle(labels, n);
+  const shuffled_statistics s = compute_shuffle(labels, n);
   neighbours.shuffled_share = best.shuffled_share = s.share;
   double n_sigmas =
       has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS;

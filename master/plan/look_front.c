@@ -395,7 +395,7 @@ static void read_nearest_tokens(const look_tensors *f, const clv_look_tokens *t,
   set_result(ret, code, &reading, &err);
 }
 
-static void read_repeated_tokens(const look_tensors *f, clv_look_result *ret) {
+static void recognize_repeated_records(const look_tensors *f, clv_look_result *ret) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   const clv_look_tokens t = {tokens, 1};
   /* nothing to read: why_no_tokens has set the reason */
@@ -410,7 +410,7 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
   uint32_t input;
   clv_err err;
   if (!find_tokens(f, &input, &n_tokens, &values_per_token)) {
-    read_repeated_tokens(f, ret);
+    recognize_repeated_records(f, ret);
     return;
   }
   clv_code code = list_tokens(f, input, n_tokens, values_per_token, &tokens, &err);

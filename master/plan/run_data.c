@@ -69,7 +69,7 @@ static clv_page_options make_page_options(const clv_data_config *d) {
 
 /* Returns the set (bits 1 << clv_date_part) of the parts of a date that `names` lists. The schema
  * has checked the names. */
-static unsigned make_parts(const clv_text_list *names) {
+static unsigned date_parts_of_names(const clv_text_list *names) {
   unsigned parts = 0;
   for (size_t i = 0; i < names->n; i++)
     for (int k = 0; k < CLV_DATE_PARTS; k++)
@@ -94,7 +94,7 @@ static clv_code make_table_options(const clv_data_config *d, clv_column_options 
                                          .value = s->value,
                                          .has_indicator = s->has_indicator,
                                          .format = s->format,
-                                         .parts = make_parts(&s->parts)};
+                                         .parts = date_parts_of_names(&s->parts)};
   }
   *ret = (clv_table_options){.separator = separators[d->table.separator],
                              .has_decimal_comma = d->table.decimal == CLV_DECIMAL_COMMA,

@@ -128,7 +128,7 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
 /* Prints the result of check. sets: text of clv_run_describe_sets. */
 static void print_check_result(const clv_run *r, const char *sets) {
   CLV_AUTO(clv_bytes_done) clv_bytes kept = {0};
-  char classes[48], looked_text[80] = "all of them were looked at";
+  char classes_text[48], looked_text[80] = "all of them were looked at";
   size_t n_records = clv_dataset_count(r->data.train), n_checked = clv_run_scan_limit(r, n_records);
   size_t n_samples = r->data.train_rows.n + r->data.validation_rows.n;
   if (n_checked < n_records)
@@ -147,7 +147,7 @@ static void print_check_result(const clv_run *r, const char *sets) {
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), n_samples,
-           CLV_S(n_samples), format_classes(r, classes, sizeof classes), looked_text);
+           CLV_S(n_samples), format_classes(r, classes_text, sizeof classes_text), looked_text);
   CLV_AUTO(clv_bytes_done) clv_bytes held_back = {0};
   clv_run_data_describe_held_back(r->config, &r->data, &held_back);
   if (!r->o->json && held_back.len && !held_back.failed) printf("%s\n", held_back.data);
@@ -232,8 +232,8 @@ static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, 
 }
 
 static clv_exit_code exit_code_of_failed_open(const clv_run *r, const clv_err *err) {
-  bool has_no_checkpoint = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
-  return has_no_checkpoint ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err);
+  bool lacks_usable_checkpoint = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
+  return lacks_usable_checkpoint ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err);
 }
 
 static clv_code check_changed_files(clv_run *r, clv_err *err) {

@@ -20,7 +20,7 @@ static bool has_page_outputs(const clv_predictions *r) {
   const clv_shape *s = &r->outputs->shape;
   size_t n_positions = 0;
   if (s->rank < 2 || s->rank > 3 || !r->outputs->n) return false;
-  if (s->rank == 3) (void)clv_dataset_token_words(r->data, r->index[0], &n_positions);
+  if (s->rank == 3) (void)clv_dataset_token_word_indices(r->data, r->index[0], &n_positions);
   return s->rank == 2 || (size_t)s->dim[1] == n_positions;
 }
 
@@ -88,7 +88,7 @@ static void find_outputs_of_words(const clv_predictions *r, const clv_kept_page 
   size_t n, n_classes = last_dimension(r->outputs);
   for (size_t i = 0; i < p->n; i++) ret[i] = NULL;
   for (size_t row = rows.begin; row < rows.end; row++) {
-    const int32_t *word_of_token = clv_dataset_token_words(r->data, r->index[row], &n);
+    const int32_t *word_of_token = clv_dataset_token_word_indices(r->data, r->index[row], &n);
     const float *x = (const float *)r->outputs->data + row * n * n_classes;
     for (size_t k = 0; k < n; k++)
       if (word_of_token[k] >= 0) ret[word_of_token[k]] = x + k * n_classes;

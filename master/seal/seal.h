@@ -25,7 +25,7 @@ enum {
   CLV_SEAL_FRAME = 64 << 10, /* bytes of a frame before encryption */
 };
 
-/* ---- keys (key.c) ---------------------------------------------------------------------------- */
+/* ---- key files (key.c) ----------------------------------------------------------------------- */
 
 typedef struct clv_seal_key {
   clv_sha256 secret;
@@ -41,7 +41,7 @@ clv_code clv_seal_key_read(const char *path, clv_seal_key *ret, clv_err *err) CL
 clv_code clv_seal_key_create(const char *path, clv_seal_key *ret, clv_err *err) CLV_USE_RESULT;
 void clv_seal_key_done(clv_seal_key *k); /* overwrites the secret and zeroes *k */
 
-/* ---- writing (sealed_write.c) ---------------------------------------------------------------- */
+/* ---- writing sealed files (sealed_write.c) --------------------------------------------------- */
 
 typedef struct clv_sealed_writer clv_sealed_writer;
 
@@ -57,7 +57,7 @@ clv_code clv_sealed_finish(clv_sealed_writer *w, clv_err *err) CLV_USE_RESULT;
 void clv_sealed_writer_free(clv_sealed_writer *w); /* takes NULL */
 void clv_sealed_writer_freep(clv_sealed_writer **w);
 
-/* ---- reading (sealed_read.c) ----------------------------------------------------------------- */
+/* ---- reading sealed files (sealed_read.c) ---------------------------------------------------- */
 
 typedef struct clv_sealed_reader clv_sealed_reader;
 

@@ -32,7 +32,7 @@ enum {
 
 extern const char clv_seal_magic[8]; /* "CLVSEAL", of which the file has 7 bytes */
 
-/* The cipher of one file. */
+/* The cipher of one sealed file. */
 typedef struct clv_seal_cipher {
   EVP_CIPHER_CTX *ctx;
   uint8_t header[CLV_SEAL_HEADER];
