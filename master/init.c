@@ -80,7 +80,7 @@ static const char session_text[] = SESSION_BEGIN
     "loss: {kind: cross_entropy}\n"
     "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
 
-/* The end of a session on a table. */
+/* End of the session file that is written for a table. */
 static const char table_stages_text[] =
     "\n"
     "stages:\n"

@@ -88,7 +88,7 @@ typedef struct clv_orphan {
  * is listed before the last manifest that lists it is deleted, and until its worker has removed
  * it. */
 typedef struct clv_orphans {
-  clv_orphan *list; /* [n] */
+  clv_orphan *list; /* [n] the listed files */
   size_t n;
 } clv_orphans;
 #define CLV_ORPHANS_FILE "kept.orphans"
@@ -119,7 +119,7 @@ clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err
 /* Folder of the sealed copies of a run's checkpoints: DIR/ID. A copy is DIR/ID/checkpoint-STEP with
  * NAME.sealed for each file of the checkpoint, and MANIFEST.json.sealed, which is written last. */
 typedef struct clv_escrow_place {
-  const char *dir, *id; /* id: of the run, as in run.json */
+  const char *dir, *id; /* DIR and ID of the path; id: the id that run.json gives the run */
 } clv_escrow_place;
 
 /* Seals a copy of a checkpoint, whose files are in its folder or at workers, and then deletes
@@ -146,7 +146,7 @@ clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
 /* The sealed copies of a run, as any process with the folder can read. */
 typedef struct clv_escrow_state {
   uint64_t step;    /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes;   /* size of its sealed files */
+  uint64_t bytes;   /* bytes of the sealed files of that copy */
   uint64_t wall_ms; /* time at which it was complete, in ms since 1970 */
   char error[CLV_ERR_TEXT]; /* why the last try has failed; empty: it has not failed */
   uint64_t error_wall_ms;   /* time of that failure, in ms since 1970 */

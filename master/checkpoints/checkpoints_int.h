@@ -10,7 +10,8 @@
 
 enum { CLV_CHECKPOINTS_RANGE = 1 << 20 }; /* bytes read at once; a worker gives out no more */
 
-void clv_checkpoints_closep(int *fd); /* for CLV_AUTO */
+/* closes *fd unless it is -1; cleanup function for CLV_AUTO */
+void clv_checkpoints_closep(int *fd);
 
 /* Compares a digest with the one that the manifest lists for a file. CLV_DATA_LOSS: they differ. */
 clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,

@@ -23,7 +23,8 @@ typedef struct copy {
   const clv_escrow_place *at;
   const clv_seal_key *key;
   uint64_t step;
-  clv_bytes run, folder; /* DIR/ID and DIR/ID/checkpoint-STEP */
+  /* paths of the run's copies, DIR/ID, and of this copy, DIR/ID/checkpoint-STEP */
+  clv_bytes run, folder;
 } copy;
 
 static void copy_done(copy *c) {

@@ -16,7 +16,7 @@
 
 /* A file that is being fetched from a worker. */
 typedef struct part {
-  clv_bytes path; /* NAME.part */
+  clv_bytes path; /* path of the temporary file NAME.part */
   int fd;
   uint64_t n_bytes; /* number of bytes that were fetched */
 } part;

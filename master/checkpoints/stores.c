@@ -14,8 +14,9 @@
 
 typedef struct store {
   const clv_remote_spec *worker;
-  cleave_kept_client *client; /* NULL: not dialled, or dialling failed */
-  clv_err failure;            /* why dialling failed; code CLV_OK: it has not */
+  /* connection to the worker; NULL: not dialled yet, or dialling failed */
+  cleave_kept_client *client;
+  clv_err failure; /* why dialling failed; code CLV_OK: it has not */
 } store;
 
 struct clv_stores {
@@ -171,8 +172,10 @@ struct clv_stored_reader {
   int fd;        /* file in the folder; -1: it is at a worker */
   store *keeper; /* the worker that has the file; NULL: it is in the folder */
   uint64_t version;
-  uint64_t offset;          /* of the next range */
-  clv_sha256_parts *digest; /* NULL: reading does not begin at 0, or the digest was compared */
+  uint64_t offset; /* offset of the next range to read */
+  /* digest of the bytes read so far; NULL: reading does not begin at 0, or the digest was compared
+   * already */
+  clv_sha256_parts *digest;
   char range[CLV_CHECKPOINTS_RANGE];
 };
 

@@ -20,7 +20,7 @@ struct clv_batches {
   clv_cursor at; /* start of the next batch, which exists unless the epochs are over */
   /* [subset n] order of the records in epoch order_epoch; NULL: records are not shuffled */
   uint32_t *order;
-  uint64_t order_epoch; /* epoch that `order` is for */
+  uint64_t order_epoch; /* epoch to which the list `order` belongs */
   bool is_order_valid;
   uint32_t *index; /* [batch] records of the current batch */
 };

@@ -14,7 +14,7 @@
 typedef enum clv_cell_kind {
   CLV_CELL_TEXT,    /* a text; the session says what it means */
   CLV_CELL_NUMBER,  /* a number of JSON or SQLite, with a decimal point */
-  CLV_CELL_MISSING, /* null of JSON or SQLite */
+  CLV_CELL_MISSING, /* no value: null of JSON or SQLite */
   CLV_CELL_OTHER,   /* a list, an object or bytes; `text` says which */
 } clv_cell_kind;
 
@@ -30,13 +30,13 @@ typedef struct clv_source_cell {
  * header or the query; for lines of JSON, in the order in which they first occur. Zero-initialise;
  * release with clv_fields_done. */
 typedef struct clv_fields {
-  clv_bytes text; /* the names, each with its NUL */
+  clv_bytes text; /* names of all fields, each with its NUL */
   struct clv_cell_field {
     size_t name_at; /* offset of the name in `text` */
     /* column at which its name begins in the header, from 1; 0: the table has no header */
     size_t column;
     size_t last_record; /* JSON: number of the record that had the field last, from 1; 0: none */
-  } * list;             /* [n] */
+  } * list;             /* [n] the fields */
   size_t n, cap;
   clv_name_table numbers; /* JSON: index in `list` of each name */
 } clv_fields;
@@ -51,7 +51,7 @@ clv_code clv_fields_find(clv_fields *f, const char *name, size_t len, size_t *re
 bool clv_cells_is_utf8(const char *text, size_t len);
 const char *clv_field_name(const clv_fields *f, size_t field);
 
-typedef struct clv_query clv_query; /* cells_sqlite.c */
+typedef struct clv_query clv_query; /* query of an SQLite database (cells_sqlite.c) */
 typedef struct clv_cell_source clv_cell_source;
 
 /* Functions that read tables of one format, such as CSV. The fail_ functions return CLV_INVALID,
@@ -73,19 +73,19 @@ typedef struct clv_cell_reader {
 
 struct clv_cell_source {
   const clv_cell_reader *reader;
-  const char *path; /* for messages; caller-owned */
+  const char *path; /* path of the table, for messages; caller-owned */
   clv_fields fields;
   bool has_ended_early; /* true: after an error no further record can be read */
   size_t n_records;     /* number of records that were begun */
   size_t n_cells;       /* number of cells of the present record that were read */
   /* CSV, JSON: number of lines before the cell, and offset of the cell in the record */
   size_t line, at;
-  size_t key_at;  /* JSON: offset of the cell's key */
+  size_t key_at;  /* JSON: offset in the record of the present cell's key */
   clv_bytes text; /* text of the present cell */
   clv_record_lines *lines;
   /* CSV: state of the parser at the next cell of the record, and at the begin of the record */
   clv_csv csv, begin;
-  clv_json json;    /* JSON: the rest of the record */
+  clv_json json;    /* JSON: part of the record that is not parsed yet */
   clv_query *query; /* SQLite: the query; NULL for other formats */
 };
 

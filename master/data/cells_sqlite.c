@@ -22,10 +22,10 @@
 
 enum {
   STEPS_BETWEEN_CHECKS = 10000, /* instructions of the query between two looks at the clock */
-  MAX_SQL_BYTES = 65536,        /* bytes of a query */
+  MAX_SQL_BYTES = 65536,        /* most bytes of a query's text */
   MAX_EXPRESSION_DEPTH = 100,   /* most nested levels of an expression */
-  MAX_UNION_PARTS = 50,         /* parts of a UNION */
-  MAX_MESSAGE_BYTES = 200,      /* bytes of SQLite's own messages */
+  MAX_UNION_PARTS = 50,         /* most parts of a UNION in a query */
+  MAX_MESSAGE_BYTES = 200,      /* most bytes that messages show of SQLite's own messages */
 };
 
 /* most bytes of memory of the SQLite library, which needs most of it to sort records */

@@ -69,7 +69,7 @@ typedef enum clv_label_kind {
 
 typedef enum clv_crop_kind {
   CLV_CROP_CENTER = 0,     /* torchvision's CenterCrop; evaluations always use it */
-  CLV_CROP_RANDOM,         /* torchvision's RandomCrop */
+  CLV_CROP_RANDOM,         /* square at a random place, as torchvision's RandomCrop */
   CLV_CROP_RANDOM_RESIZED, /* torchvision's RandomResizedCrop; `resize` does not apply */
 } clv_crop_kind;
 
@@ -77,7 +77,7 @@ typedef enum clv_crop_kind {
 
 /* How an image becomes a record: resize, then crop, then flip. Sizes are in pixels. */
 typedef struct clv_image_options {
-  uint32_t channels; /* 3: red, green, blue; 1: grey */
+  uint32_t channels; /* channels of the record; 3: red, green, blue; 1: grey */
   uint32_t resize;   /* length of the shorter side, bit-identical to Pillow's bilinear; 0: off */
   uint32_t crop;     /* side of the square; 0: no crop, so all images must have one size */
   clv_crop_kind train_crop;
@@ -109,10 +109,10 @@ typedef struct clv_text_options {
 typedef enum clv_objective {
   CLV_OBJECTIVE_LABELS = 0, /* the labels in the files */
   CLV_OBJECTIVE_CAUSAL,     /* the label of each token is the next token */
-  CLV_OBJECTIVE_MASKED, /* as BERT: 15 % of the text's tokens, at least one per record, are drawn
-                         * from (seed, epoch, record) and are their own label. In the input, 80 %
-                         * of these become the mask, 10 % a random token, and 10 % stay. All
-                         * evaluations draw the same tokens. */
+  /* masked language modelling as BERT: 15 % of the text's tokens, at least one per record, are
+   * drawn from (seed, epoch, record) and are their own label. In the input, 80 % of these become
+   * the mask, 10 % a random token, and 10 % stay. All evaluations draw the same tokens. */
+  CLV_OBJECTIVE_MASKED,
 } clv_objective;
 
 /* How pages become windows of tokens; tokenizer and max_tokens are those of clv_text_options. */
@@ -121,11 +121,12 @@ typedef struct clv_page_options {
   /* a page has one class, which all its windows have; false: each word has a class */
   bool has_label_per_page;
   const char *const *labels; /* [n_labels] class names in their order */
-  size_t n_labels;           /* 0: the classes are all names that the files have, sorted */
-  clv_child_limits limits;   /* limits of the child process, per PDF or image */
+  /* number of labels; 0: the classes are all names that the files have, sorted */
+  size_t n_labels;
+  clv_child_limits limits; /* limits of the child process, per PDF or image */
 } clv_page_options;
 
-/* A column of a table. */
+/* How one column of a table is read. */
 typedef struct clv_column_options {
   const char *name; /* name of the column in the header */
   clv_column_use use;
@@ -154,7 +155,7 @@ typedef struct clv_table_options {
   /* SQLite: the query whose records are the table's; NULL: none, and a database is refused */
   const char *query;
   uint32_t query_seconds; /* seconds after which the query is stopped */
-  uint64_t query_rows;    /* most records of the query */
+  uint64_t query_rows;    /* most records that the query may return */
 } clv_table_options;
 
 /* Meaning, for a record, of the table's column that text.group names. */
@@ -165,7 +166,7 @@ typedef enum clv_split_key {
 } clv_split_key;
 typedef enum clv_set { CLV_SET_TRAINING, CLV_SET_VALIDATION, CLV_SET_TEST, CLV_SETS } clv_set;
 typedef struct clv_set_values {
-  const char *const *items; /* [n] */
+  const char *const *items; /* [n] texts that name the set */
   size_t n;
 } clv_set_values;
 
@@ -175,7 +176,8 @@ enum { CLV_DATA_MAX_INPUTS = 8 };
 /* Zero-initialise, then set the options that differ. clv_dataset_open does not keep strings or
  * arrays. */
 typedef struct clv_dataset_options {
-  clv_data_format format; /* CLV_FORMAT_AUTO: idx or npy */
+  /* format of the files; CLV_FORMAT_AUTO: idx or npy, by their first bytes */
+  clv_data_format format;
   const char *inputs_path;
   /* [n_named] inputs by name, one file each, instead of inputs_path (idx and npy). Integers become
    * i64, bytes are divided by 255 (f32), floats become f32, and shapes are those of the files.
@@ -215,10 +217,10 @@ typedef struct clv_dataset_options {
   size_t max_bytes;         /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
   bool skips_broken;        /* skip broken texts and pages (clv_dataset_broken). Broken images are
                              * not skipped at open; clv_dataset_scan lists them */
-  clv_image_options images; /* options of CLV_FORMAT_IMAGES */
+  clv_image_options images; /* options of CLV_FORMAT_IMAGES; not read for other formats */
   clv_text_options text;    /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS */
-  clv_page_options pages;   /* CLV_FORMAT_DOCUMENTS */
-  clv_table_options table;  /* CLV_FORMAT_TABLE */
+  clv_page_options pages;   /* options of CLV_FORMAT_DOCUMENTS, beside `text` */
+  clv_table_options table;  /* options of CLV_FORMAT_TABLE */
 } clv_dataset_options;
 
 /* most records that cannot be read whose errors are listed */
@@ -289,7 +291,8 @@ typedef struct clv_kept_page {
   /* first: number of the page's first record; windows: number of its records */
   size_t first, windows;
 } clv_kept_page;
-size_t clv_dataset_kept_page_count(const clv_dataset *ds); /* 0: no pages are kept */
+/* number of pages that are kept; 0: none */
+size_t clv_dataset_kept_page_count(const clv_dataset *ds);
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page);
 /* For a record of a kept page, returns [*ret_n] the index of the word that each token represents,
  * or CLV_LABEL_IGNORED. A word is represented by one token of all windows: its first token, in the
@@ -322,11 +325,12 @@ clv_dtype clv_dataset_y_dtype(const clv_dataset *ds);
 
 /* An input of a record. Input 0 is the x of clv_dataset_x_shape. */
 typedef struct clv_data_input {
-  const char *name; /* as in the options; "input" for a single, unnamed input */
+  const char *name; /* name as in the options; "input" for a single, unnamed input */
   clv_dtype dtype;  /* CLV_F32 or CLV_I64 */
   clv_shape shape;  /* shape of a batch of n records */
 } clv_data_input;
-size_t clv_dataset_input_count(const clv_dataset *ds); /* 1..CLV_DATA_MAX_INPUTS */
+/* number of inputs, 1..CLV_DATA_MAX_INPUTS */
+size_t clv_dataset_input_count(const clv_dataset *ds);
 clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n);
 
 /* Fills the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records
@@ -518,7 +522,7 @@ typedef struct clv_found_column {
   size_t n_missing, n_distinct;
 } clv_found_column;
 typedef struct clv_found_table {
-  clv_found_column *columns; /* [n], of which one is the target */
+  clv_found_column *columns; /* [n] columns of the table, of which one is the target */
   size_t n, n_records;
   size_t n_classes; /* number of different values of the target; 0: the target is a number */
   char separator;   /* character between fields; 0: the file has lines of JSON */
@@ -648,7 +652,7 @@ typedef struct clv_cursor {
 
 typedef struct clv_batches_options {
   const clv_subset *subset; /* caller-owned; must outlive the batches */
-  size_t batch_size;        /* records per batch, > 0 */
+  size_t batch_size;        /* records per batch, above 0 */
   /* shuffle records by the permutation of the random numbers of {seed, step = epoch, layer =
    * 0xfffffff0} */
   bool shuffles;
@@ -681,7 +685,7 @@ size_t clv_batches_per_epoch(const clv_batches *b);
 /* A batch of records. Its memory belongs to the loader and is valid until the next
  * clv_loader_next. */
 typedef struct clv_batch {
-  clv_tensor *x; /* [n, ...] the first input */
+  clv_tensor *x; /* [n, ...] first input of the records */
   /* [n_inputs] tensors [n, ...] of all inputs, in the order of clv_dataset_input */
   clv_tensor *inputs[CLV_DATA_MAX_INPUTS];
   size_t n_inputs;
@@ -699,7 +703,7 @@ typedef struct clv_loader clv_loader;
  * current one. After this call nothing is allocated any more, except for images. */
 clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options, clv_loader **ret,
                         clv_err *err) CLV_USE_RESULT;
-void clv_loader_free(clv_loader *l); /* stops the thread; takes NULL */
+void clv_loader_free(clv_loader *l); /* stops the thread and frees the loader; NULL is allowed */
 void clv_loader_freep(clv_loader **l);
 
 /* Waits for the next batch, and returns the memory of the previous batch to the thread. */

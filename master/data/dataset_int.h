@@ -16,7 +16,7 @@
 typedef struct clv_named_input {
   char *name, *path;   /* path: file of the input, for messages */
   clv_tensor *data;    /* [count or more, ...] as in the file */
-  clv_dtype dtype;     /* type of a batch */
+  clv_dtype dtype;     /* type of the input in a batch */
   size_t row_elements; /* elements of one record */
   bool is_bool;        /* the u8 data are 0 and 1, and are not divided by 255 */
 } clv_named_input;
@@ -26,7 +26,7 @@ struct clv_dataset {
   size_t n_named;
   clv_tensor *inputs;    /* single input, in the type of its file; NULL for images and named
                               * inputs */
-  clv_images *images;    /* a folder of images, or NULL */
+  clv_images *images;    /* the folder of images; NULL: another format */
   clv_texts *texts;      /* format text: labels and groups of the table; NULL: other format */
   clv_page_set *pages;   /* format documents: windows of pages; NULL: other format */
   clv_cell_table *table; /* format table: its cells; NULL: other format */
@@ -34,8 +34,8 @@ struct clv_dataset {
   clv_tensor *labels;    /* [count or more, ...] i64 or f32; NULL: no labels */
   /* [n_classes] names by class number; the reader of the format owns the texts */
   char **classes;
-  size_t n_classes;          /* 0: classes have numbers but no names */
-  clv_broken_records broken; /* skipped records */
+  size_t n_classes;          /* number of classes; 0: classes have numbers but no names */
+  clv_broken_records broken; /* records that were skipped because they cannot be read */
   /* [count] number of each record's group, time (in the order of times) or set (clv_set); NULL:
    * groups were not read */
   int64_t *groups;

@@ -14,11 +14,11 @@ enum { CLV_MAX_CLASS_NAMES = 65536 };
 
 /* Numbers distinct names. Zero-initialise; release with clv_name_table_done. */
 typedef struct clv_name_table {
-  clv_bytes text; /* the names, each with its NUL */
+  clv_bytes text; /* names of the classes, each with its NUL */
   struct clv_name_entry {
     size_t at;      /* offset of the name in `text` */
     int32_t number; /* numbers 0, 1, ... are given in the order in which names arrive */
-  } * sorted;       /* [n] sorted by name */
+  } * sorted;       /* [n] the names, sorted as texts */
   size_t n, cap;
   bool is_closed; /* true: further names are refused; false: a new name is added */
   bool has_texts; /* names are any texts, such as the cells of a table; false: class names */
@@ -65,13 +65,14 @@ typedef struct clv_page_reader {
   size_t len;
   clv_page_label_kind label_kind;
 
-  size_t at, line;                      /* offset of the next line; number of lines before it */
-  clv_bytes kept_text;                  /* words and labels of the line, each with its NUL */
-  clv_bytes last_text;                  /* the text that was read last */
-  clv_bytes label, file, other_members; /* of the page; see clv_labelled_page */
+  size_t at, line;     /* offset of the next line; number of lines before it */
+  clv_bytes kept_text; /* words and labels of the line, each with its NUL */
+  clv_bytes last_text; /* the text that was read last */
+  /* label, file and other members of the page, as in clv_labelled_page */
+  clv_bytes label, file, other_members;
   clv_ids words, names, boxes;
-  clv_page_word *word_list; /* [cap] */
-  const char **labels;      /* [cap] */
+  clv_page_word *word_list; /* [cap] words of the page that was read last */
+  const char **labels;      /* [cap] labels of the words of the page that was read last */
   size_t cap;
   char location[256];
 } clv_page_reader;
@@ -86,7 +87,7 @@ clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *
 
 /* Copies of pages, for predictions. Zero-initialise; release with clv_kept_pages_done. */
 typedef struct clv_kept_pages {
-  clv_kept_page *pages; /* [n] */
+  clv_kept_page *pages; /* [n] the copies */
   size_t n, cap, bytes;
 } clv_kept_pages;
 

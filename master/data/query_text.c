@@ -60,12 +60,12 @@ static size_t word_length(const char *text) {
   return n;
 }
 
-/* State of reading a query. */
+/* State while the words of a query are read. */
 typedef struct query_words {
-  size_t depth;        /* open parentheses */
+  size_t depth;        /* number of open parentheses */
   bool is_after_order; /* the word before was ORDER, outside of parentheses */
   bool has_order_by;   /* ORDER BY was outside of parentheses */
-  bool has_ended;      /* a semicolon came */
+  bool has_ended;      /* a semicolon has ended the statement */
 } query_words;
 
 static void take_word(query_words *w, const char *text, size_t n) {

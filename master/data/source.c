@@ -40,7 +40,7 @@ enum {
 
 struct clv_source {
   char *label;
-  int fd;                /* -1: the source is memory */
+  int fd;                /* descriptor of the file; -1: the source is memory */
   const uint8_t *memory; /* [memory_left] bytes that were not read yet */
   size_t memory_left;
   uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */

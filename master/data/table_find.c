@@ -25,17 +25,17 @@ enum { DATE_FORMS = CLV_COUNT(date_forms) };
 typedef struct column_counts {
   /* n_points, n_commas: cells that are numbers with a decimal point, or with a decimal comma */
   size_t n_present, n_points, n_commas, n_booleans;
-  size_t n_others;            /* lists and objects */
-  size_t n_dates[DATE_FORMS]; /* dates of each form */
+  size_t n_others;            /* number of cells that are lists or objects */
+  size_t n_dates[DATE_FORMS]; /* number of cells that are dates, for each form */
   clv_name_table names;
   bool has_many_names; /* true: the column has more names than the table of names takes */
 } column_counts;
 
 typedef struct finder {
   const char *path;
-  char separator; /* 0: lines of JSON */
+  char separator; /* character between fields; 0: lines of JSON */
   clv_found_table *found;
-  column_counts *counts; /* [CLV_CSV_MAX_COLUMNS] */
+  column_counts *counts; /* [CLV_CSV_MAX_COLUMNS] counts of the cells of each column */
   clv_cell_source source;
 } finder;
 

@@ -26,7 +26,7 @@ typedef struct clv_table_column {
 typedef struct clv_cell_table {
   clv_table_column *columns; /* [n_columns] in the order of the session */
   size_t n_columns;
-  clv_table_column *target; /* NULL: labels were not read */
+  clv_table_column *target; /* column with the labels; NULL: labels were not read */
   /* [count] offset of each record's id in id_texts; NULL: the table has no column of ids */
   size_t *ids;
   clv_bytes id_texts; /* texts of the ids, each with its NUL */

@@ -19,7 +19,7 @@ static const char *const key_of[N_MEMBERS] = {"data.text.column", "data.text.lab
 
 /* Columns of a CSV file, by the members of a record. */
 typedef struct columns {
-  size_t n;             /* 0: the header has not been read yet */
+  size_t n;             /* number of columns; 0: the header has not been read yet */
   size_t at[N_MEMBERS]; /* [member] index of the member's column; SIZE_MAX: the file has none */
 } columns;
 

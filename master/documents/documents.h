@@ -100,7 +100,7 @@ typedef struct clv_window_options {
   int32_t first, last, pad;
 } clv_window_options;
 
-/* The windows of a page. */
+/* The windows of tokens into which a page was cut. */
 typedef struct clv_windows {
   size_t n, width;
   size_t n_words_without_tokens; /* words for which the tokenizer returned no token */

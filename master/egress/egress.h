@@ -36,11 +36,12 @@
 
 enum {
   CLV_EGRESS_VERSION = 1,
-  CLV_EGRESS_MAX_NAME = 128,   /* bytes of a name, without NUL */
-  CLV_EGRESS_MAX_TEXT = 256,   /* bytes of a path or an identity, without NUL */
-  CLV_EGRESS_MAX_LINE = 8192,  /* bytes of a line, without its newline */
-  CLV_EGRESS_MAX_ROWS = 65536, /* most attempts, rows, hops or open allowances in a summary */
-  CLV_EGRESS_MAX_STEPS = 64,   /* most steps that one allowance covers */
+  CLV_EGRESS_MAX_NAME = 128,  /* most bytes of a name, without NUL */
+  CLV_EGRESS_MAX_TEXT = 256,  /* bytes of a path or an identity, without NUL */
+  CLV_EGRESS_MAX_LINE = 8192, /* bytes of a line, without its newline */
+  /* most attempts, rows, hops (transfers from worker to worker) or open allowances in a summary */
+  CLV_EGRESS_MAX_ROWS = 65536,
+  CLV_EGRESS_MAX_STEPS = 64, /* most steps that one allowance covers */
   CLV_EGRESS_ALLOWANCE_MS =
       10000, /* age at which the record takes back the unused bytes of an allowance */
 };
@@ -57,7 +58,7 @@ typedef enum clv_egress_event {
    * tensors that would be sent */
   CLV_EGRESS_LOOK,
   CLV_EGRESS_END,   /* the command ended normally; every allowance is settled */
-  CLV_EGRESS_EVENTS /* number of events, plus 1 */
+  CLV_EGRESS_EVENTS /* number of events, plus 1, because the first event is 1 */
 } clv_egress_event;
 
 typedef enum clv_egress_kind {
@@ -68,11 +69,11 @@ typedef enum clv_egress_kind {
   CLV_EGRESS_LABELS,
   CLV_EGRESS_ACTIVATION,
   CLV_EGRESS_GRADIENT,
-  CLV_EGRESS_WEIGHTS, /* parameters and buffers, by name */
-  CLV_EGRESS_STATE,   /* state of an optimiser, by name */
+  CLV_EGRESS_WEIGHTS, /* parameters and buffers of a stage, sent by name */
+  CLV_EGRESS_STATE,   /* state of an optimiser, sent by name */
   CLV_EGRESS_FAILURE, /* report of a failed context, sent to the workers */
   CLV_EGRESS_CACHED,  /* activation rows that the worker stores on its disk, and the row numbers */
-  CLV_EGRESS_KINDS    /* number of kinds, plus 1 */
+  CLV_EGRESS_KINDS    /* number of kinds, plus 1, because the first kind is 1 */
 } clv_egress_kind;
 
 /* Returns the name of a kind in lines and pages, such as "activation". */
@@ -88,7 +89,7 @@ typedef struct clv_egress_key {
   char from[CLV_EGRESS_MAX_NAME + 1];
   /* name and identity of the worker that receives the tensor */
   char to[CLV_EGRESS_MAX_NAME + 1], identity[CLV_EGRESS_MAX_TEXT + 1];
-  uint64_t kind;                       /* clv_egress_kind */
+  uint64_t kind;                       /* kind of the tensor, a clv_egress_kind */
   char stage[CLV_EGRESS_MAX_NAME + 1]; /* stage that the input, output or state belongs to */
   char name[CLV_EGRESS_MAX_NAME + 1]; /* name of a tensor of WEIGHTS or STATE; "" for other kinds */
   char dtype[8];
@@ -100,12 +101,12 @@ typedef struct clv_egress_key {
 
 typedef struct clv_egress_line {
   clv_egress_event event;
-  char at[32];      /* "2026-01-31T12:00:00.000Z" */
-  uint64_t attempt; /* number of the attempt, from 1 */
+  char at[32];      /* time of the line, such as "2026-01-31T12:00:00.000Z" */
+  uint64_t attempt; /* number of the attempt that wrote the line, from 1 */
   union {
     struct {
       uint64_t version;
-      char command[16]; /* train, eval, predict */
+      char command[16]; /* command of the attempt: train, eval or predict */
       char session[CLV_EGRESS_MAX_NAME + 1], run[CLV_EGRESS_MAX_TEXT + 1];
       /* path and digest of the policy; "": no policy */
       char policy[CLV_EGRESS_MAX_TEXT + 1], policy_sha256[65];
@@ -198,13 +199,14 @@ void clv_egress_note_direct_transfer(clv_egress_record *r, const char *from, con
 
 typedef struct clv_egress_attempt {
   clv_egress_line start_line;
-  bool has_look;            /* `look` is set */
-  clv_egress_line look;     /* the LOOK of the attempt */
+  bool has_look; /* true: the attempt has a LOOK line, which `look` is */
+  /* LOOK line of the attempt: what the measurement before the run has found */
+  clv_egress_line look;
   bool has_ended;           /* `end` is set; false: the command runs or was killed */
-  clv_egress_line end;      /* the END of the attempt */
+  clv_egress_line end;      /* END line of the attempt */
   uint64_t bytes;           /* bytes that left the master: settled plus unsettled_bytes */
   uint64_t unsettled_bytes; /* bytes of allowances without a SETTLE, counted in full */
-  uint64_t tensors;         /* tensors of the settled allowances */
+  uint64_t tensors;         /* number of tensors sent under the settled allowances */
   /* number of the last allowance; number of allowances without a SETTLE */
   uint64_t last_id, n_open_allowances;
 } clv_egress_attempt;
@@ -226,7 +228,7 @@ typedef struct clv_egress_hop_sum {
 
 typedef struct clv_egress_summary {
   clv_egress_attempt *attempts;
-  clv_egress_row_sum *rows; /* in the order of their first allowance */
+  clv_egress_row_sum *rows; /* sums by row, in the order of the rows' first allowances */
   clv_egress_hop_sum *hops;
   size_t n_attempts, n_rows, n_hops;
   uint64_t total_bytes;  /* bytes that left the master in all attempts */
@@ -241,7 +243,7 @@ clv_code clv_egress_read(const char *path, clv_egress_summary *ret, clv_err *err
 /* As clv_egress_read, but reads `len` bytes at `data`. Errors name `label` as the path. */
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
                               clv_egress_summary *ret, clv_err *err) CLV_USE_RESULT;
-void clv_egress_summary_done(clv_egress_summary *b); /* frees and zeroes */
+void clv_egress_summary_done(clv_egress_summary *b); /* frees the lists of *b and zeroes it */
 
 /* ---- the page, a report of an egress record -------------------------------------------------- */
 
@@ -310,7 +312,7 @@ typedef struct clv_policy clv_policy;
 
 /* A tensor as the policy checks it, before anything is sent and again when it is sent. */
 typedef struct clv_policy_tensor {
-  const char *name; /* name in messages */
+  const char *name; /* name of the tensor in messages */
   clv_egress_kind kind;
   clv_findings findings; /* findings of the tensor */
   /* number of hiding layers at the master between the records or labels and the tensor, on the path
@@ -388,7 +390,7 @@ bool clv_policy_has_refused(const clv_policy *p);
 #define CLV_LOSS_NAME "(loss)" /* name of the loss module; no stage may have this name */
 
 /* Row of the egress table: a tensor that the master sends for each micro-batch. The blueprint sets
- * kind and findings; plan, policy, gate and record read both. */
+ * kind and findings (what the tensor shows); plan, policy, gate and record read both. */
 typedef struct clv_egress_row {
   char name[160]; /* "activation of stage 'a' (layer 2)" */
   /* INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS, STATE or CACHED */
@@ -421,7 +423,8 @@ clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_e
 /* Flow of a row of the egress table (the balance of bytes that may still be sent), and the sizes of
  * its tensors. */
 typedef struct clv_row_flow {
-  clv_egress_flow *flow;   /* NULL for WEIGHTS, because each piece of state has its own flow */
+  /* the flow; NULL for WEIGHTS, because each piece of state has a flow of its own */
+  clv_egress_flow *flow;
   uint64_t sample_bytes;   /* bytes of a sample; packed sequences: bytes of the longest one */
   uint64_t position_bytes; /* bytes per position of packed sequences; 0: not packed */
 } clv_row_flow;
@@ -441,19 +444,19 @@ typedef struct clv_gate {
   const clv_session_config *config;
   const clv_egress_row *rows; /* [n_rows] the egress table */
   size_t n_rows;
-  clv_row_flow *flows; /* [n_rows] */
-  /* [config->n_workers] flow of the failure reports to each worker. The gate refuses reports to a
-   * worker whose element is NULL, and all reports if the array is NULL */
+  clv_row_flow *flows; /* [n_rows] flow (balance of bytes that may still be sent) of each row */
+  /* [config->n_workers] flow (balance of bytes) of the failure reports to each worker. The gate
+   * refuses reports to a worker whose element is NULL, and all reports if the array is NULL */
   clv_egress_flow **failure_flows;
   clv_state_flow *state_flows; /* [n_state_flows] the pieces of state that may be sent */
   /* next_state_flow: index in state_flows at which the next search begins, because pieces are sent
    * in order */
   size_t n_state_flows, next_state_flow;
-  int64_t max_samples; /* most samples of a tensor */
+  int64_t max_samples; /* most samples that a tensor may have */
   /* findings that the look (the measurement before the run) has found but is not certain of; `plan`
    * prints them and the gate ignores them */
   clv_findings uncertain_findings;
-  clv_policy *policy; /* NULL: no policy */
+  clv_policy *policy; /* policy of the host; NULL: none */
 } clv_gate;
 
 /* Decides whether a tensor may leave the master. Callback of cleave_options.may_send, whose user is
@@ -472,8 +475,8 @@ cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_erro
  * the host and the record of the program. Not thread-safe: calls hold the runtime's lock. */
 typedef struct clv_program_gate clv_program_gate;
 
-/* All pointers are caller-owned and must outlive the gate. policy NULL: no policy; record NULL: no
- * record. */
+/* Makes a gate. All pointers are caller-owned and must outlive it. policy NULL: no policy; record
+ * NULL: no record. */
 clv_code clv_program_gate_new(const clv_session_config *config, clv_policy *policy,
                               clv_egress_record *record, clv_program_gate **ret,
                               clv_err *err) CLV_USE_RESULT;
@@ -507,9 +510,9 @@ cleave_status clv_program_gate_charge(void *gate, const cleave_sending *s, cleav
  * $HOME/.local/state/cleave. */
 
 enum {
-  CLV_LEDGER_MAX_BYTES = 64 << 20, /* largest size of the file */
+  CLV_LEDGER_MAX_BYTES = 64 << 20, /* largest size of the ledger's file */
   CLV_LEDGER_DIGEST_BYTES = 16,    /* bytes of the keyed digest in a line */
-  CLV_LEDGER_DATE_BYTES = 11,      /* "2026-11-28" with the NUL */
+  CLV_LEDGER_DATE_BYTES = 11,      /* bytes of a date, "2026-11-28" with the NUL */
   CLV_LEDGER_MAX_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
   CLV_LEDGER_ROW_BYTES = 8,        /* bytes of the keyed digest of a row */
   CLV_LEDGER_MAX_ROWS = 1 << 20,   /* most rows in the file; a file with more is compacted */
@@ -522,7 +525,7 @@ typedef enum clv_ledger_kind {
   CLV_LEDGER_RUN,
   CLV_LEDGER_WEIGHTS, /* values of a tensor */
   CLV_LEDGER_ROW,     /* values of a row or column of a tensor, up to a constant factor */
-  CLV_LEDGER_KINDS    /* number of kinds, plus 1 */
+  CLV_LEDGER_KINDS    /* number of kinds, plus 1, because the first kind is 1 */
 } clv_ledger_kind;
 
 /* Something that is about to be sent to a worker, as the ledger lists it: a key or a tensor. */
@@ -591,7 +594,7 @@ typedef struct clv_value_sums {
 typedef struct clv_weights_sample {
   clv_dtype dtype;
   clv_shape shape;
-  size_t n_values;           /* values of the tensor */
+  size_t n_values;           /* number of values of the tensor */
   size_t n_parts, part_len;  /* number of sampled parts; adjacent values in each part */
   clv_value_sums value_sums; /* sums over all values, if the sample has several parts */
   /* digests of rows and columns; NULL: no value was added yet */
@@ -614,7 +617,7 @@ enum { CLV_SPREAD_MEANS = 8 }; /* number of means that describe a distribution *
 /* Describes the distribution of a tensor's values, whatever their order and scale. */
 typedef struct clv_weights_moments {
   char kind[8];    /* "form": from the sample; "spread": from all values */
-  size_t n_values; /* values of the tensor */
+  size_t n_values; /* number of values of the tensor */
   /* means that describe the distribution, in units of the width of a cell;
    * clv_weights_moments_digest rounds them down to whole cells */
   double means[CLV_SPREAD_MEANS];
@@ -675,7 +678,7 @@ typedef struct clv_plain_values {
    * 0, n if n are equally large. Here of the row with the fewest; rows of zeros do not count. */
   double fewest_effective;
   float low, high;                      /* smallest and largest of all values */
-  uint64_t n_values;                    /* values of the tensor */
+  uint64_t n_values;                    /* number of values of the tensor */
   size_t n_in_row, row_length;          /* values added of the current row; values of each row */
   double squares_sum, fourths_sum;      /* sums of squares and of 4th powers over the current row */
   struct clv_public_row_test *row_test; /* compares the rows with transforms that anybody knows */

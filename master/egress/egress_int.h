@@ -21,9 +21,9 @@ typedef clv_code egress_line_fn(void *user, const char *line, size_t len, clv_er
 clv_code egress_for_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
                               void *user, size_t *ret_complete_bytes, clv_err *err) CLV_USE_RESULT;
 
-/* Takes back the unused bytes of old allowances and writes the allowances that flows need. The
- * record's thread calls it each time it wakes. Returns the clv_now_ns time at which the thread must
- * wake again. */
+/* Takes back the unused bytes of old allowances and writes the allowances (grants of bytes) that
+ * the record's flows need. The record's thread calls it each time it wakes. Returns the clv_now_ns
+ * time at which the thread must wake again. */
 uint64_t egress_renew_allowances(clv_egress_record *r);
 
 /* Reads the present contents of the file. A run may append lines at the same time. */
@@ -53,7 +53,7 @@ typedef struct egress_receiver {
 typedef struct egress_page {
   const clv_egress_summary *summary;
   const char *run;
-  egress_page_row *rows;           /* [n_rows] sorted by attempt */
+  egress_page_row *rows;           /* [n_rows] lines of the page, sorted by attempt */
   const clv_egress_hop_sum **hops; /* [summary->n_hops] sorted by attempt */
   size_t n_rows, n_receivers;
   egress_receiver receivers[EGRESS_MAX_RECEIVERS +

@@ -61,7 +61,7 @@ static clv_code find_folder(clv_bytes *ret, clv_err *err) {
 
 typedef struct ledger_file {
   clv_bytes folder, path, text;
-  int fd;           /* -1: not open */
+  int fd;           /* descriptor of the file; -1: not open */
   bool is_new_file; /* open_and_lock has created the file */
 } ledger_file;
 

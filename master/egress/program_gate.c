@@ -39,14 +39,15 @@ typedef struct tensor_flow {
 
 struct clv_program_gate {
   const clv_session_config *config;
-  clv_policy *policy;        /* NULL: no policy */
-  clv_egress_record *record; /* NULL: no record */
+  clv_policy *policy;        /* policy of the host; NULL: none */
+  clv_egress_record *record; /* egress record of the program; NULL: none */
   row **rows;                /* [n_rows] in the order of their declaration */
   size_t n_rows;
-  tensor_flow *flows; /* [n_flows] */
+  tensor_flow *flows; /* [n_flows] tensors and balances of the rows of the record */
   size_t n_flows;
-  size_t last_found_flow; /* index in flows of the flow charged last; a search begins there */
-  clv_err refusal;        /* first refusal by row or policy; no tensor is sent after it */
+  /* index in `flows` of the flow that was charged last; a search begins there */
+  size_t last_found_flow;
+  clv_err refusal; /* first refusal by row or policy; no tensor is sent after it */
 };
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -370,8 +371,8 @@ static void make_key(const clv_program_gate *g, const cleave_sending *s, const r
   memcpy(ret->shape.dim, s->shape + first_dim, (size_t)ret->shape.rank * sizeof *s->shape);
 }
 
-/* Adds a flow of the record. Its first allowance is for this tensor, or, for a piece of state that
- * is sent in several parts, for the complete tensor. */
+/* Adds a flow (balance of bytes that may be sent) to the record. Its first allowance is for this
+ * tensor, or, for a piece of state that is sent in several parts, for the complete tensor. */
 static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const cleave_sending *s,
                          clv_err *err) {
   bool is_state = s->kind == CLEAVE_SENDING_WEIGHTS;
@@ -388,8 +389,9 @@ static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const c
   return CLV_OK;
 }
 
-/* Takes the bytes from the allowance of the tensor's flow. The search begins at the flow that was
- * found last, because tensors are sent in the same order again and again. */
+/* Takes the bytes from the allowance of the tensor's flow, its balance in the record. The search
+ * begins at the flow that was found last, because tensors are sent in the same order again and
+ * again. */
 static clv_code charge_to_record(clv_program_gate *g, const cleave_sending *s, const row *r,
                                  clv_err *err) {
   clv_egress_key key;

@@ -133,7 +133,7 @@ static bool is_product(const float *v, size_t n, size_t width, double total_squa
   return true;
 }
 
-/* Removes zeros at both ends. */
+/* Removes the zeros at both ends of a row. */
 static void skip_zeros_at_ends(const float **v, size_t *n) {
   while (*n && (*v)[0] == 0) ++*v, --*n;
   while (*n && (*v)[*n - 1] == 0) --*n;

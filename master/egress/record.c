@@ -31,7 +31,7 @@ enum {
   SLOW_USE_MS = 5000, /* if an allowance is used up in more time, the next one is smaller */
 };
 
-/* An allowance without a SETTLE. */
+/* A grant of bytes whose use is not yet on record (no SETTLE line). */
 typedef struct open_allowance {
   uint64_t id, bytes, formatted_ns; /* formatted_ns: clv_now_ns when its line was formatted */
 } open_allowance;
@@ -39,12 +39,12 @@ typedef struct open_allowance {
 struct clv_egress_flow {
   clv_egress_record *record;
   clv_egress_key key;
-  bool has_one_tensor; /* the flow has one tensor: no further allowance is requested */
+  bool has_one_tensor; /* the flow sends one tensor, so no further allowance is requested for it */
   uint64_t balance; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
   /* balance below which the next allowance is requested; 0: no request; atomic */
   uint64_t refill_below;
-  uint64_t tensors;     /* number of tensors charged; atomic */
-  uint64_t step_bytes;  /* bytes of a step; atomic */
+  uint64_t tensors;     /* number of tensors that were charged to the flow; atomic */
+  uint64_t step_bytes;  /* bytes that the flow sends in a step; atomic */
   bool needs_allowance; /* the next write_ahead must write an allowance; atomic */
   /* The fields below are under the record's lock. */
   uint64_t bytes_awaited;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
@@ -173,7 +173,7 @@ static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
           f->n_open_allowances * sizeof *f->open_allowances);
 }
 
-/* Settles the open allowances of a flow whose bytes are used up. */
+/* Settles the open allowances of a flow whose bytes are used up: writes how many were sent. */
 static void settle_used_allowances(clv_egress_flow *f) {
   uint64_t taken_bytes = f->granted_bytes - load_atomic(&f->balance);
   while (f->n_open_allowances && f->settled_bytes + f->open_allowances[0].bytes <= taken_bytes)

@@ -41,10 +41,10 @@ static const double MIN_EFFECTIVE = 2;
 
 /* Sums over the values of one row or column, from which its digest is made. */
 typedef struct line {
-  double sums[N_SUMS]; /* of the values times the random factors */
+  double sums[N_SUMS]; /* sums of the values times their random factors */
   /* sums of the squares and of the 4th powers of the values */
   double squares_sum, fourths_sum;
-  size_t n; /* values that are not 0 */
+  size_t n; /* number of values that are not 0 */
 } line;
 
 /* All rows of a tensor, or all columns. */

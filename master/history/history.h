@@ -93,7 +93,7 @@ void clv_run_lock_note_look(clv_run_lock *c, const char *summary);
 void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_steps,
                              const clv_sha256 *config);
 void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss,
-                            double accuracy); /* in memory only: writes no file */
+                            double accuracy); /* in the record in memory; writes no file */
 /* Remembers the best evaluation: by accuracy, or by loss where accuracy is NaN. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e);
 void clv_run_lock_note_checkpoint(clv_run_lock *c); /* after a checkpoint: writes run.json */

@@ -94,15 +94,15 @@ typedef enum clv_run_state {
   CLV_STATE_RECOVERED, /* never the last attempt, unless run.json was edited */
   CLV_STATE_DIED,      /* ended without recording why: killed, or its machine went down */
   CLV_STATE_ELSEWHERE, /* recorded as running, by a process of another host */
-  CLV_STATE_DAMAGED,   /* its record cannot be read */
-  CLV_STATE_UNRECORDED /* a run folder without a record */
+  CLV_STATE_DAMAGED,   /* run.json cannot be read */
+  CLV_STATE_UNRECORDED /* the folder has files of a run, but no run.json */
 } clv_run_state;
 
 const char *clv_run_state_name(clv_run_state state);
 
 typedef struct clv_run_entry {
   char *folder;
-  const char *name; /* last component of `folder` */
+  const char *name; /* name of the run, the last component of `folder` */
   clv_run_state state;
   clv_run_record record; /* contents of run.json; without attempts if there is no run.json */
   clv_err read_error;    /* in state DAMAGED: why run.json could not be read */
@@ -110,7 +110,7 @@ typedef struct clv_run_entry {
   long holder_pid;
   /* last step that is known, and its loss and accuracy; may be newer than the record */
   uint64_t step;
-  double loss, accuracy; /* NaN: not known */
+  double loss, accuracy; /* loss and accuracy at `step`; NaN: not known */
 } clv_run_entry;
 
 /* Reads the state of a run. CLV_NOT_FOUND: `folder` is not the folder of a run. */
@@ -127,6 +127,6 @@ clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *
  * by '?'. */
 void clv_print_sanitized(const char *text);
 
-void clv_fd_closep(int *fd); /* for CLV_AUTO */
+void clv_fd_closep(int *fd); /* closes *fd unless it is -1; cleanup function for CLV_AUTO */
 
 #endif

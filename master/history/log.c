@@ -25,10 +25,11 @@ enum {
 
 typedef struct log_tail {
   clv_bytes path;
-  int fd;                       /* descriptor of the log; -1: the file does not exist yet */
-  off_t n_printed;              /* number of bytes that were printed */
-  bool was_alive;               /* the run was alive at some earlier poll */
-  unsigned n_polls_since_death; /* 0 unless was_alive */
+  int fd;          /* descriptor of the log; -1: the file does not exist yet */
+  off_t n_printed; /* number of bytes that were printed */
+  bool was_alive;  /* the run was alive at some earlier poll */
+  /* number of polls since the run was alive last; 0 unless was_alive */
+  unsigned n_polls_since_death;
 } log_tail;
 
 static void log_tail_done(log_tail *t) {

@@ -32,7 +32,8 @@ static const double HARMLESS_CHANCE = .7, EXCLUDING_CHANCE = .98, MAX_CHANCE = .
  * columns beside standardized ones are about this small; sums hide smaller ones. */
 static const float MIN_SIZE = .25f;
 
-/* Columns of n records each. Each half of a column has mean 0 and length 1. */
+/* List of columns: the values of a feature or of a sent value over n records. Each half of a column
+ * has mean 0 and length 1. */
 typedef struct column_list {
   float *values;
   bool *is_spread; /* [n] true: the column depends on more than a few records */

@@ -13,7 +13,7 @@
 enum {
   MAX_SIGNS_OF_ALL = 32768,   /* most values whose signs are tried, for all columns together */
   MAX_SIGNS_OF_COLUMN = 4096, /* most values whose signs are tried, for one column */
-  MAX_ROUNDS = 8,             /* rounds of clustering */
+  MAX_ROUNDS = 8,             /* most rounds in which the centers of clusters move */
   /* number of lengths (norms) of gradients that are tried as the end of a group */
   N_TRIED_LENGTHS = 64,
   MAX_OUTPUTS = LOOK_MAX_GROUPS,
@@ -187,8 +187,8 @@ static size_t find_nearer_cluster(const label_reading *r, size_t i, const float 
   return compute_cosine(r, i, centers + r->g->width) > compute_cosine(r, i, centers);
 }
 
-/* Assigns each gradient to the nearer cluster. Returns true if a gradient of the first half has
- * changed its cluster. */
+/* Assigns each gradient to the nearer cluster. Returns true if a gradient of the first half, from
+ * which the attack learns, has changed its cluster. */
 static bool move_clusters(const label_reading *r, const float *centers, float *next_centers,
                           uint8_t *cluster_of) {
   size_t width = r->g->width;

@@ -22,7 +22,8 @@ enum {
 
 /* Result of a reader, an attack on tensors: how well it reads, and by which method. */
 typedef struct clv_look_reading {
-  double figure; /* 0: no better than a guess; 1: everything is read */
+  /* share that was read above guessing; 0: no better than a guess; 1: everything is read */
+  double figure;
   /* method that read best the half from which the attack learns (static text); "": no method
    * applies */
   const char *by;

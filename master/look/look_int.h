@@ -30,8 +30,8 @@ enum { LOOK_MAX_GROUPS = CLV_LOOK_MAX_CLASSES, LOOK_NO_CLASS = UINT16_MAX };
  * Returns the number of classes. */
 size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret);
 
-/* Number of samples of each class in each group, for both halves. The answer for a group is one
- * class. */
+/* Number of samples of each class in each group, for the half that an attack learns from and the
+ * half that it is tested with. The answer for a group is one class. */
 typedef struct look_groups {
   size_t n_groups, n_classes;
   uint32_t *count; /* [2][LOOK_MAX_GROUPS][n_classes] number of samples, by half, group and class */
@@ -49,7 +49,8 @@ void look_groups_clear(look_groups *g, size_t n_groups);
 static inline void look_groups_add(look_groups *g, bool fit, size_t group, size_t class) {
   g->count[((size_t)!fit * LOOK_MAX_GROUPS + group) * g->n_classes + class]++;
 }
-/* Scores both halves. The answer for each group is its commonest class in the first half. */
+/* Scores the half to learn from and the half to test with. The answer for each group is its
+ * commonest class in the first half. */
 look_score look_groups_score(const look_groups *g);
 
 #endif

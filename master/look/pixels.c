@@ -51,7 +51,7 @@ static float record_mean(const grid *g, size_t record, size_t place, size_t pict
   return (float)(sum / (double)((c1 - c0) * (y1 - y0) * (x1 - x0)));
 }
 
-/* Subtracts the mean over the records of the first half from all records. */
+/* Subtracts from all records the mean record of the half that the attack learns from. */
 static void subtract_mean_record(const grid *g, float *map) {
   for (size_t p = 0; p < g->n_places; p++) {
     double mean = 0;

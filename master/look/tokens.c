@@ -12,7 +12,8 @@
 #include "master/look/look_int.h"
 
 enum {
-  MAX_ITEMS = 768,            /* most places of each half that are compared */
+  /* most places that are compared, of the half to learn from and of the half to test with */
+  MAX_ITEMS = 768,
   MAX_COMPARED_VALUES = 1024, /* most values of a vector that are compared */
 };
 
@@ -170,7 +171,7 @@ static bool is_token_known(const dictionary *d, int64_t token) {
 /* ---- looking up the nearest vector ----------------------------------------------------------- */
 
 typedef struct nearest_place {
-  float distance; /* squared */
+  float distance; /* squared distance of the two vectors */
   token_place at;
 } nearest_place;
 

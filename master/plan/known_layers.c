@@ -276,7 +276,7 @@ static clv_code read_file_values(void *user, size_t first, size_t n, void *dst, 
 
 typedef struct folder_source {
   const clv_stage_folder *folder;
-  size_t at; /* index in the folder's lists */
+  size_t at; /* index of the tensor in the lists of `folder` */
 } folder_source;
 
 static clv_code read_folder_values(void *user, size_t first, size_t n, void *dst, clv_err *err) {

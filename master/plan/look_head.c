@@ -12,7 +12,7 @@
 #include "master/plan/look_int.h"
 
 enum {
-  SAMPLES = 512,     /* gradients to read, approximately */
+  SAMPLES = 512,     /* approximate number of gradients to read labels from */
   MAX_DRAWS = 64,    /* most random inputs per record */
   MAX_PARTS = 8,     /* most values that cross the cut and have one vector for each label */
   MAX_COLUMNS = 256, /* most numbers to read of a numeric label */
@@ -54,8 +54,8 @@ typedef struct look_gradients {
   float *kept_values;          /* values of the kept gradients, [capacity][kept_per_label] */
   int64_t *kept_labels;        /* [capacity] class of each kept gradient's label */
   size_t *kept_records;        /* [capacity] record of each kept gradient */
-  /* n: number of kept gradients; capacity: most of them; n_fit: number in the half that readers
-   * learn from */
+  /* n: number of kept gradients; capacity: most of them; n_fit: number of those, in the first half,
+   * that the attack learns from */
   size_t n, capacity, n_fit;
 } look_gradients;
 

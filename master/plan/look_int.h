@@ -23,7 +23,7 @@ typedef struct clv_look_sample {
   /* number of records, and how many of them an attack learns from, which come first; it is tested
    * with the others */
   clv_look_split record_split;
-  size_t n_inputs;                    /* number of inputs, in x */
+  size_t n_inputs;                    /* number of inputs of a record, which are in the list x */
   clv_tensor *x[CLV_DATA_MAX_INPUTS]; /* inputs of all records, without random crops or flips */
   clv_tensor *y;                      /* labels; NULL: the data have no labels */
 } clv_look_sample;
@@ -52,11 +52,11 @@ typedef struct clv_look_part {
   bool needs_input_grad; /* the plan computes the gradient of the first input */
 } clv_look_part;
 
-/* The weights that a look uses. */
+/* The weights with which the look, the measurement of what sent tensors show, runs the layers. */
 typedef struct clv_look_weights {
   const clv_blueprint *b;
   const clv_key *seed;
-  const clv_checkpoint *checkpoint; /* NULL: the initial weights */
+  const clv_checkpoint *checkpoint; /* checkpoint with the weights; NULL: the initial weights */
 } clv_look_weights;
 
 /* Makes the graph and the weights of stages `first` to `last`. CLV_UNIMPLEMENTED and CLV_EXHAUSTED
@@ -90,9 +90,10 @@ uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
 typedef struct clv_look_draw {
   clv_look_weights weights;
   const clv_look_options *o;
-  clv_look_sample *sample; /* records of all draws; record_split.n 0: no records were chosen yet */
-  uint64_t draw_end_ns;    /* time of clv_now_ns when this draw should end */
-  uint64_t look_end_ns;    /* time of clv_now_ns when the look must end */
+  /* records for all draws of the weights; record_split.n 0: no records were chosen yet */
+  clv_look_sample *sample;
+  uint64_t draw_end_ns; /* time of clv_now_ns when this draw of the weights should end */
+  uint64_t look_end_ns; /* time of clv_now_ns when the look, all draws together, must end */
 } clv_look_draw;
 
 /* Chooses the records for all draws of the secret weights, at most max_records, unless they were

@@ -8,7 +8,7 @@
 
 #include "master/plan/look_int.h"
 
-enum { MAX_POOL = 16384 }; /* most records to choose from */
+enum { MAX_POOL = 16384 }; /* most records among which the look chooses */
 
 typedef struct look_record {
   int64_t class;

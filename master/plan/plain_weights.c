@@ -10,7 +10,7 @@
 
 #include "master/plan/plan_int.h"
 
-enum { CHUNK_VALUES = 65536 }; /* values to read at once */
+enum { CHUNK_VALUES = 65536 }; /* number of values to read at once */
 
 /* File or folder from which the values of a parameter are read. */
 typedef struct source {

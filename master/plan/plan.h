@@ -71,7 +71,7 @@ typedef enum clv_look_reader {
   CLV_LOOK_LABELS,
   CLV_LOOK_FEATURES,
   CLV_LOOK_GROUPS, /* which records have the same label */
-  CLV_LOOK_READERS /* number of readers */
+  CLV_LOOK_READERS /* number of attacks */
 } clv_look_reader;
 
 typedef enum clv_look_state {
@@ -94,9 +94,9 @@ typedef struct clv_look_result {
   double figure;
   const char *method; /* in state READ: name of the method that read best; static text */
   /* in state READ: findings (clv_findings) to report if `figure` is above the limit; 0: those that
-   * the reader usually has */
+   * this attack usually has */
   unsigned findings;
-  char reason[CLV_LOOK_WHY]; /* in other states: why the reader read nothing */
+  char reason[CLV_LOOK_WHY]; /* in other states: why the attack read nothing */
 } clv_look_result;
 
 /* Limit of clv_look_result.figure, the share that an attack of the look has read. From this figure
@@ -104,7 +104,8 @@ typedef struct clv_look_result {
 #define CLV_LOOK_CERTAIN_FIGURE 0.9
 
 typedef struct clv_look {
-  bool has_run; /* false: the look has not run, or no tensor is sent */
+  /* false: the look, the measurement before the run, has not run, or no tensor is sent */
+  bool has_run;
   uint32_t records, draws;
   double seconds;
   clv_look_result results[CLV_LOOK_READERS];
@@ -186,7 +187,7 @@ typedef struct clv_moved_layer {
 typedef struct clv_moved_layers {
   clv_session_config *checkpoint_config; /* session of the checkpoint; NULL: it cannot be read */
   clv_err why_unknown;                   /* why checkpoint_config is NULL */
-  clv_moved_layer *list;                 /* [n] in the order of the model */
+  clv_moved_layer *list;                 /* [n] the layers, in the order of the model */
   size_t n;
 } clv_moved_layers;
 
@@ -196,7 +197,7 @@ typedef struct clv_blueprint {
   const clv_session_config *config;
   clv_graph *full_graph;   /* graph of the full model, for sequences that are not packed */
   uint32_t n_stages;       /* stages of the model; the loss is stage n_stages */
-  clv_stage_plan *stages;  /* [n_stages + 1], the loss last */
+  clv_stage_plan *stages;  /* [n_stages + 1] plans of the stages, the loss last */
   clv_model_inputs inputs; /* shapes and types of the inputs of one record (N = 1) */
   /* samples of the largest micro-batch: micro_size in training, eval_size in evaluations */
   int64_t micro_size, eval_size;
@@ -279,16 +280,16 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 /* Kinds and numbers of tensors that a command will send. */
 typedef struct clv_planned_sends {
   bool sends_weights;   /* weights of stages, from a checkpoint */
-  bool sends_optimizer; /* moments of the optimiser */
+  bool sends_optimizer; /* the command sends moments of the optimiser */
   /* most records of an epoch, for training and for evaluations */
   uint64_t n_train_records, n_eval_records;
 } clv_planned_sends;
 
 /* Kinds of commands, by what they send. */
 typedef enum clv_command_kind {
-  CLV_COMMAND_TRAINS,   /* train */
-  CLV_COMMAND_RESUMES,  /* train --resume */
-  CLV_COMMAND_EVALUATES /* eval, predict */
+  CLV_COMMAND_TRAINS,   /* the command train */
+  CLV_COMMAND_RESUMES,  /* the command train --resume */
+  CLV_COMMAND_EVALUATES /* the commands eval and predict */
 } clv_command_kind;
 
 typedef struct clv_run_data clv_run_data;
@@ -444,8 +445,9 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b);
  * tensors. */
 typedef struct clv_look_options {
   const clv_dataset *dataset;
-  const clv_subset *rows;           /* records of `dataset` to choose from */
-  const clv_checkpoint *checkpoint; /* weights to look with; NULL: the initial weights */
+  const clv_subset *rows; /* records of `dataset` to choose from */
+  /* checkpoint with the weights that the look runs with; NULL: the initial weights */
+  const clv_checkpoint *checkpoint;
   /* run the look CLV_LOOK_DRAWS times with initial weights from other seeds; false: once, with the
    * session's seed */
   bool is_preview;
@@ -467,7 +469,8 @@ void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look);
  * that it has read, is a finding. */
 const char *clv_look_name(clv_look_reader reader);
 double clv_look_limit(clv_look_reader reader);
-/* Append the results of b->look: as lines, or as a comma and JSON's member "look". */
+/* Append the results of b->look, the measurement of what sent tensors show: as lines, or as a comma
+ * and JSON's member "look". */
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
 void clv_look_describe_json(const clv_blueprint *b, clv_bytes *out);
 /* Write the result of one attack ("0.82", "not applicable" or "not looked at"), and the results of
@@ -491,7 +494,7 @@ typedef struct clv_placed_schedule {
   clv_sched *sched;
   clv_sched_report report;
   uint32_t n_micro, n_steps, window;
-  clv_call_positions *positions; /* [stages and loss][n_micro] */
+  clv_call_positions *positions; /* [stages and loss][n_micro] positions of each call */
   uint32_t *step_positions;      /* [stages][n_steps] position of the optimiser step of a stage; 0:
                                   * the stage takes none */
 } clv_placed_schedule;
@@ -509,7 +512,8 @@ void clv_placed_schedule_freep(clv_placed_schedule **l);
 uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
                                  const char *names[CLV_SCHED_RANKS]);
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret);
-uint32_t clv_pipeline_steps_in_round(const clv_session_config *c); /* optimiser steps of a round */
+/* number of optimiser steps of a round */
+uint32_t clv_pipeline_steps_in_round(const clv_session_config *c);
 /* window (micro-batches in flight) before anything is measured; 0: the schedule chooses */
 uint32_t clv_pipeline_first_window(const clv_session_config *c);
 /* Checks before the run connects that a schedule for full rounds is possible. */
@@ -546,7 +550,7 @@ typedef struct clv_stage_folder {
   clv_weights_folder *folder;
   clv_manifest manifest; /* list of the folder's files; empty unless the session has a sha256 */
   size_t n;
-  clv_weights_want *wanted; /* [n] */
+  clv_weights_want *wanted; /* [n] the parameters to find in the folder */
   size_t *folder_index;     /* [n] CLV_WEIGHTS_NONE: the parameter starts from the seed */
 } clv_stage_folder;
 
@@ -584,8 +588,9 @@ double clv_interpolate(const int64_t *size, const double *value, uint32_t n, dou
 
 /* Link of a worker, or a direct hop between two workers. */
 typedef struct clv_link_estimate {
-  double latency_s, bytes_per_s; /* of one direction: seconds; bytes per second */
-  bool is_given;                 /* an option gives the values; false: they are defaults */
+  /* of one direction of the link: latency in seconds, bandwidth in bytes per second */
+  double latency_s, bytes_per_s;
+  bool is_given; /* an option gives the values; false: they are defaults */
 } clv_link_estimate;
 typedef struct clv_links {
   size_t n;                        /* number of workers of the session */

@@ -124,7 +124,8 @@ typedef struct clv_profile {
   uint32_t n_layers, n_sizes;
   /* numbers of samples, descending from the batch size */
   int64_t sample_counts[CLV_PROFILE_SIZES];
-  clv_plan_times *times[CLV_PROFILE_SIZES]; /* [n_layers] */
+  /* [n_layers] times of each layer, for each entry of sample_counts */
+  clv_plan_times *times[CLV_PROFILE_SIZES];
 } clv_profile;
 
 clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
@@ -140,7 +141,7 @@ clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double sa
  * of the stage's plan. On a device it is all memory that the session is charged there, without
  * graph capture. */
 typedef struct clv_stage_usage {
-  size_t n_parameters; /* number of values */
+  size_t n_parameters; /* number of values of all parameters */
   size_t weights, old_weights, optimizer, activations, scratch, cache;
   size_t value_bytes; /* on a device: outputs, and gradients of the values that cross cuts */
   /* on a device: running statistics, and the memory that libraries need per kernel */

@@ -333,7 +333,8 @@ typedef struct cut_facts {
   /* how records can be read from the values (value_findings), labels from their gradients
    * (label_findings), and records from these gradients (gradient_findings) */
   clv_findings value_findings, label_findings, gradient_findings;
-  uint32_t n_front_layers, n_head_layers; /* as in clv_stage_plan */
+  /* fewest hiding layers before the cut and behind it, as in clv_stage_plan */
+  uint32_t n_front_layers, n_head_layers;
   clv_narrowest_element narrowest_in_value, narrowest_in_gradient;
 } cut_facts;
 

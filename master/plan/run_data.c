@@ -130,7 +130,8 @@ typedef struct set_files {
   uint64_t limit;    /* most records to use; 0: all */
   bool skips_labels; /* read no labels, and limit to the first records */
   bool reads_groups; /* read the groups of the records */
-  /* of a file that a column splits: bits 1 << clv_set of the sets to keep; 0: all records */
+  /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
+   * records */
   unsigned kept_sets;
 } set_files;
 

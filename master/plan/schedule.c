@@ -90,7 +90,7 @@ static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, 
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->instrs[rank][i];
     clv_call_positions *t = &l->positions[in->stage * l->n_micro];
-    if (b->has_cache && in->stage == 0) continue; /* no step calls a cached stage */
+    if (b->has_cache && in->stage == 0) continue; /* a step does not call a cached stage */
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
         t[in->micro_batch].forward = ++position;

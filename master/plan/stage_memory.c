@@ -41,7 +41,7 @@ static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {
 /* Size, number and purpose of the calls of a stage. */
 typedef struct stage_calls {
   int64_t batch_samples;
-  uint32_t n_live; /* calls that exist at once */
+  uint32_t n_live; /* number of calls that exist at once */
   bool is_training;
 } stage_calls;
 

@@ -121,7 +121,8 @@ static uint32_t find_first_learning(const clv_cut_search *c) {
 /* Findings (ways to read records or labels) of each cut, if the master had all layers on its side
  * of the cut. */
 typedef struct cut_findings {
-  clv_findings *of_values, *of_gradients; /* [n_layers] */
+  /* [n_layers] findings of the values that cross behind each layer, and of their gradients */
+  clv_findings *of_values, *of_gradients;
 } cut_findings;
 
 static void free_cut_findings(cut_findings *f) {

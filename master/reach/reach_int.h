@@ -41,7 +41,7 @@ typedef struct reach_pool {
   uint64_t work; /* work done so far: elements and words of sets that were read */
   /* true: the budget of work is used up; from then on reach_give_up makes all values */
   bool is_over_budget;
-  bool has_failed; /* an allocation has failed */
+  bool has_failed; /* true: an allocation has failed, so the results are not valid */
 } reach_pool;
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
@@ -151,16 +151,18 @@ reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reac
 
 /* How index o along an axis of the output depends on index i along an axis of the input. */
 typedef enum reach_kind {
-  REACH_SAME,              /* i = o */
-  REACH_SHIFT,             /* i = o + a */
-  REACH_WINDOW,            /* i = o stride - pad + u dilation, for all u of the kernel */
-  REACH_TRANSPOSED_WINDOW, /* o = i stride - pad + u dilation */
-  REACH_CAUSAL,            /* i <= o */
-  REACH_BLOCKS,            /* o / a = i / b */
+  REACH_SAME,   /* index i = o: the same index */
+  REACH_SHIFT,  /* i = o + a: an index moved by a */
+  REACH_WINDOW, /* i = o stride - pad + u dilation, for all u of the kernel */
+  /* o = i stride - pad + u dilation, for all u of the kernel: transposed convolution */
+  REACH_TRANSPOSED_WINDOW,
+  REACH_CAUSAL, /* i <= o: all indexes up to the output's */
+  /* o / a = i / b, as integers: blocks of a outputs read blocks of b inputs */
+  REACH_BLOCKS,
   /* a: values of a head; b: number of heads of the output for each head of the input */
   REACH_HEADS,
   REACH_TURNED,    /* i = (a + b o) mod the extent of the axis; b: 1 or -1 */
-  REACH_FIXED,     /* i = a, for all outputs */
+  REACH_FIXED,     /* i = a, for all outputs: one fixed index */
   REACH_RESAMPLED, /* i is one of the taps of o (clv_taps_of) along axis a of the images */
 } reach_kind;
 
@@ -187,7 +189,7 @@ typedef enum reach_channels {
   REACH_CHANNELS_ANY,
   REACH_CHANNELS_EACH,  /* the op reads each element by itself, so it implies no position */
   REACH_CHANNELS_FIRST, /* [N, channels, places...], if the op has one group */
-  REACH_CHANNELS_LAST,  /* [N, steps, channels] */
+  REACH_CHANNELS_LAST,  /* the op reads [N, steps, channels] */
 } reach_channels;
 
 /* Row of the table of ops: how the outputs and the derivatives of an op depend on its inputs. */

@@ -51,7 +51,7 @@ static clv_code add_share(walk_returned *r, int to, int p, int reader, bool is_d
   return code;
 }
 
-/* A node during the walk backwards. */
+/* A node at which the walk back from the loss has arrived. */
 typedef struct back_node {
   int k, p;
   reach_value grad; /* gradient of the node's output */

@@ -98,7 +98,7 @@ clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) {
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   p->sets[p->n_sets++] = (reach_set){0};
   reach_pool_add_run(p, 0, p->n_places);
-  (void)reach_pool_take(p); /* makes the set REACH_FULL */
+  (void)reach_pool_take(p); /* makes the set of all places, whose number is REACH_FULL */
   return p->has_failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 

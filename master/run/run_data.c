@@ -77,7 +77,7 @@ static clv_code read_digests(const char *dir, clv_data_digests *ret, clv_err *er
 /* ---- computing digests ----------------------------------------------------------------------- */
 
 typedef struct digested_set {
-  const char *name; /* "train", "validation", "test" */
+  const char *name; /* "train", "validation" or "test", as in the names of data.digest */
   const clv_dataset *ds;
   const clv_subset *rows;
   bool digests_rows_only; /* another set has the same records, so only the rows get a digest */

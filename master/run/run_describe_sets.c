@@ -10,11 +10,11 @@
 #include "master/run/run_int.h"
 
 enum {
-  SAMPLE_RECORDS = 32,   /* records whose values are examined */
+  SAMPLE_RECORDS = 32,   /* records of each set whose values are examined */
   MAX_SHOWN_CLASSES = 8, /* most classes listed in a line */
   MAX_CLASS_ROWS = 20,   /* most classes listed in a table */
   NAME_WIDTH = 24,       /* characters of the column of names */
-  SETS = 3,              /* training, validation, test */
+  SETS = 3,              /* number of sets: training, validation, test */
 };
 
 typedef struct set {

@@ -31,7 +31,8 @@ static void free_command(checkpoint_command *c) {
 /* Locks the run folder, which must exist, and lists its checkpoints. */
 static clv_code open_command(checkpoint_command *c, clv_err *err) {
   c->dir = c->config->checkpoint.dir;
-  CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err)); /* fails if there is no folder */
+  /* fails if there is no run folder */
+  CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err));
   CLV_TRY(clv_run_lock_new(c->dir, &c->lock, err));
   clv_run_checkpoints_free(&c->checkpoints);
   CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err));

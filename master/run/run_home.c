@@ -123,7 +123,8 @@ static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
       clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", l.files[i].name, w->name, reason.text);
 }
 
-/* Callback of clv_orphans_sweep. */
+/* Callback of clv_orphans_sweep, which removes files that no checkpoint needs: logs a file that
+ * stays at its worker. */
 static void log_kept_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   const gathering *g = user;
   if (reason)

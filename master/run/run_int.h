@@ -26,7 +26,7 @@
 /* Purpose of a command, which decides for which tensors the policy is checked. */
 typedef enum run_purpose {
   RUN_TRAINING,   /* train; also plan and check, which check the tensors that train would send */
-  RUN_EVALUATION, /* eval, predict */
+  RUN_EVALUATION, /* eval and predict */
 } run_purpose;
 
 /* The best checkpoint, which a run keeps in addition to the newest ones, and its validation
@@ -68,7 +68,7 @@ typedef struct clv_run_steps {
   uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t bad_losses, bad_gradients;
-  clv_stopping stopping; /* what early stopping has seen */
+  clv_stopping stopping; /* validations that early stopping has counted */
   uint64_t last_epoch;   /* epoch of the last batch that was trained */
 } clv_run_steps;
 
@@ -299,7 +299,8 @@ clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out,
  * predictions: as in clv_trainer_eval. Prints its own errors. */
 clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_result *ret,
                                       clv_tensor **predictions);
-clv_exit_code clv_run_check_has_test(const clv_run *r); /* prints an error without data.test */
+/* fails, with a printed error, if the session has no data.test */
+clv_exit_code clv_run_check_has_test(const clv_run *r);
 
 /* ---- printing (run_print.c) ------------------------------------------------------------------ */
 
@@ -313,7 +314,7 @@ void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, cons
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
 /* Prints the notices of the trainer that have come since the last call. */
 void clv_run_print_notices(const clv_run *r);
-/* Prints one notice. user: the run. */
+/* Callback that prints one notice of the trainer or the journal. user: the run. */
 void clv_run_on_notice(void *user, const char *text);
 /* Prints to standard output: `json` if the user asked for JSON, else `text`. */
 void clv_run_print_line(const clv_run *r, const char *text, const char *json);
@@ -417,7 +418,7 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_compare_model_config(const char *dir, const clv_session_config *c,
                                       bool accepts_change, clv_bytes *notes,
                                       clv_err *err) CLV_USE_RESULT;
-/* Writes data.digest. */
+/* Writes the digests of the data and of the model's files to data.digest in the run folder. */
 clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Adds a change to r->changes, which clv_run_print_changes prints. */
 void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after);
@@ -483,12 +484,12 @@ typedef struct clv_run_checkpoint {
   char *folder;
   clv_manifest manifest; /* without files if the manifest cannot be read */
   clv_err problem;       /* code CLV_OK: the manifest is valid, and the folder has its files */
-  bool is_newest;        /* newest one without a problem */
+  bool is_newest;        /* true: the newest checkpoint that has no problem */
   bool is_best;
 } clv_run_checkpoint;
 
 typedef struct clv_run_checkpoints {
-  clv_run_checkpoint *list; /* [n] newest first */
+  clv_run_checkpoint *list; /* [n] the checkpoints, the newest first */
   size_t n;
 } clv_run_checkpoints;
 
@@ -540,7 +541,7 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
 
 typedef struct clv_classes {
   char *text;
-  const char **names; /* [n], ascending */
+  const char **names; /* [n] names of the classes in the order of their numbers */
   size_t n;           /* number of classes; 0: the run has no names */
 } clv_classes;
 

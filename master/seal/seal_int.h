@@ -56,7 +56,7 @@ bool clv_seal_decrypt(clv_seal_cipher *c, uint8_t *stored, size_t len, bool is_l
 clv_code clv_seal_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID],
                      clv_err *err) CLV_USE_RESULT;
 
-void clv_seal_closep(int *fd); /* for CLV_AUTO */
+void clv_seal_closep(int *fd); /* closes *fd and sets it to -1; cleanup function for CLV_AUTO */
 /* Writes all bytes. CLV_PRECONDITION: the disk refuses them. */
 clv_code clv_seal_write(int fd, const char *path, const void *data, size_t len,
                         clv_err *err) CLV_USE_RESULT;

@@ -45,7 +45,7 @@ static const char *end_names(name_list *l) {
 /* Tensors of one kind for one stage. They come from the files of several stages; fixed weights may
  * come from the file or folder of the session. */
 typedef struct stage_tensors {
-  cleave_state_list listed; /* names of moments */
+  cleave_state_list listed; /* names of the optimiser's moments, as the stage has them */
   clv_weights_file *file;
   clv_stage_folder folder;
   clv_weights_want *items; /* [n] the tensors as the stage takes them */

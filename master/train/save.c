@@ -370,7 +370,8 @@ static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *err
   p->answer = (cleave_future){0};
   if (status != CLEAVE_OK) return status;
   p->manifest_row.bytes = f.bytes;
-  (void)clv_sha256_parse(f.sha256, &p->manifest_row.sha256); /* libcleave has written it */
+  /* cannot fail, because libcleave has written the text */
+  (void)clv_sha256_parse(f.sha256, &p->manifest_row.sha256);
   return CLEAVE_OK;
 }
 

@@ -21,7 +21,7 @@ typedef struct round_group {
   uint32_t n_batches, n_micro;
   const clv_placed_schedule *l;
   cleave_context context;
-  clv_step_result *results; /* [n_batches] results of the steps */
+  clv_step_result *results; /* [n_batches] results of the steps of the round */
 } round_group;
 
 static uint32_t count_micro_batches(clv_trainer *t, size_t rows) {

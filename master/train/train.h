@@ -54,7 +54,8 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv
 /* Closes the session at the master and all workers, and frees the trainer. NULL is allowed. */
 void clv_trainer_close(clv_trainer *t);
 
-uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
+/* number of steps that all nodes have committed */
+uint64_t clv_trainer_step_count(const clv_trainer *t);
 
 /* Sets the length of the complete run in steps, including steps before a resume. Cosine and linear
  * schedules of the learning rate end there unless the session sets train.schedule.total_steps.
@@ -147,7 +148,7 @@ clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
                                 const clv_train_position *position, clv_err *err) CLV_USE_RESULT;
 typedef enum clv_save_result {
   CLV_SAVE_DONE,    /* the checkpoint is complete, or none was in progress */
-  CLV_SAVE_PENDING, /* workers are still writing */
+  CLV_SAVE_PENDING, /* workers are still writing their files */
   /* A worker could not keep a file. A notice has the reason. The checkpoint was given up; the next
    * one is written without files at that worker. */
   CLV_SAVE_FAILED
@@ -168,7 +169,7 @@ clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *options, clv_s
  * clv_trainer_end_save does. */
 clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
                            clv_err *err) CLV_USE_RESULT;
-bool clv_trainer_is_saving(const clv_trainer *t); /* a checkpoint is in progress */
+bool clv_trainer_is_saving(const clv_trainer *t); /* true while a checkpoint is in progress */
 /* Loads the newest complete checkpoint whose files are in the folder or at the workers of their
  * stages. Appends to `notes` a line for each newer checkpoint that it cannot use, and a line if
  * another CPU computed the checkpoint. CLV_DATA_LOSS: a file at a worker is lost, and no older
@@ -205,7 +206,7 @@ clv_code clv_profiler_new(const char *trace_path, bool collects_profile, clv_pro
 void clv_profiler_attach(clv_profiler *o, clv_trainer *t);
 /* Appends the profile of all rounds except the first. */
 void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out);
-/* Completes the trace file. */
+/* Completes the file of the trace. */
 clv_code clv_profiler_finish(clv_profiler *o, clv_err *err) CLV_USE_RESULT;
 void clv_profiler_free(clv_profiler *o);
 

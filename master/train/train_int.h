@@ -59,7 +59,8 @@ typedef struct clv_step_meter {
 typedef struct clv_trainer_egress {
   clv_egress_record *record; /* caller-owned; NULL: no tensor may leave */
   bool has_random_values;    /* the trainer sends random numbers in place of records (a trial) */
-  clv_gate gate;             /* the trainer owns the arrays in it */
+  /* the gate, which every sent tensor passes; the trainer owns the arrays in it */
+  clv_gate gate;
   /* [2 * n_stages] flows (balances of bytes) of the value that a stage sends over a direct link,
    * and of its gradient */
   clv_row_flow *direct_flows;
@@ -68,16 +69,16 @@ typedef struct clv_trainer_egress {
   uint64_t allowance_key;
 } clv_trainer_egress;
 
-/* How the master uses the cache of the front's outputs for a batch: CLV_CACHE_NONE: not at all;
- * CLV_CACHE_NUMBERS: sends only record numbers; CLV_CACHE_ROWS: sends rows, which the worker
- * keeps. */
+/* How the master uses the cache of the front (the frozen first stage) for a batch: CLV_CACHE_NONE:
+ * not at all; CLV_CACHE_NUMBERS: sends only record numbers; CLV_CACHE_ROWS: sends rows, which the
+ * worker keeps. */
 typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS } clv_cache_use;
 
 /* The cache of a frozen first stage, the front: the worker of the second stage keeps the rows of
  * the front's output (front_cache.c). */
 typedef struct clv_trainer_cache_rows {
   const clv_dataset *data;    /* the records whose rows are kept; NULL: no cache */
-  cleave_cached worker_cache; /* the cache at the worker */
+  cleave_cached worker_cache; /* the cache as libcleave knows it at the worker */
   bool *is_row_sent;          /* [records] true if the master has sent the row of the record */
   /* [records] number by which the worker knows the record: a random permutation, which hides the
    * record's position in the files */
@@ -87,7 +88,7 @@ typedef struct clv_trainer_cache_rows {
 } clv_trainer_cache_rows;
 
 struct clv_trainer {
-  const clv_blueprint *b; /* caller-owned */
+  const clv_blueprint *b; /* blueprint that is trained; caller-owned */
   const clv_session_config *config;
   cleave_runtime *runtime;
   clv_trainer_egress egress;
@@ -125,8 +126,9 @@ struct clv_trainer {
   clv_step_meter step_meter;
   char notice[256], taken_notice[256]; /* notice about the schedule; the last one taken; "": none */
   pthread_mutex_t notes_lock;          /* protects `notes` */
-  clv_bytes notes;                     /* lines for clv_trainer_take_notes */
-  cleave_tensor fetched_value;         /* the value fetched last */
+  /* lines for the user, which clv_trainer_take_notes returns */
+  clv_bytes notes;
+  cleave_tensor fetched_value; /* value that was fetched last from a node */
   /* [pack_buffer_bytes] scratch of packed sequences (packed.c) */
   void *pack_buffer;
   size_t pack_buffer_bytes;
@@ -261,16 +263,18 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
 
 /* Sets t->cache.use for a batch of n records, before clv_trainer_allow_batch. */
 void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t n);
-/* Makes the leaf for the stage behind the cached front, for records `index` [s->n] of the batch x.
- * If the worker keeps the rows of all these records, the leaf has only record numbers. Otherwise
- * the front computes the rows, and the worker keeps the rows that it receives. */
+/* Makes the leaf (input tensor) for the stage behind the front, the frozen first stage whose
+ * outputs are cached, for records `index` [s->n] of the batch x. If the worker keeps the rows of
+ * all these records, the leaf has only record numbers. Otherwise the front computes the rows, and
+ * the worker keeps the rows that it receives. */
 clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, const uint32_t *index,
                                      clv_tensor *const *x, const clv_sequences *s,
                                      cleave_reference *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the gate and the egress record (egress.c) ----------------------------------------------- */
 
-/* Makes t->egress.gate and the flows of the egress record. */
+/* Makes t->egress.gate, which every sent tensor passes, and the flows (balances of bytes) of the
+ * egress record. */
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 /* Callback of cleave_options.may_send: calls clv_gate_may_send with t->egress.gate. user: the
  * trainer. */
@@ -336,8 +340,9 @@ typedef struct clv_state_origin {
   int64_t value;
 } clv_state_origin;
 
-/* Sends n tensors of a stage's state to its node. Announces them to gate and record, and adds
- * weights to the ledger, for which it reads them one more time. from: [n] origin of each tensor. */
+/* Sends n tensors of a stage's state to its node. Announces them to the gate and the egress record,
+ * which would refuse them otherwise, and adds weights to the ledger, for which it reads them one
+ * more time. from: [n] origin of each tensor. */
 clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                 const clv_weights_want *items, const clv_state_origin *from,
                                 size_t n, clv_err *err) CLV_USE_RESULT;

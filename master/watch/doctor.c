@@ -16,7 +16,8 @@
 
 typedef struct doctor {
   const clv_session_config *config;
-  const clv_blueprint *blueprint; /* NULL: the data or the model cannot be used */
+  /* the session's blueprint; NULL: the data or the model cannot be used */
+  const clv_blueprint *blueprint;
   bool json;
   int n_failures; /* number of failed checks */
   clv_exit_code exit_code;

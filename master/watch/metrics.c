@@ -39,7 +39,7 @@ struct clv_run_metrics {
   clv_http *http;
   pthread_mutex_t lock; /* protects all fields below except in_use */
   step_numbers numbers;
-  clv_trainer *trainer;         /* NULL: not connected, or closed */
+  clv_trainer *trainer;         /* trainer of the run; NULL: not connected, or closed */
   double wait_shares[N_PHASES]; /* shares of the waiting time by cause, of the last measured step */
   pthread_mutex_t in_use; /* held while a scrape uses the trainer's runtime; taken before `lock` */
 };
@@ -150,7 +150,7 @@ void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took
 typedef struct scrape {
   step_numbers numbers;
   const char *session;
-  cleave_runtime *runtime; /* NULL: not connected */
+  cleave_runtime *runtime; /* libcleave's runtime of the trainer; NULL: not connected */
   cleave_holding held;
   clv_tls_handshakes handshakes;
   double contexts, values, memory;

@@ -17,7 +17,7 @@
 #include "master/watch/watch.h"
 
 enum {
-  ASK_MS = 5000, /* time limit of an answer */
+  ASK_MS = 5000, /* time limit in ms for the answer of a worker */
   N_ROUNDS = 3,  /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
   FIRST_FRAME_MS = 100,
 };
@@ -49,7 +49,7 @@ typedef struct status {
   pthread_mutex_t lock;
   pthread_cond_t stop_condition; /* wakes the sleeping threads when `is_stopping` is set */
   bool is_stopping;
-  watched_worker *workers; /* [config->n_workers] */
+  watched_worker *workers; /* [config->n_workers] the workers that are asked */
 } status;
 
 /* ---- asking a worker ------------------------------------------------------------------------- */
@@ -155,7 +155,7 @@ static bool ask_once(watched_worker *w) {
     store_reply(w, &reply);
     return true;
   }
-  clv_rpc_channel_freep(&w->channel); /* the next round connects again */
+  clv_rpc_channel_freep(&w->channel); /* closes the connection; the next round connects again */
   store_failure(w, &err);
   return false;
 }
@@ -271,7 +271,7 @@ static void show_repeatedly(status *s, clv_screen *screen) {
     if (is_live || has_begun) show_report(s, screen);
     uint64_t pause_ns = has_begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
     struct timespec nap = {(time_t)(pause_ns / 1000000000u), (long)(pause_ns % 1000000000u)};
-    nanosleep(&nap, NULL); /* a signal ends the sleep */
+    nanosleep(&nap, NULL); /* waits; a signal ends the sleep early */
   }
 }
 

@@ -30,7 +30,7 @@ clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_op
 
 /* ---- metrics port of a run (metrics.c) ------------------------------------------------------- */
 
-/* The metrics port of a run. */
+/* The port of a run at which Prometheus reads metrics. */
 typedef struct clv_run_metrics clv_run_metrics;
 /* Opens the port of metrics.listen. Without that key *ret stays NULL, which the functions below
  * accept and ignore. */
