@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of a CSV with a header.
+ * Reads the cells of a CSV with a header.
  */
 #include <string.h>
 

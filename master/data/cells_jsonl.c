@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of lines of JSON, each an object. A key that a record lacks is a missing value, which
+ * Reads cells of lines of JSON, each an object. A key that a record lacks is a missing value, which
  * table.c handles.
  */
 #include <string.h>

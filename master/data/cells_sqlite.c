@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of a query of an SQLite database. The file is opened for reading, as one that does
+ * Reads cells of a query of an SQLite database. The file is opened for reading, as one that does
  * not change, so nothing is written beside it. The query can select, read and call the functions of
  * query_text.c, and nothing else: the authorizer refuses every other action when the query is
  * compiled. Time, rows and memory have limits.

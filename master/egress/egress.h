@@ -623,9 +623,9 @@ typedef struct clv_weights_moments {
   double means[CLV_SPREAD_MEANS];
 } clv_weights_moments;
 
-/* Computes the moments of the sample or, if uses_all_values, of all values of the tensor. False:
- * the values are too few or all 0, or, if uses_all_values, the tensor has no more values than the
- * sample. */
+/* Computes the moments (means that describe the distribution) of the sample or, if uses_all_values,
+ * of all values of the tensor. False: the values are too few or all 0, or, if uses_all_values, the
+ * tensor has no more values than the sample. */
 bool clv_weights_sample_moments(const clv_weights_sample *s, bool uses_all_values,
                                 clv_weights_moments *ret);
 /* most names of a tensor in the ledger: one made of its values, and one of each kind of moments

@@ -230,8 +230,9 @@ typedef struct reach_step {
   bool has_bias;
   double op_dropout_rate;  /* dropout rate of the op; 0: the op is no dropout */
   double key_dropout_rate; /* rate at which attention drops values of keys */
-  bool has_one_output;     /* the model has one output, so has_several_inputs says whether the layer
-                            * sums */
+  /* the model has one output, so there is one place; a layer counts as summing if it has several
+   * inputs */
+  bool has_one_output;
   bool has_several_inputs; /* the layer has several inputs */
   clv_reach_layer layer;   /* if has_weights: what workers know of the layer's weights */
   /* if has_weights: number of different sums that the layer makes of the same places */

@@ -78,8 +78,8 @@ static void relate_permuted(const clv_op_site *s, const clv_shape *out, int inpu
   for (int i = 1; i < out->rank; i++) add_same(r, i, (int)s->attrs->order.dim[i - 1]);
 }
 
-/* Relates the output of an op that joins batches. Records that are joined along the batch never
- * meet in an element. */
+/* Relates the output of an op that joins its inputs along an axis. Records that are joined along
+ * the batch never meet in an element. */
 static void relate_joined(const clv_op_site *s, const clv_shape *out, int input,
                           reach_relation *r) {
   int axis = clv_axis_index(s->attrs, out);

@@ -62,9 +62,10 @@ static int64_t count_copies(const reach_step *s, const reach_columns *c) {
 }
 
 typedef struct reach_column {
-  uint32_t set;          /* set of the column's last element with places */
-  int64_t n;             /* number of the column's elements with places */
-  bool has_several_sets; /* its elements have different sets, or it has fewer than two elements */
+  uint32_t set; /* set of the column's last element with places */
+  int64_t n;    /* number of the column's elements with places */
+  /* true: elements of the column have different sets, or fewer than two have places */
+  bool has_several_sets;
 } reach_column;
 
 static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_columns,

@@ -95,8 +95,8 @@ static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *e
   return CLV_OK;
 }
 
-/* If the best checkpoint of a resumed run is damaged or missing, the run starts without a best
- * checkpoint, and the next evaluation sets it. */
+/* Reads which checkpoint is the best of a resumed run. If it is damaged or missing, the run starts
+ * without a best checkpoint, and the next evaluation sets it. */
 void clv_run_read_best(clv_run *r) {
   clv_err err;
   r->best_checkpoint = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};

@@ -194,7 +194,8 @@ static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes)
           compared[i].saved, compared[i].present);
 }
 
-/* Loads a checkpoint. *ret_lost: files of it at workers are lost. */
+/* Loads a checkpoint into the trainer. *ret_lost: true if workers have lost files of the
+ * checkpoint. */
 static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
                                    clv_bytes *notes, bool *ret_lost, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);

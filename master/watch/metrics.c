@@ -179,8 +179,8 @@ static void put_phases(clv_metrics_out *out, const void *numbers_of) {
     clv_metric_sample(out, n->numbers.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
-/* Writes two samples for each worker's link. in_at, out_at: offsets of uint64_t fields in
- * cleave_link_status. */
+/* Writes two samples of a metric for each worker's link: bytes or the like in each direction.
+ * in_at, out_at: offsets of uint64_t fields in cleave_link_status. */
 static void put_for_each_direction(clv_metrics_out *out, const scrape *n, size_t in_at,
                                    size_t out_at) {
   cleave_link_status l;
