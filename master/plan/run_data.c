@@ -255,8 +255,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   clv_err reason;
   bool needs_classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
-  /* before the records, because otherwise an error of the model would appear as an error of the
-   * records */
+  /* first, because otherwise errors of the model would appear as errors of the records */
   CLV_TRY(clv_model_check_hf(c, err));
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
