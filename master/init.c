@@ -22,11 +22,11 @@ enum {
 #define MASTER_URI "spiffe://example.net/master"
 #define WORKER_URI "spiffe://example.net/worker/worker-1"
 
-/* The data of the first session. */
+/* Names and normalisation of the data of the session that `init` writes. */
 typedef struct first_data {
-  const char *title;         /* what the session file calls them */
+  const char *title;         /* name of the data in the session file */
   const char *root, *ending; /* folder of the files, and the end of their names */
-  const char *mean, *std;    /* of the pixels */
+  const char *mean, *std;    /* mean and standard deviation of the pixels */
 } first_data;
 
 static const first_data packaged_data = {.title = "Fashion-MNIST (Debian's dataset-fashion-mnist)",
@@ -80,7 +80,7 @@ static const char session_text[] = SESSION_BEGIN
     "loss: {kind: cross_entropy}\n"
     "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
 
-/* The end of a session on a table. */
+/* End of the session file that is written for a table. */
 static const char table_stages_text[] =
     "\n"
     "stages:\n"
@@ -126,7 +126,7 @@ static const char next_text[] =
     "  cleave-worker serve --config worker.yaml &\n"
     "  cleave-master train session.yaml\n";
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* ---- files of data --------------------------------------------------------------------------- */
 
 static void data_path(const first_data *d, size_t i, char path[256]) {
   snprintf(path, 256, "%s/%s%s", d->root, data_files[i], d->ending);
@@ -189,7 +189,7 @@ static clv_code make_data(const first_data *d, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- certificates ---------------------------------------------------------------------------- */
+/* ---- making certificates --------------------------------------------------------------------- */
 
 static clv_code issue(const char *name, const char *uri, const char *ip, clv_err *err) {
   clv_tls_issue_options o = {.ca_dir = CERTS,
@@ -215,7 +215,7 @@ static clv_code make_certificates(clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- writing files --------------------------------------------------------------------------- */
 
 static clv_code write_text(const char *path, const clv_bytes *text, clv_err *err) {
   if (text->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
@@ -246,7 +246,7 @@ static clv_code write_first(const first_data *d, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- a table of the user's ------------------------------------------------------------------- */
+/* ---- a session for a table of the user ------------------------------------------------------- */
 
 static void append_column(const clv_found_column *c, clv_bytes *out) {
   if (!c->name[0]) return;

@@ -8,7 +8,7 @@
 
 #define AT(member) offsetof(clv_master_arguments, member)
 
-/* In the order of clv_predictions_format. */
+/* values of --format, in the order of clv_predictions_format */
 static const char *const record_formats[] = {"csv", "jsonl", "npy", NULL};
 
 static void keys(clv_bytes *out) { clv_config_write_completions(CLV_CONFIG_SESSION, out); }

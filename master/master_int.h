@@ -16,24 +16,24 @@ typedef struct clv_master_arguments {
   clv_cli_line line; /* must be the first field */
   clv_cli_list sets, links, speeds;
   clv_run_options run;
-  clv_sweep_options sweep; /* numbers of sweep and plan; session.c fills in the rest */
-  clv_cli_list grids, randoms;
-  bool csv;
-  bool follow, now;                  /* log, stop */
-  bool html;                         /* egress */
-  bool all, make_data;               /* init */
+  clv_sweep_options sweep;           /* options of sweep and plan; session.c fills in the rest */
+  clv_cli_list grids, randoms;       /* options --grid and --random */
+  bool csv;                          /* option --csv of the command sweep */
+  bool follow, now;                  /* options of the commands log (follow) and stop (now) */
+  bool html;                         /* option --html of the command egress */
+  bool all, make_data;               /* options of the command init */
   const char *from;                  /* init: path of a table */
-  const char *adapters, *merge, *hf; /* export */
-  const char *tokenizer;             /* words */
+  const char *adapters, *merge, *hf; /* options of the command export */
+  const char *tokenizer;             /* option of the command words */
   uint64_t seconds, memory_mib, max_tokens, stride;
-  /* certs */
+  /* options of the commands certs */
   const char *dir, *uri;
   clv_cli_list dns, ips;
-  uint64_t days; /* days until expiry; 0: not given */
+  uint64_t days; /* certs: days until a certificate expires; 0: not given */
   bool force;
 } clv_master_arguments;
 
-/* Defaults for certificates. */
+/* Defaults for the certificates that `certs` and `init` make. */
 #define CLV_CA_NAME "Cleave CA"
 enum {
   CLV_CA_DAYS = 3650,
@@ -56,30 +56,31 @@ int clv_cmd_checkpoint_verify(void *args);
 int clv_cmd_checkpoint_gather(void *args);
 int clv_cmd_checkpoint_rm(void *args);
 
-/* runs.c */
+/* commands on runs (runs.c) */
 int clv_cmd_runs(void *args);
 int clv_cmd_log(void *args);
 int clv_cmd_stop(void *args);
 int clv_cmd_egress(void *args);
 int clv_cmd_report(void *args);
 
-/* export.c */
+/* the command export (export.c) */
 int clv_cmd_export(void *args);
 
-/* words.c */
+/* the command words (words.c) */
 int clv_cmd_words(void *args);
 
-/* artifact.c */
+/* the command artifact (artifact.c) */
 int clv_cmd_artifact(void *args);
 
-/* ops.c */
+/* the command ops (ops.c) */
 int clv_cmd_ops(void *args);
-clv_code clv_ops_man(clv_bytes *out, clv_err *err) CLV_USE_RESULT; /* cleave-ops(7) */
+/* appends the manual page cleave-ops(7) */
+clv_code clv_ops_man(clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
-/* init.c */
+/* the command init (init.c) */
 int clv_cmd_init(void *args);
 
-/* certs.c */
+/* the commands certs (certs.c) */
 int clv_cmd_certs_init(void *args);
 int clv_cmd_certs_issue(void *args);
 int clv_cmd_certs_show(void *args);

@@ -9,7 +9,7 @@
 #include "kernels/ops/ops.h"
 #include "master/master_int.h"
 
-/* ---- attributes ------------------------------------------------------------------------------ */
+/* ---- attributes of an op --------------------------------------------------------------------- */
 
 static bool is_flag(const clv_attr_row *row) { return clv_attr_type_name(row->key)[0] == 't'; }
 
@@ -63,8 +63,8 @@ static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes 
 
 /* ---- parameters and backends ----------------------------------------------------------------- */
 
-/* Finds the parameter slots of a node with default attributes; attributes without a default are
- * 1. */
+/* Finds the slots of an op's parameters for a node with default attributes; attributes without a
+ * default are 1. */
 static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAMS]) {
   clv_attr_value values[CLV_COUNT(def->attrs)];
   clv_attrs attrs;
@@ -85,7 +85,7 @@ static void put_params(clv_op op, const clv_op_def *def, const char *quote, cons
 }
 
 /* Returns true if the CUDA backend has the op. The list of its ops is known without its library,
- * which is loaded only on a machine with such a device. */
+ * which is loaded only on a machine with a CUDA device. */
 static bool cuda_has(clv_op op) {
   static const bool has_op[CLV_OP_COUNT] = {
 #define CUDA_OP(name) [CLV_OP_NUMBER_##name] = true,
@@ -117,7 +117,7 @@ static void put_inputs(const clv_op_def *def, clv_bytes *out) {
   if (def->takes_lengths) clv_bytes_puts(out, ", the last i64 lengths");
 }
 
-/* ---- three forms ----------------------------------------------------------------------------- */
+/* ---- ops as text, manual page and JSON ------------------------------------------------------- */
 
 typedef void print_op(clv_op op, const clv_op_def *def, clv_bytes *out);
 

@@ -29,8 +29,8 @@ int clv_cmd_log(void *args) {
   return exit_code_of(code, outcome, &err);
 }
 
-/* Reads the egress record of a run folder. --fresh moves the other files of a finished run, but the
- * record stays in the folder from which the tensors left. */
+/* Reads the egress record, the list of sent tensors, of a run folder. --fresh moves the other files
+ * of a finished run, but the record stays in the folder from which the tensors left. */
 static clv_code read_record(const char *folder, clv_egress_summary *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);
@@ -60,7 +60,7 @@ int clv_cmd_egress(void *args) {
   return exit_code_of(code, CLV_EXIT_OK, &err);
 }
 
-/* ---- report ---------------------------------------------------------------------------------- */
+/* ---- the command report ---------------------------------------------------------------------- */
 
 typedef struct folder_list {
   char *items[CLV_PAGE_MAX_RUNS];

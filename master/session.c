@@ -13,7 +13,9 @@
 /* How the first signal asked the command to stop; 0: no signal yet. Atomic, because a signal may
  * interrupt any thread, also those of gRPC. */
 static _Atomic(int) interrupted;
-static bool nothing_to_finish; /* the first signal ends the command; set before handlers are */
+/* the command keeps no state that must be completed, so the first signal ends it; set before the
+ * handlers are installed */
+static bool nothing_to_finish;
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
 static void on_interrupt(int signal, siginfo_t *info, void *context) {
@@ -21,7 +23,8 @@ static void on_interrupt(int signal, siginfo_t *info, void *context) {
   (void)context;
   bool is_stop_request = clv_is_stop_request(info);
   if ((interrupted || nothing_to_finish) && !is_stop_request)
-    _exit(CLV_EXIT_INTERRUPTED); /* the second signal ends the process at once */
+    /* a second signal, or a first one with nothing_to_finish, ends the process at once */
+    _exit(CLV_EXIT_INTERRUPTED);
   clv_interrupt();
   if (!interrupted) interrupted = is_stop_request ? CLV_ASKED_TO_STOP : CLV_INTERRUPTED;
 }

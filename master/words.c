@@ -15,11 +15,12 @@ enum { MAX_BARE_WARNINGS = 3 };
 typedef struct words_command {
   const clv_master_arguments *a;
   clv_child_limits limits;
-  clv_tokenizer *tokenizer; /* NULL: pages */
+  clv_tokenizer *tokenizer; /* NULL: the lines are pages; otherwise windows of tokens */
   clv_window_options window;
-  bool has_warned;     /* printed that the reading processes share the network */
-  size_t n_files;      /* files read */
-  size_t n_bare_pages; /* pages without a word */
+  /* true: the user was warned that the processes that read documents share the network */
+  bool has_warned;
+  size_t n_files;      /* number of files read */
+  size_t n_bare_pages; /* number of pages without a word */
   clv_exit_code code;
 } words_command;
 

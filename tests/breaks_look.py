@@ -49,7 +49,7 @@ of("master/reach/uniform_columns.c", "tests/unit/plan/test_privacy",
    a_stride_is_no_window=("static int64_t get_distance(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    what_is_zero_is_a_place=("static reach_element get_constant(", "w->factor[k] == 0 ||", ""),
-   records_lie_in_one_way=("static clv_code walk_under_all(", "if (r.may_be_last || !r.may_be_first)", "if (!r.may_be_first)"),
+   records_lie_in_one_way=("static clv_code walk_under_all(", "if (r.channels_may_be_last || !r.channels_may_be_first)", "if (!r.channels_may_be_first)"),
    a_flat_record_has_no_form=("static clv_code walk_under_all(", "w.uses_reshaped_form = true;", ""))
 of("master/reach/relations.c", "tests/unit/reach/test_reach",
    padding_is_a_place=("static void add_windows(", ".pad = a->pad[i]", ".pad = 0"),

@@ -218,7 +218,7 @@ of("master/train/resplit.c", RECUT + "fixed_weights_of_an_artifact_are_found_at_
    artifacts_replace_weights_of_the_checkpoint=("static clv_code check_artifact(", "if (replaced.n)", "if (false)"),
    any_artifact_stands_for_the_one_before=("static clv_code check_artifact(", "if (!left_out.n || has_same_source(r, spec))", "if (r)"))
 of("master/plan/moved_layers.c", RECUT + "layer_moves_to_a_worker_only_where_the_session_releases_it",
-   layers_leave_the_master_without_a_word=("clv_code clv_moved_layers_check(", "return first ? fail_unreleased(b, first, names.data, n, err) : CLV_OK;", "return CLV_OK;"),
+   layers_leave_the_master_without_a_word=("clv_code clv_moved_layers_check(", "return first ? fail_layers_need_release(b, first, names.data, n, err) : CLV_OK;", "return CLV_OK;"),
    released_layers_need_no_such_name=("clv_code clv_release_check(", "if (k == b->full_graph->n_nodes)", "if (false)"))
 of("master/plan/checkpoint_cut.c", RECUT + "files_that_stayed_at_workers_are_gathered_first",
    kept_files_are_not_gathered_first=("clv_code clv_blueprint_check_kept_files(", "if (!f || !f->keeper_identity) continue;", "continue;"))

@@ -27,8 +27,8 @@ void clv_stores_freep(clv_stores **s);
 /* Returns the name of the worker with the identity `keeper_identity`; `keeper_identity` itself if
  * the session file has no such worker. */
 const char *clv_stores_name(const clv_stores *s, const char *keeper_identity);
-/* Lists files at a worker, as cleave_kept_list. CLV_NOT_FOUND: the session file has no worker of
- * this identity. */
+/* Lists files at a worker, as cleave_kept_list does. CLV_NOT_FOUND: the session file has no worker
+ * with this identity. */
 clv_code clv_stores_list(clv_stores *s, const char *keeper_identity, const char *name,
                          cleave_kept_files *ret, clv_err *err) CLV_USE_RESULT;
 /* Removes a file. CLV_OK: the worker has no file of that name now. */
@@ -56,37 +56,39 @@ void clv_stored_closep(clv_stored_reader **r);
 /* Reads a file to its end. Errors are those of clv_stored_open and clv_stored_next. */
 clv_code clv_stores_check(clv_stores *s, const char *folder, const clv_manifest_file *f,
                           clv_err *err) CLV_USE_RESULT;
-/* Compares a file with its row of the manifest by the digest that its worker reports, without
- * reading a file at a worker. Errors as clv_stores_check. */
+/* Compares a file with its row of the manifest by the digest that the file's worker reports. Does
+ * not read files at workers. Errors as clv_stores_check. */
 clv_code clv_stores_ask(clv_stores *s, const char *folder, const clv_manifest_file *f,
                         clv_err *err) CLV_USE_RESULT;
 
-/* ---- fetching (gather.c) --------------------------------------------------------------------- */
+/* ---- fetching files from workers (gather.c) -------------------------------------------------- */
 
-/* Callback after each file of a gather. why NULL: the file is in the folder now. */
+/* Callback after clv_checkpoint_gather has tried to fetch a file. why: reason of a failure; NULL:
+ * the file is in the folder now. */
 typedef void clv_gather_fn(void *user, const clv_manifest_file *f, const clv_err *why);
 
 /* Fetches the files of a checkpoint that are at workers. A file is read by ranges into NAME.part,
  * compared with the manifest, renamed and then listed as a file in the folder. The worker's copy
- * becomes an orphan. After a crash the next call continues where this one stopped. Reports each
- * file, and goes on with the others if one fails; returns the first failure. The caller holds the
- * lock of the run. */
+ * becomes an orphan, a file to remove. After a crash the next call continues where this one
+ * stopped. Reports each file, and goes on with the others if one fails; returns the first failure.
+ * The caller holds the lock of the run. */
 clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s,
                                clv_gather_fn *report, void *user, clv_err *err) CLV_USE_RESULT;
 
-/* ---- removing (orphans.c) -------------------------------------------------------------------- */
+/* ---- removing orphans, files that no checkpoint needs (orphans.c) ---------------------------- */
 
-/* A file at a worker that shall be removed. */
+/* An orphan: a file at a worker that no checkpoint needs and that shall be removed. */
 typedef struct clv_orphan {
   char kept_file_name[CLV_FILE_NAME + 1];
   uint64_t bytes;
   char *keeper_identity; /* identity of the worker that has the file */
 } clv_orphan;
 
-/* The file kept.orphans of a run folder. It lists files at workers before the last manifest that
- * listed them is deleted, and until the worker has removed them. */
+/* Contents of the file kept.orphans of a run folder, which lists files to remove at workers. A file
+ * is listed before the last manifest that lists it is deleted, and until its worker has removed
+ * it. */
 typedef struct clv_orphans {
-  clv_orphan *list; /* [n] */
+  clv_orphan *list; /* [n] the listed files */
   size_t n;
 } clv_orphans;
 #define CLV_ORPHANS_FILE "kept.orphans"
@@ -95,12 +97,13 @@ void clv_orphans_done(clv_orphans *o);
 /* Parses the file: lines "FILE BYTES IDENTITY". CLV_DATA_LOSS: it has other text. */
 clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_orphans *ret,
                            clv_err *err) CLV_USE_RESULT;
-/* Reads the file of a run folder. Without a file the list is empty. */
+/* Reads kept.orphans of a run folder. Without such a file the list is empty. */
 clv_code clv_orphans_read(const char *run_dir, clv_orphans *ret, clv_err *err) CLV_USE_RESULT;
-/* Adds the files of a manifest that are at workers, durably. */
+/* Adds the files of a manifest that are at workers to kept.orphans, and syncs it to the disk. */
 clv_code clv_orphans_add(const char *run_dir, const clv_manifest *m, clv_err *err) CLV_USE_RESULT;
 
-/* Callback for each orphan. why NULL: the worker has no such file any more. */
+/* Callback for each orphan. why: reason why it could not be removed; NULL: the worker has no such
+ * file any more. */
 typedef void clv_orphan_fn(void *user, const clv_orphan *o, const clv_err *why);
 
 /* Removes the orphans of a run folder at their workers, except files that a manifest in the folder
@@ -111,12 +114,12 @@ clv_code clv_orphans_sweep(const char *run_dir, clv_stores *s, clv_orphan_fn *re
 /* Deletes the checkpoint of a step. Its files at workers become orphans. */
 clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err) CLV_USE_RESULT;
 
-/* ---- escrow (escrow.c) ----------------------------------------------------------------------- */
+/* ---- escrow: sealed, encrypted copies of checkpoints (escrow.c) ------------------------------ */
 
 /* Folder of the sealed copies of a run's checkpoints: DIR/ID. A copy is DIR/ID/checkpoint-STEP with
  * NAME.sealed for each file of the checkpoint, and MANIFEST.json.sealed, which is written last. */
 typedef struct clv_escrow_place {
-  const char *dir, *id; /* id: of the run, as in run.json */
+  const char *dir, *id; /* DIR and ID of the path; id: the id that run.json gives the run */
 } clv_escrow_place;
 
 /* Seals a copy of a checkpoint, whose files are in its folder or at workers, and then deletes
@@ -127,9 +130,9 @@ clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, c
                           uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
 /* Deletes the copy of a step, if there is one. */
 clv_code clv_escrow_remove(const clv_escrow_place *at, uint64_t step, clv_err *err) CLV_USE_RESULT;
-/* Returns the step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none. */
+/* Returns the step of the newest complete sealed copy; CLV_CHECKPOINT_NONE: there is none. */
 uint64_t clv_escrow_newest_step(const clv_escrow_place *at);
-/* Reads the id of the key of the newest complete copy. CLV_NOT_FOUND: there is no copy. */
+/* Reads the id of the key that sealed the newest complete copy. CLV_NOT_FOUND: there is no copy. */
 clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17],
                            clv_err *err) CLV_USE_RESULT;
 /* Writes the newest complete copy into the run folder, where it is a checkpoint with all files in
@@ -138,21 +141,22 @@ clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17],
 clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
                             const char *run_dir, uint64_t *ret_step, clv_err *err) CLV_USE_RESULT;
 
-/* ---- state of the copies (escrow_state.c) ---------------------------------------------------- */
+/* ---- state of the sealed copies (escrow_state.c) --------------------------------------------- */
 
 /* The sealed copies of a run, as any process with the folder can read. */
 typedef struct clv_escrow_state {
   uint64_t step;    /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes;   /* size of its sealed files */
+  uint64_t bytes;   /* bytes of the sealed files of that copy */
   uint64_t wall_ms; /* time at which it was complete, in ms since 1970 */
   char error[CLV_ERR_TEXT]; /* why the last try has failed; empty: it has not failed */
   uint64_t error_wall_ms;   /* time of that failure, in ms since 1970 */
 } clv_escrow_state;
 void clv_escrow_read_state(const clv_escrow_place *at, clv_escrow_state *ret);
-/* Stores why a copy has failed; NULL: forgets it, since one has succeeded. */
+/* Stores why a sealed copy has failed. text NULL: one has succeeded, so the stored reason is
+ * removed. */
 void clv_escrow_note_error(const clv_escrow_place *at, const char *text);
 
-/* ---- escrow in the background (escrow_thread.c) ---------------------------------------------- */
+/* ---- sealing in the background (escrow_thread.c) --------------------------------------------- */
 
 /* A thread that seals the newest checkpoint of a run again and again. */
 typedef struct clv_escrow clv_escrow;
@@ -162,11 +166,12 @@ typedef struct clv_escrow clv_escrow;
 clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_place *at,
                           const clv_seal_key *key, const char *run_dir, clv_escrow **ret,
                           clv_err *err) CLV_USE_RESULT;
-/* Progress of the thread. */
+/* Progress of the thread that seals copies. */
 typedef struct clv_escrow_progress {
-  uint64_t step;       /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes;      /* size of that copy's files; 0: this process has not made it */
-  uint64_t wall_ms;    /* time at which it was complete, in ms since 1970; 0: as for bytes */
+  uint64_t step;  /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
+  uint64_t bytes; /* size of that copy's files; 0: this process has not made it */
+  /* time at which that copy was complete, in ms since 1970; 0: this process has not made it */
+  uint64_t wall_ms;
   uint64_t n_failures; /* number of copies that have failed */
 } clv_escrow_progress;
 void clv_escrow_get_progress(clv_escrow *e, clv_escrow_progress *ret);

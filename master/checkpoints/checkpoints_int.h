@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * checkpoints_int: descriptors and the comparison of digests, for the files of this folder.
+ * checkpoints_int: functions that the files of this folder share: closing a descriptor, and
+ * comparing a digest with a manifest.
  */
 #ifndef CLEAVE_CHECKPOINTS_INT_H
 #define CLEAVE_CHECKPOINTS_INT_H
@@ -9,7 +10,8 @@
 
 enum { CLV_CHECKPOINTS_RANGE = 1 << 20 }; /* bytes read at once; a worker gives out no more */
 
-void clv_checkpoints_closep(int *fd); /* for CLV_AUTO */
+/* closes *fd unless it is -1; cleanup function for CLV_AUTO */
+void clv_checkpoints_closep(int *fd);
 
 /* Compares a digest with the one that the manifest lists for a file. CLV_DATA_LOSS: they differ. */
 clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,

@@ -18,12 +18,13 @@
 
 enum { MAX_MANIFEST_BYTES = 4 << 20 };
 
-/* Paths and names of one copy. */
+/* Paths and names of one sealed copy of a checkpoint. */
 typedef struct copy {
   const clv_escrow_place *at;
   const clv_seal_key *key;
   uint64_t step;
-  clv_bytes run, folder; /* DIR/ID and DIR/ID/checkpoint-STEP */
+  /* paths of the run's copies, DIR/ID, and of this copy, DIR/ID/checkpoint-STEP */
+  clv_bytes run, folder;
 } copy;
 
 static void copy_done(copy *c) {
@@ -42,7 +43,8 @@ static clv_code make_sealed_path(const copy *c, const char *file, clv_bytes *ret
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Makes the name that is bound to a sealed file. */
+/* Makes the name to which a sealed file is bound, so that it cannot be exchanged for another: run,
+ * step and file. */
 static void make_bound_name(const copy *c, const char *file, char name[CLV_SEAL_NAME]) {
   snprintf(name, CLV_SEAL_NAME, "%.40s/checkpoint-%llu/%s", c->at->id, (unsigned long long)c->step,
            file);
@@ -53,15 +55,16 @@ static bool has_file(const copy *c, const char *file) {
   return make_sealed_path(c, file, &path, NULL) == CLV_OK && access(path.data, F_OK) == 0;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing a sealed copy ------------------------------------------------------------------- */
 
-/* Returns true if the file was sealed by an earlier call, with this key. */
+/* Returns true if an earlier call has sealed the file, with this key. */
 static bool is_sealed_already(const copy *c, const char *path) {
   char id[17];
   return clv_sealed_key_id(path, id, NULL) == CLV_OK && strcmp(id, c->key->id) == 0;
 }
 
-/* Seals a file of the checkpoint. The digest is compared before the sealed file gets its name. */
+/* Seals a file of the checkpoint. Compares its digest with the manifest before the sealed file gets
+ * its name. */
 static clv_code seal_file(const copy *c, const char *folder, const clv_manifest_file *f,
                           clv_stores *stores, const clv_cancel_hook *waiter, clv_err *err) {
   CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
@@ -151,7 +154,7 @@ clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, c
   return delete_copies(at, step, true, err);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- restoring a sealed copy ----------------------------------------------------------------- */
 
 /* Finds the newest complete copy that is older than `before`. Sets the paths of *c. */
 static clv_code find_copy(copy *c, uint64_t before, clv_err *err) {
@@ -297,7 +300,8 @@ clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
     if (code == CLV_OK) code = restore_copy(&c, run_dir, &why);
     if (code != CLV_OK && first.code == CLV_OK) first = why;
   }
-  if (code == CLV_NOT_FOUND || code == CLV_OK) why = first; /* a damaged copy explains more */
+  /* the first error, that of a damaged copy, explains more */
+  if (code == CLV_NOT_FOUND || code == CLV_OK) why = first;
   if (code != CLV_OK) return clv_fail(err, why.code, "%s", why.text);
   *ret_step = c.step;
   return CLV_OK;

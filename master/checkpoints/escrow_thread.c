@@ -19,8 +19,8 @@ struct clv_escrow {
   pthread_t thread;
   bool has_thread;
   atomic_bool must_stop;
-  pthread_mutex_t mutex;        /* for `notes`, the wait, and changes of `progress` */
-  pthread_cond_t stop_changed;  /* must_stop was set */
+  pthread_mutex_t mutex;        /* protects `notes`, the wait, and changes of `progress` */
+  pthread_cond_t stop_changed;  /* signalled when must_stop is set */
   clv_escrow_progress progress; /* the thread alone changes it */
   clv_bytes notes;
 };

@@ -14,9 +14,9 @@
 
 #include "master/checkpoints/checkpoints_int.h"
 
-/* A file that is being fetched. */
+/* A file that is being fetched from a worker. */
 typedef struct part {
-  clv_bytes path; /* NAME.part */
+  clv_bytes path; /* path of the temporary file NAME.part */
   int fd;
   uint64_t n_bytes; /* number of bytes that were fetched */
 } part;
@@ -30,7 +30,8 @@ static clv_code fail_disk(const part *p, const char *operation, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "%s: %s: %s", p->path.data, operation, strerror(errno));
 }
 
-/* Opens NAME.part. What an earlier gather has left in it counts, up to a multiple of the range. */
+/* Opens NAME.part. Bytes that an earlier gather has left in it are kept, down to a multiple of the
+ * range size. */
 static clv_code open_part(const char *folder, const clv_manifest_file *f, part *p, clv_err *err) {
   struct stat st;
   clv_bytes_printf(&p->path, "%s/%s.part", folder, f->name);
@@ -54,7 +55,7 @@ static clv_code append_to_part(part *p, const void *data, size_t len, clv_err *e
   return CLV_OK;
 }
 
-/* Fetches what the part lacks, and compares the complete file with the manifest. */
+/* Fetches the missing bytes of the part, and compares the complete file with the manifest. */
 static clv_code fill_part(clv_stores *s, const clv_manifest_file *f, part *p, clv_err *err) {
   CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
   const void *data;
@@ -91,8 +92,8 @@ static clv_code fetch_file(clv_stores *s, const char *folder, const clv_manifest
   return clv_file_sync_folder(path.data, err);
 }
 
-/* Fetches a file, and lists it as one in the folder. On success f->keeper_identity and
- * f->kept_file_name are NULL, and the caller frees what they were. */
+/* Fetches a file, and lists it in the manifest as one in the folder. On success f->keeper_identity
+ * and f->kept_file_name are NULL; the caller frees the texts that they pointed at. */
 static clv_code gather_file(const char *run_dir, const char *folder, clv_manifest *m,
                             clv_manifest_file *f, clv_stores *s, clv_err *err) {
   CLV_TRY(fetch_file(s, folder, f, err));

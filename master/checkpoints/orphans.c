@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files at workers that no checkpoint needs any more. A file is written to kept.orphans before the
- * manifest that lists it is changed or deleted, and leaves that list when its worker has removed
- * it. So a crash, or a worker that cannot be reached, loses no name.
+ * Orphans: files at workers that no checkpoint needs any more. A file is written to kept.orphans
+ * before the manifest that lists it is changed or deleted, and leaves that list when its worker has
+ * removed it. So a crash, or a worker that cannot be reached, loses no name.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ void clv_orphans_done(clv_orphans *o) {
   *o = (clv_orphans){0};
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- the file kept.orphans ------------------------------------------------------------------- */
 
 static void format_line(const clv_orphan *o, clv_bytes *out) {
   clv_bytes_printf(out, "%s %llu %s\n", o->kept_file_name, (unsigned long long)o->bytes,
@@ -125,7 +125,7 @@ clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err
   return clv_checkpoint_remove(run_dir, step, err);
 }
 
-/* ---- removing -------------------------------------------------------------------------------- */
+/* ---- removing orphans at workers ------------------------------------------------------------- */
 
 /* Lists the files at workers that the checkpoints of a run folder need. */
 static clv_code list_needed(const char *run_dir, clv_orphans *ret, clv_err *err) {
@@ -143,7 +143,8 @@ static clv_code list_needed(const char *run_dir, clv_orphans *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* Removes one orphan. Returns false if it stays listed. */
+/* Removes one orphan, a file that no checkpoint needs, at its worker. Returns false if it stays
+ * listed. */
 static bool sweep_one(clv_stores *s, const clv_orphans *needed, const clv_orphan *o,
                       clv_orphan_fn *report, void *user, clv_err *why) {
   if (is_listed(needed, o->kept_file_name, o->keeper_identity)) return false;

@@ -14,8 +14,9 @@
 
 typedef struct store {
   const clv_remote_spec *worker;
-  cleave_kept_client *client; /* NULL: not dialled, or dialling failed */
-  clv_err failure;            /* why dialling failed; code CLV_OK: it has not */
+  /* connection to the worker; NULL: not dialled yet, or dialling failed */
+  cleave_kept_client *client;
+  clv_err failure; /* why dialling failed; code CLV_OK: it has not */
 } store;
 
 struct clv_stores {
@@ -24,7 +25,7 @@ struct clv_stores {
   size_t n;
 };
 
-/* ---- connections ----------------------------------------------------------------------------- */
+/* ---- connections to workers ------------------------------------------------------------------ */
 
 void clv_stores_free(clv_stores *s) {
   if (!s) return;
@@ -60,7 +61,8 @@ const char *clv_stores_name(const clv_stores *s, const char *keeper_identity) {
   return at ? at->worker->name : keeper_identity;
 }
 
-/* Finds the worker with the identity `keeper_identity`, and dials it the first time. */
+/* Finds the worker with the identity `keeper_identity`, and connects to it if this is the first
+ * call for it. */
 static clv_code find_dialled_store(clv_stores *s, const char *keeper_identity, store **ret,
                                    clv_err *err) {
   store *at = find_store(s, keeper_identity);
@@ -106,7 +108,7 @@ clv_code clv_stores_remove(clv_stores *s, const char *keeper_identity, const cha
                                                  : prefix_worker_name(s, keeper_identity, err);
 }
 
-/* ---- a file in the folder -------------------------------------------------------------------- */
+/* ---- files in the run folder ----------------------------------------------------------------- */
 
 void clv_checkpoints_closep(int *fd) {
   if (*fd >= 0) close(*fd);
@@ -151,7 +153,7 @@ static clv_code read_folder(int fd, const clv_manifest_file *f, uint64_t offset,
   return CLV_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading a file in ranges ---------------------------------------------------------------- */
 
 clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,
                                  clv_err *err) {
@@ -170,8 +172,10 @@ struct clv_stored_reader {
   int fd;        /* file in the folder; -1: it is at a worker */
   store *keeper; /* the worker that has the file; NULL: it is in the folder */
   uint64_t version;
-  uint64_t offset;          /* of the next range */
-  clv_sha256_parts *digest; /* NULL: reading does not begin at 0, or the digest was compared */
+  uint64_t offset; /* offset of the next range to read */
+  /* digest of the bytes read so far; NULL: reading does not begin at 0, or the digest was compared
+   * already */
+  clv_sha256_parts *digest;
   char range[CLV_CHECKPOINTS_RANGE];
 };
 
@@ -211,7 +215,8 @@ static clv_code read_range(clv_stored_reader *r, size_t len, clv_err *err) {
                                    len, &r->version, err);
   if (code == CLV_OK) return CLV_OK;
   if (code == CLV_NOT_FOUND || code == CLV_RANGE || code == CLV_ABORTED)
-    err->code = CLV_DATA_LOSS; /* the worker answers, and does not have the listed file */
+    /* the worker answers that it does not have the file that the manifest lists */
+    err->code = CLV_DATA_LOSS;
   return prefix_worker_name(r->stores, r->file->keeper_identity, err);
 }
 

@@ -14,7 +14,8 @@ static const clv_array_reader *const readers[] = {
 #include "common/base/settings/formats.def"
 };
 
-/* Writes into buf the beginnings that the formats have: "neither IDX (...) nor .npy (...)". */
+/* Writes into buf the first bytes with which the files of each format begin: "neither IDX (...) nor
+ * .npy (...)". */
 static const char *list_magics(char *buf, size_t len) {
   size_t text_len = 0;
   for (size_t i = 0; i < CLV_COUNT(readers) && text_len < len; i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of records depends only on (seed, epoch). So the cursor is all that must be saved to
- * continue at the next record, in this process or another. The loader and evaluations call this.
+ * Batches of records in an order that depends only on (seed, epoch). So the cursor, the position in
+ * that order, is all that must be saved to continue at the next record, in this process or another.
+ * The loader and evaluations call clv_batches_next.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ struct clv_batches {
   clv_cursor at; /* start of the next batch, which exists unless the epochs are over */
   /* [subset n] order of the records in epoch order_epoch; NULL without shuffling and sampling */
   uint32_t *order;
-  uint64_t order_epoch; /* epoch that `order` is for */
+  uint64_t order_epoch; /* epoch to which the list `order` belongs */
   bool is_order_valid;
   uint32_t *index; /* [batch] records of the current batch */
 };
@@ -101,7 +102,7 @@ size_t clv_batches_per_epoch(const clv_batches *b) {
   return n_full_batches + (!b->o.drops_short_last && n % b->o.batch_size != 0);
 }
 
-/* ---- micro-batches --------------------------------------------------------------------------- */
+/* ---- sizes of micro-batches ------------------------------------------------------------------ */
 
 size_t clv_chunk_sizes(size_t n, size_t chunks, size_t *sizes) {
   if (n == 0 || chunks == 0) return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of the fields of a table, and their encoding.
+ * Names of the fields of a table, and the search of a field by its name.
  */
 #include <stdlib.h>
 

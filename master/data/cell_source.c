@@ -9,7 +9,8 @@
 #include "master/data/cell_source_int.h"
 #include "master/data/reader_int.h"
 
-/* First bytes of files that people take for tables, and what to do with them. */
+/* First bytes of files that are no table but that people take for one, such as workbooks, and what
+ * to do with them. */
 static const struct {
   const char *magic;
   size_t len;
@@ -121,7 +122,7 @@ clv_code clv_cells_open_memory(const clv_dataset_options *o, const char *text, s
   return finish(ret, open_text(o, text, len, ret, err));
 }
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- errors with a position in the table ----------------------------------------------------- */
 
 /* Writes the message of a printf into `text`, a char [CLV_ERR_TEXT]. */
 #define FORMAT(text, fmt)                    \

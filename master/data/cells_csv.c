@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of a CSV with a header.
+ * Reads the cells of a CSV with a header.
  */
 #include <string.h>
 
@@ -66,7 +66,7 @@ static const clv_cell_reader reader = {.next = next_record,
                                        .fail_record = fail_record,
                                        .fail_field = fail_field};
 
-/* Fails if the header is one field that another separator would divide, or if it is none. */
+/* Fails if the header is a single field that another separator would divide, or if it is empty. */
 static clv_code check_header(const clv_cell_source *s, clv_err *err) {
   char name[44];
   const char *header = clv_field_name(&s->fields, 0);

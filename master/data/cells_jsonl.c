@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of lines of JSON, each an object. A key that a record lacks is a missing value, which
+ * Reads cells of lines of JSON, each an object. A key that a record lacks is a missing value, which
  * table.c handles.
  */
 #include <string.h>
@@ -12,7 +12,7 @@ static clv_code next_record(clv_cell_source *s, bool *ret_more, clv_err *err) {
   for (;;) {
     CLV_TRY(clv_record_lines_next(s->lines, &record, ret_more, err));
     if (!*ret_more) return CLV_OK;
-    /* a byte order mark in the middle, after files were joined */
+    /* bytes of a byte order mark that joining files may have left in front of the record */
     size_t n_mark_bytes = clv_bom_bytes(record.text, record.len), len = record.len - n_mark_bytes;
     const char *text = record.text + n_mark_bytes;
     /* without the line end, so that a position in an error is never behind this line */
@@ -40,7 +40,7 @@ static clv_code fail_field(const clv_cell_source *s, size_t field, const char *t
   return clv_json_fail(&s->json, s->key_at, err, "%s", text);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values of a record ---------------------------------------------------------------------- */
 
 /* Copies the value's bytes as they are in the file. */
 static clv_code copy_value(clv_cell_source *s, clv_err *err) {
@@ -93,7 +93,7 @@ static clv_code read_value(clv_cell_source *s, clv_source_cell *ret, clv_err *er
   return CLV_OK;
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- keys of a record ------------------------------------------------------------------------ */
 
 /* Finds the field of the key in s->text. Tries the next field first, because most records have
  * their keys in the order of the first record. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of a query of an SQLite database. The file is opened for reading, as one that does
+ * Reads cells of a query of an SQLite database. The file is opened for reading, as one that does
  * not change, so nothing is written beside it. The query can select, read and call the functions of
  * query_text.c, and nothing else: the authorizer refuses every other action when the query is
  * compiled. Time, rows and memory have limits.
@@ -22,16 +22,16 @@
 
 enum {
   STEPS_BETWEEN_CHECKS = 10000, /* instructions of the query between two looks at the clock */
-  MAX_SQL_BYTES = 65536,        /* bytes of a query */
-  MAX_EXPRESSION_DEPTH = 100,   /* of an expression */
-  MAX_UNION_PARTS = 50,         /* parts of a UNION */
-  MAX_MESSAGE_BYTES = 200,      /* bytes of SQLite's own messages */
+  MAX_SQL_BYTES = 65536,        /* most bytes of a query's text */
+  MAX_EXPRESSION_DEPTH = 100,   /* most nested levels of an expression */
+  MAX_UNION_PARTS = 50,         /* most parts of a UNION in a query */
+  MAX_MESSAGE_BYTES = 200,      /* most bytes that messages show of SQLite's own messages */
 };
 
-/* Memory of the library, most of it for records that are sorted. */
+/* most bytes of memory of the SQLite library, which needs most of it to sort records */
 #define MAX_MEMORY ((int64_t)4 << 30)
 
-/* ---- the library ----------------------------------------------------------------------------- */
+/* ---- loading the SQLite library -------------------------------------------------------------- */
 
 #define LIBRARY "libsqlite3.so.0"
 #define FUNCTIONS(F)      \
@@ -80,7 +80,7 @@ static clv_code load_library(clv_err *err) {
                   LIBRARY " does not load, and the table is a database: install libsqlite3-0");
 }
 
-/* ---- a query --------------------------------------------------------------------------------- */
+/* ---- state of a query ------------------------------------------------------------------------ */
 
 struct clv_query {
   sqlite3 *db;
@@ -100,7 +100,8 @@ void clv_query_free(clv_query *q) {
 
 /* ---- what a query may do --------------------------------------------------------------------- */
 
-/* Names of the actions that people try first; other actions are "this statement". */
+/* Names, for messages, of the forbidden actions that people try first; another action is called
+ * "this statement". */
 static const struct {
   int action;
   const char *name;
@@ -112,8 +113,8 @@ static const struct {
                     {SQLITE_RECURSIVE, "WITH RECURSIVE"},
                     {SQLITE_TRANSACTION, "BEGIN and COMMIT"}};
 
-/* True for the tables by which a SELECT runs a PRAGMA. Newer libraries report them as tables that
- * are read. */
+/* True for the tables through which a SELECT can run a PRAGMA. Newer SQLite libraries report such a
+ * use as the reading of a table. */
 static bool is_pragma_table(const char *name) {
   static const char prefix[] = "pragma_";
   return name && strncasecmp(name, prefix, sizeof prefix - 1) == 0;
@@ -139,7 +140,8 @@ static int authorize(void *user, int action, const char *table, const char *func
   return SQLITE_DENY;
 }
 
-/* Stops the query after its time, and when the user has interrupted the command. */
+/* Callback of SQLite during a query: stops the query when its time is over, or when the user has
+ * interrupted the command. */
 static int check_time(void *user) {
   clv_query *q = user;
   q->is_late = clv_now_ns() > q->deadline_ns;
@@ -147,9 +149,9 @@ static int check_time(void *user) {
   return q->is_late || q->is_interrupted;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening a database ---------------------------------------------------------------------- */
 
-/* Copies a text of the library for a message. */
+/* Copies a text of the SQLite library for a message, shortened and printable. */
 static const char *make_printable(const char *text, char copy[MAX_MESSAGE_BYTES]) {
   clv_text_truncate(text, copy, MAX_MESSAGE_BYTES);
   clv_text_to_printable(copy);
@@ -160,7 +162,7 @@ static clv_code fail_query(const clv_cell_source *s, const char *text, clv_err *
   return clv_fail(err, CLV_INVALID, "%.200s: data.table.query: %s", s->path, text);
 }
 
-/* Fails with the reason why the library has stopped. */
+/* Fails with the reason why the SQLite library has stopped. */
 static clv_code fail_library(const clv_cell_source *s, clv_err *err) {
   const clv_query *q = s->query;
   char text[MAX_MESSAGE_BYTES + 200], reason[MAX_MESSAGE_BYTES];
@@ -180,7 +182,8 @@ static clv_code fail_library(const clv_cell_source *s, clv_err *err) {
   return fail_query(s, text, err);
 }
 
-/* Fails if a file beside the database (-wal, -journal) has changes that are not in the database. */
+/* Fails if a file beside the database (-wal, -journal) has changes that SQLite has not yet written
+ * into the database. */
 static clv_code check_neighbours(const char *path, clv_err *err) {
   static const char *const endings[] = {"-wal", "-journal"};
   for (size_t i = 0; i < CLV_COUNT(endings); i++) {
@@ -266,7 +269,7 @@ static clv_code compile_query(clv_cell_source *s, const char *sql, clv_err *err)
   return CLV_OK;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records of a query ---------------------------------------------------------------------- */
 
 static clv_code next_record(clv_cell_source *s, bool *ret_more, clv_err *err) {
   clv_query *q = s->query;

@@ -15,7 +15,7 @@ void clv_name_table_done(clv_name_table *s) {
 }
 
 /* Returns the index of a name in s->sorted. If the table lacks the name (*ret_is_present false),
- * returns the index at which to insert it. */
+ * returns the index at which the name belongs. */
 static size_t find_name_index(const clv_name_table *s, const char *name, bool *ret_is_present) {
   size_t low = 0, high = s->n;
   *ret_is_present = false;

@@ -16,7 +16,7 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
   size_t column = 1;
   va_list args;
   for (size_t i = at; i > 0 && c->text[i - 1] != '\n'; i--)
-    /* the column counts characters, so the bytes that continue a character are left out */
+    /* counts characters, so it skips the bytes that continue a character */
     column += (c->text[i - 1] & 0xc0) != 0x80;
   va_start(args, fmt);
   vsnprintf(text, sizeof text, fmt, args);

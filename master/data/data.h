@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-/* ---- readers --------------------------------------------------------------------------------- */
+/* ---- readers of array files ------------------------------------------------------------------ */
 
 /* Limit of decoded bytes per file when max_bytes is 0. */
 #define CLV_DATA_MAX_BYTES ((size_t)16 << 30)
@@ -58,7 +58,7 @@ clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t m
 clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t max_bytes,
                        clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- dataset --------------------------------------------------------------------------------- */
+/* ---- datasets -------------------------------------------------------------------------------- */
 
 typedef enum clv_label_kind {
   /* integers >= 0 -> y: [B] i64. Records of tokens or with named inputs may have one label per
@@ -69,7 +69,7 @@ typedef enum clv_label_kind {
 
 typedef enum clv_crop_kind {
   CLV_CROP_CENTER = 0,     /* torchvision's CenterCrop; evaluations always use it */
-  CLV_CROP_RANDOM,         /* torchvision's RandomCrop */
+  CLV_CROP_RANDOM,         /* square at a random place, as torchvision's RandomCrop */
   CLV_CROP_RANDOM_RESIZED, /* torchvision's RandomResizedCrop; `resize` does not apply */
 } clv_crop_kind;
 
@@ -77,7 +77,7 @@ typedef enum clv_crop_kind {
 
 /* How an image becomes a record: resize, then crop, then flip. Sizes are in pixels. */
 typedef struct clv_image_options {
-  uint32_t channels; /* 3: red, green, blue; 1: grey */
+  uint32_t channels; /* channels of the record; 3: red, green, blue; 1: grey */
   uint32_t resize;   /* length of the shorter side, bit-identical to Pillow's bilinear; 0: off */
   uint32_t crop;     /* side of the square; 0: no crop, so all images must have one size */
   clv_crop_kind train_crop;
@@ -94,10 +94,11 @@ typedef struct clv_image_options {
 
 /* How a text becomes a row of tokens. */
 typedef struct clv_text_options {
-  const char *column, *label; /* CSV column or JSON key. column: of the text; label: of its class */
-  const char *group;          /* CSV column or JSON key of the group; NULL: no groups */
-  size_t max_tokens;          /* tokens per row; longer texts are cut, shorter ones padded */
-  const char *tokenizer;      /* path of the tokenizer's file */
+  /* names of a CSV column or JSON key: `column` has the text of a record, `label` its class */
+  const char *column, *label;
+  const char *group;     /* CSV column or JSON key of the group; NULL: no groups */
+  size_t max_tokens;     /* tokens per row; longer texts are cut, shorter ones padded */
+  const char *tokenizer; /* path of the tokenizer's file */
   clv_tokenizer_options tokenizer_options;
   bool omits_end_tokens;          /* rows have no first and no last token */
   const char *first, *last, *pad; /* token names; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
@@ -108,41 +109,44 @@ typedef struct clv_text_options {
 typedef enum clv_objective {
   CLV_OBJECTIVE_LABELS = 0, /* the labels in the files */
   CLV_OBJECTIVE_CAUSAL,     /* the label of each token is the next token */
-  CLV_OBJECTIVE_MASKED, /* as BERT: 15 % of the text's tokens, at least one per record, are drawn
-                         * from (seed, epoch, record) and are their own label. In the input, 80 %
-                         * of these become the mask, 10 % a random token, and 10 % stay. All
-                         * evaluations draw the same tokens. */
+  /* masked language modelling as BERT: 15 % of the text's tokens, at least one per record, are
+   * drawn from (seed, epoch, record) and are their own label. In the input, 80 % of these become
+   * the mask, 10 % a random token, and 10 % stay. All evaluations draw the same tokens. */
+  CLV_OBJECTIVE_MASKED,
 } clv_objective;
 
 /* How pages become windows of tokens; tokenizer and max_tokens are those of clv_text_options. */
 typedef struct clv_page_options {
-  size_t stride; /* tokens of a window that the next window repeats */
-  /* one class per page, for all its windows; false: one per word */
+  size_t stride; /* tokens at the end of a window that the next window begins with */
+  /* a page has one class, which all its windows have; false: each word has a class */
   bool has_label_per_page;
   const char *const *labels; /* [n_labels] class names in their order */
-  size_t n_labels;           /* 0: the classes are all names that the files have, sorted */
-  clv_child_limits limits;   /* limits of the child process, per PDF or image */
+  /* number of labels; 0: the classes are all names that the files have, sorted */
+  size_t n_labels;
+  clv_child_limits limits; /* limits of the child process, per PDF or image */
 } clv_page_options;
 
-/* A column of a table. */
+/* How one column of a table is read. */
 typedef struct clv_column_options {
-  const char *name; /* as in the header */
+  const char *name; /* name of the column in the header */
   clv_column_use use;
-  clv_column_scale scale; /* CLV_COLUMN_NUMBER */
+  clv_column_scale scale; /* scaling of the numbers of a CLV_COLUMN_NUMBER */
   clv_missing_rule missing;
   const char *value;  /* CLV_MISSING_VALUE: text of the value */
   bool has_indicator; /* the input has a further element: 1 if the value is missing, else 0 */
-  const char *format; /* CLV_COLUMN_DATE: form of the dates, as strptime; NULL: ISO 8601 */
-  unsigned parts;     /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
+  /* CLV_COLUMN_DATE: form of the dates, as C's strptime has it; NULL: ISO 8601 */
+  const char *format;
+  /* CLV_COLUMN_DATE: parts of a date that become elements, as bits 1 << clv_date_part */
+  unsigned parts;
 } clv_column_options;
 
 /* How a table becomes records: the input of a record has the elements of all columns, one column
  * after the other. */
 typedef struct clv_table_options {
-  char separator; /* between fields; 0: a tab in files named .tsv, else a comma */
+  char separator; /* character between fields; 0: a tab in files named .tsv, else a comma */
   bool has_decimal_comma;
-  /* [n_missing_marks] cells that mean a missing value, beside the empty one; none: the usual
-   * ones */
+  /* [n_missing_marks] texts of cells that mean a missing value, in addition to an empty cell; none:
+   * the usual ones, such as NA */
   const char *const *missing_marks;
   size_t n_missing_marks;
   bool ignores_others; /* columns that are not listed are left out; false: they are refused */
@@ -150,19 +154,19 @@ typedef struct clv_table_options {
   size_t n_columns;
   /* SQLite: the query whose records are the table's; NULL: none, and a database is refused */
   const char *query;
-  uint32_t query_seconds; /* time for the query */
-  uint64_t query_rows;    /* most records of the query */
+  uint32_t query_seconds; /* seconds after which the query is stopped */
+  uint64_t query_rows;    /* most records that the query may return */
 } clv_table_options;
 
-/* Meaning of the column text.group of a table for a record. */
+/* Meaning, for a record, of the table's column that text.group names. */
 typedef enum clv_split_key {
-  CLV_KEY_IS_GROUP, /* the name of its group */
-  CLV_KEY_IS_TIME,  /* its time, a number or a date */
-  CLV_KEY_IS_SET,   /* its set, one of clv_dataset_options.set_values */
+  CLV_KEY_IS_GROUP, /* name of the record's group */
+  CLV_KEY_IS_TIME,  /* time of the record, a number or a date */
+  CLV_KEY_IS_SET,   /* set of the record, by the values in clv_dataset_options.set_values */
 } clv_split_key;
 typedef enum clv_set { CLV_SET_TRAINING, CLV_SET_VALIDATION, CLV_SET_TEST, CLV_SETS } clv_set;
 typedef struct clv_set_values {
-  const char *const *items; /* [n] */
+  const char *const *items; /* [n] texts that name the set */
   size_t n;
 } clv_set_values;
 
@@ -172,7 +176,8 @@ enum { CLV_DATA_MAX_INPUTS = 8 };
 /* Zero-initialise, then set the options that differ. clv_dataset_open does not keep strings or
  * arrays. */
 typedef struct clv_dataset_options {
-  clv_data_format format; /* CLV_FORMAT_AUTO: idx or npy */
+  /* format of the files; CLV_FORMAT_AUTO: idx or npy, by their first bytes */
+  clv_data_format format;
   const char *inputs_path;
   /* [n_named] inputs by name, one file each, instead of inputs_path (idx and npy). Integers become
    * i64, bytes are divided by 255 (f32), floats become f32, and shapes are those of the files.
@@ -190,10 +195,11 @@ typedef struct clv_dataset_options {
    * the class, or all records with the same text.group */
   bool reads_groups;
   const char *group_path;              /* arrays: path of a file with an integer per record */
-  clv_split_key split_key;             /* tables */
+  clv_split_key split_key;             /* tables: meaning of the column that text.group names */
   clv_set_values set_values[CLV_SETS]; /* CLV_KEY_IS_SET: values of the column for each set */
-  unsigned kept_sets; /* CLV_KEY_IS_SET: set of 1 << clv_set to keep; 0: all. Groups are then read
-                       * with skips_labels, too */
+  /* CLV_KEY_IS_SET: sets of records to keep, as bits 1 << clv_set; 0: all. Groups are then read
+   * with skips_labels, too */
+  unsigned kept_sets;
   /* factor of all values; 0: u8 is divided by 255 (ToTensor), others are not scaled */
   float scale;
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
@@ -206,18 +212,18 @@ typedef struct clv_dataset_options {
   clv_objective objective; /* other than CLV_OBJECTIVE_LABELS: labels of files are not read */
   /* label that marks a position without one; NULL: CLV_LABEL_IGNORED */
   const int64_t *ignored_label;
-  size_t n_classes;         /* number of classes, which class labels must be below; 0: no upper
-                             * limit */
+  /* number of classes; a class label must be below it; 0: there is no upper limit */
+  size_t n_classes;
   size_t max_bytes;         /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
   bool skips_broken;        /* skip broken texts and pages (clv_dataset_broken). Broken images are
                              * not skipped at open; clv_dataset_scan lists them */
-  clv_image_options images; /* options of CLV_FORMAT_IMAGES */
+  clv_image_options images; /* options of CLV_FORMAT_IMAGES; not read for other formats */
   clv_text_options text;    /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS */
-  clv_page_options pages;   /* CLV_FORMAT_DOCUMENTS */
-  clv_table_options table;  /* CLV_FORMAT_TABLE */
+  clv_page_options pages;   /* options of CLV_FORMAT_DOCUMENTS, beside `text` */
+  clv_table_options table;  /* options of CLV_FORMAT_TABLE */
 } clv_dataset_options;
 
-/* Records that cannot be read. */
+/* most records that cannot be read whose errors are listed */
 enum { CLV_BROKEN_LISTED = 20 };
 typedef struct clv_broken_records {
   size_t n;              /* number of broken records */
@@ -225,7 +231,7 @@ typedef struct clv_broken_records {
 } clv_broken_records;
 
 void clv_broken_done(clv_broken_records *b);
-/* Counts a broken record. `why` is its error, which names the file. */
+/* Counts a record that cannot be read. `why` is its error, which names the file. */
 void clv_broken_add(clv_broken_records *b, const clv_err *why);
 
 typedef struct clv_dataset clv_dataset;
@@ -244,7 +250,7 @@ void clv_dataset_free(clv_dataset *ds);
 void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
-/* Returns how many records of the file were left out because kept_sets has not their set. */
+/* Returns how many records of the file were left out because kept_sets does not have their set. */
 size_t clv_dataset_other_sets(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Returns the number of named classes (images, texts, documents); 0 for other formats. */
@@ -265,7 +271,7 @@ bool clv_dataset_adds_channel(const clv_dataset *ds);
 const clv_broken_records *clv_dataset_broken(const clv_dataset *ds);
 /* Returns the number of texts that were cut to max_tokens. */
 size_t clv_dataset_truncated(const clv_dataset *ds);
-/* Counts of documents; zeros for other formats. */
+/* Numbers of pages, words and windows of documents; zeros for other formats. */
 typedef struct clv_page_counts {
   size_t pages, words, windows;
   size_t long_pages;             /* pages with more than one window */
@@ -279,18 +285,19 @@ clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
 typedef struct clv_kept_page {
   clv_page_word *words; /* [n] words of the page */
   size_t n;
-  /* further members of its JSON object, as text: "file":"a.pdf","page":1. For a line of JSON: all
-   * members but words, boxes, labels, probabilities; "": none */
+  /* members of the page's JSON object besides words, boxes, labels and probabilities, as text, such
+   * as "file":"a.pdf","page":1; "": none. Predictions print them again */
   const char *other_json_members;
   /* first: number of the page's first record; windows: number of its records */
   size_t first, windows;
 } clv_kept_page;
-size_t clv_dataset_kept_page_count(const clv_dataset *ds); /* 0: no pages are kept */
+/* number of pages that are kept; 0: none */
+size_t clv_dataset_kept_page_count(const clv_dataset *ds);
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page);
 /* For a record of a kept page, returns [*ret_n] the index of the word that each token represents,
  * or CLV_LABEL_IGNORED. A word is represented by one token of all windows: its first token, in the
  * window where the word would have its label. */
-const int32_t *clv_dataset_token_words(const clv_dataset *ds, size_t record, size_t *ret_n);
+const int32_t *clv_dataset_token_word_indices(const clv_dataset *ds, size_t record, size_t *ret_n);
 /* Returns the number of token ids of the tokenizer; 0 without a tokenizer. */
 int64_t clv_dataset_vocab_size(const clv_dataset *ds);
 /* Returns the smallest and largest class label that is not ignored. False: the labels are not
@@ -305,7 +312,8 @@ bool clv_dataset_label_hash(const clv_dataset *ds, size_t record, double *ret);
  * number of classes does not follow from the records, because classes have names or are tokens. */
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);
 
-/* Returns the class of a record; -1: the labels are not classes, or there is one per position. */
+/* Returns the class of a record; -1: the labels are not classes, or a record has one label per
+ * position. */
 int64_t clv_dataset_record_class(const clv_dataset *ds, size_t record);
 
 /* Return shapes and types of a batch of n records. x is f32, or i64 for tokens. y is i64 (classes)
@@ -317,11 +325,12 @@ clv_dtype clv_dataset_y_dtype(const clv_dataset *ds);
 
 /* An input of a record. Input 0 is the x of clv_dataset_x_shape. */
 typedef struct clv_data_input {
-  const char *name; /* as in the options; "input" for a single, unnamed input */
+  const char *name; /* name as in the options; "input" for a single, unnamed input */
   clv_dtype dtype;  /* CLV_F32 or CLV_I64 */
   clv_shape shape;  /* shape of a batch of n records */
 } clv_data_input;
-size_t clv_dataset_input_count(const clv_dataset *ds); /* 1..CLV_DATA_MAX_INPUTS */
+/* number of inputs, 1..CLV_DATA_MAX_INPUTS */
+size_t clv_dataset_input_count(const clv_dataset *ds);
 clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n);
 
 /* Fills the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records
@@ -340,10 +349,11 @@ clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
                                const uint32_t *index, size_t n, clv_tensor *const *x, clv_tensor *y,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Bytes of a message about a value, which names file, record, column and value. */
+/* most bytes, with the NUL, of a message about a value, which names file, record, column and
+ * value */
 enum { CLV_SCAN_TEXT = 400 };
 
-/* The values of a sample of records as their files have them. */
+/* Range and number of different values of a sample of records, as their files have them. */
 typedef struct clv_value_levels {
   size_t records; /* number of records read; 0: the data are texts, tokens or several inputs, or no
                    * record could be read */
@@ -373,7 +383,7 @@ typedef struct clv_data_columns {
 /* Range of the numbers in an input. */
 typedef struct clv_data_range {
   int64_t min, max;
-  /* number, in its file, of the first record that has min; of the first that has max */
+  /* index in its file of the first record that has min, and of the first that has max */
   size_t min_at, max_at;
   double sum; /* sum of all numbers */
 } clv_data_range;
@@ -382,16 +392,18 @@ typedef struct clv_data_range {
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
                              clv_data_range *ret);
 
-/* transformers recognises pads by their token id. So pads must agree with the lengths of records,
- * by one of these rules. */
+/* Rules by which the padding of records must agree with their lengths. transformers recognises pads
+ * by their token id, whatever the length says. */
 typedef enum clv_pad_rule {
-  /* No pad within the length, because transformers skips pads when it numbers positions. */
+  /* No position within the length may have the pad token, because transformers skips pads when it
+   * numbers positions. */
   CLV_PADS_NOT_INSIDE,
-  /* The last token within the length is the last non-pad, which transformers scores. */
+  /* The last position within the length must be the last token that is no pad, because that is the
+   * token which transformers scores. */
   CLV_PADS_END_AT_TOKEN,
 } clv_pad_rule;
-/* Special values of a pad token. CLV_NO_PAD: the model has no pad. CLV_PAD_NOT_A_TOKEN: its pad is
- * an id that no token has. */
+/* Special values of the id of a pad token. CLV_NO_PAD: the model has no pad token.
+ * CLV_PAD_NOT_A_TOKEN: the model's pad is an id that no token has. */
 enum { CLV_NO_PAD = -1, CLV_PAD_NOT_A_TOKEN = -2 };
 typedef struct clv_pad_fault {
   size_t record;
@@ -412,8 +424,8 @@ typedef struct clv_label_shift {
   size_t n_same_position; /* number of compared labels that equal the token at their own position */
 } clv_label_shift;
 clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored_label);
-/* True if labels are not shifted: at least 90 % of the compared labels equal their own token, or
- * all but one of at least four. */
+/* True if labels are not shifted by one position: at least 90 % of the compared labels equal the
+ * token at their own position, or all but one of at least four. */
 bool clv_labels_are_own_tokens(const clv_label_shift *m);
 
 /* Appends a line for a file, or for each file in a folder: path, device, inode, size and
@@ -421,7 +433,7 @@ bool clv_labels_are_own_tokens(const clv_label_shift *m);
  * back. */
 clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
 
-/* ---- subsets --------------------------------------------------------------------------------- */
+/* ---- subsets of records ---------------------------------------------------------------------- */
 
 /* A list of record numbers. Release with clv_subset_done. */
 typedef struct clv_subset {
@@ -448,19 +460,19 @@ bool clv_dataset_has_record_classes(const clv_dataset *ds);
  * one class each. */
 clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested);
 
-/* Splits all records. Validation gets round(count * fraction) records, at least one if fraction
- * > 0; GROUPS: about as many; TIME: also those at the time of the earliest one; COLUMN: those of
- * its set, whatever the fraction. 0 <= fraction < 1. Both lists are ascending, except for SHUFFLED.
- * CLV_INVALID: training would have no record, or there are no groups, or only one. */
+/* Splits all records into training and validation. Validation gets round(count * fraction) records,
+ * at least one if fraction > 0; GROUPS: about as many; TIME: also those at the time of the earliest
+ * one; COLUMN: those of its set, whatever the fraction. 0 <= fraction < 1. Both lists are
+ * ascending, except for SHUFFLED. CLV_INVALID: training would have no record, or there are no
+ * groups, or only one. */
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Splits all records by folds: validation is fold `fold` of 1..folds, and each record is in
- * exactly one fold of a seed. kind: STRATIFIED (sizes of a class differ by one record at most),
- * SHUFFLED or GROUPS (a group goes to the smallest fold, the largest group first). Both lists are
- * ascending.
- * CLV_INVALID: there are fewer records, or groups, than folds. */
+/* Splits all records for cross-validation: validation is fold `fold` of 1..folds, and with one seed
+ * each record is in exactly one fold. kind: STRATIFIED (sizes of a class differ by one record at
+ * most), SHUFFLED or GROUPS (a group goes to the smallest fold, the largest group first). Both
+ * lists are ascending. CLV_INVALID: there are fewer records, or groups, than folds. */
 clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_t folds,
                                size_t fold, uint64_t seed, clv_subset *ret_train,
                                clv_subset *ret_validation, clv_err *err) CLV_USE_RESULT;
@@ -481,7 +493,8 @@ size_t clv_dataset_record_number(const clv_dataset *ds, size_t record);
 
 /* ---- tables (table_encoder.c, table_learnt.c) ------------------------------------------------ */
 
-/* Means, categories, classes and the like, learnt from the training records of a table. */
+/* Facts learnt from the training records of a table, which encoding any record needs: means,
+ * categories, classes and the like. */
 typedef struct clv_learnt clv_learnt;
 void clv_learnt_free(clv_learnt *l);
 void clv_learnt_freep(clv_learnt **l);
@@ -489,7 +502,8 @@ void clv_learnt_freep(clv_learnt **l);
 /* True for format table. Such a dataset has labels once it is open, and inputs once it is encoded:
  * no function that reads inputs may be called before clv_dataset_encode. */
 bool clv_dataset_has_table(const clv_dataset *ds);
-/* Learns from the training records `rows`, and the classes from all records. */
+/* Learns from the training records `rows` how to encode records; learns the classes from all
+ * records. */
 clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_learnt **ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Makes the input of each record, x: [B, elements] f32, and numbers the classes as training did.
@@ -501,17 +515,17 @@ const char *clv_dataset_record_id(const clv_dataset *ds, size_t record);
 
 /* A column of a table that no session describes yet, and how it could be used. */
 typedef struct clv_found_column {
-  char *name; /* "": the header names none, and the column is ignored */
+  char *name; /* name in the header; "": the header names none, and the column is ignored */
   clv_column_use use;
   const char *format;     /* CLV_COLUMN_DATE: form of the dates, static; NULL: ISO 8601 */
   bool has_unclear_dates; /* dates whose month and day are not distinguishable */
   size_t n_missing, n_distinct;
 } clv_found_column;
 typedef struct clv_found_table {
-  clv_found_column *columns; /* [n], of which one is the target */
+  clv_found_column *columns; /* [n] columns of the table, of which one is the target */
   size_t n, n_records;
-  size_t n_classes; /* different values of the target; 0: it is a number */
-  char separator;   /* 0: lines of JSON */
+  size_t n_classes; /* number of different values of the target; 0: the target is a number */
+  char separator;   /* character between fields; 0: the file has lines of JSON */
   bool has_decimal_comma;
 } clv_found_table;
 /* Guesses the separator, the decimal mark and the use of each column of a CSV, or of lines of JSON
@@ -521,15 +535,16 @@ typedef struct clv_found_table {
 clv_code clv_table_find(const char *path, clv_found_table *ret, clv_err *err) CLV_USE_RESULT;
 void clv_found_table_done(clv_found_table *t);
 
-/* A reason to look at a column again. */
+/* Reason why the user should check a column of a table. */
 typedef enum clv_column_suspicion {
   CLV_COLUMN_IS_FINE,
   CLV_COLUMN_IS_CONSTANT,
-  CLV_COLUMN_NAMES_RECORDS, /* a different whole number, or word, in each record */
-  /* its correlation with the target is above 0.99 or below -0.99, or each of few words has one
-   * class */
+  /* each record has a different whole number, or word, in the column, so it may be an id */
+  CLV_COLUMN_NAMES_RECORDS,
+  /* the column nearly gives the target away: its correlation with the target is above 0.99 or below
+   * -0.99, or each of its few words has one class */
   CLV_COLUMN_TELLS_TARGET,
-  CLV_COLUMN_REPEATS_IDS, /* two records have one id */
+  CLV_COLUMN_REPEATS_IDS, /* two records have the same id */
 } clv_column_suspicion;
 
 enum { CLV_DATE_TEXT = 32 };
@@ -541,9 +556,12 @@ typedef struct clv_column_facts {
   const char *name;
   clv_column_use use;
   size_t n_missing, n_distinct;
-  double low, high; /* range of numbers, of dates in days; NaN: words, or no value */
+  /* smallest and largest number, or date in days since 1970-01-01; NaN: the column has words, or no
+   * value */
+  double low, high;
   bool has_integers;
-  double correlation; /* Pearson's, with a number or with two classes; 0: not computed */
+  /* Pearson's correlation with a target of numbers or of two classes; 0: not computed */
+  double correlation;
   clv_column_suspicion suspicion;
 } clv_column_facts;
 /* Returns the number of columns that the session names; 0: another format. */
@@ -560,28 +578,31 @@ clv_code clv_learnt_parse(const char *text, size_t len, const char *label, clv_l
 /* ---- records that are the same (duplicates.c) ------------------------------------------------ */
 
 typedef struct clv_duplicates {
-  size_t n;               /* records that are the same as another one */
-  size_t n_other_labels;  /* of these, records with another label; 0 unless a set is compared with
-                           * itself */
-  size_t record, same_as; /* the first such record, and the other one: numbers in their files */
+  size_t n; /* number of records that are the same as another one */
+  /* number of these records whose label differs from that of the record they equal; 0 unless a set
+   * is compared with itself */
+  size_t n_other_labels;
+  /* numbers, in their files, of the first such record and of the record that it equals */
+  size_t record, same_as;
 } clv_duplicates;
 
-/* Counts records of `rows` that are in `of_rows`, too, or, if these are the same rows, twice in
- * them. by_id: records with one id; else those with equal inputs, which encoded tables, arrays and
- * tokens have bit by bit, and images as files. */
+/* Counts records of `rows` that are in `of_rows`, too, or, if these are the same rows, that occur
+ * twice in them. by_id: records are the same if they have one id; otherwise if their inputs are
+ * equal bit by bit, or for images, if their files are. */
 clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *rows,
                                      const clv_dataset *of, const clv_subset *of_rows, bool by_id,
                                      clv_duplicates *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- digests (digest.c) ---------------------------------------------------------------------- */
 
-/* A dataset has parts, each with a digest: its inputs ("records", or the names of inputs), then
- * "labels" if there are any. Paths are for messages. */
+/* Parts of a dataset, each of which has a digest: its inputs ("records", or the names of inputs),
+ * then "labels" if there are any. _count returns their number, _name the name of a part, _path its
+ * file for messages. */
 size_t clv_dataset_part_count(const clv_dataset *ds);
 const char *clv_dataset_part_name(const clv_dataset *ds, size_t part);
 const char *clv_dataset_part_path(const clv_dataset *ds, size_t part);
-/* Computes the digest of a part: of type, shape and values of all records. For images it reads all
- * files and digests their bytes. */
+/* Computes the digest of a part of a dataset: of type, shape and values of all records. For images
+ * it reads all files and digests their bytes. */
 clv_code clv_dataset_digest(const clv_dataset *ds, size_t part, clv_sha256 *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* Computes a digest of the paths, inodes, sizes and times of image files, without reading them.
@@ -592,10 +613,10 @@ clv_code clv_dataset_stamp(const clv_dataset *ds, clv_sha256 *ret, clv_err *err)
 clv_code clv_subset_digest(const clv_dataset *ds, const clv_subset *s, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
 
-/* ---- scan of the records (scan.c) ------------------------------------------------------------ */
+/* ---- scan of the records for bad values (scan.c) --------------------------------------------- */
 
 typedef struct clv_scan_options {
-  size_t max_records; /* records to check, evenly spread; 0: all */
+  size_t max_records; /* most records to check, evenly spread; 0: all */
   /* Decode each image to find damaged ones. Without `decode` images are not read, because their
    * values are always finite. */
   bool decodes_images;
@@ -605,7 +626,7 @@ typedef struct clv_scan_options {
   void *user;
 } clv_scan_options;
 
-/* Release with clv_scan_done. */
+/* Result of a scan. Release with clv_scan_done. */
 typedef struct clv_scan {
   size_t n_checked;                     /* number of checked records */
   clv_subset not_finite_records;        /* records with a value that is not finite, ascending */
@@ -645,8 +666,10 @@ typedef struct clv_cursor {
 
 typedef struct clv_batches_options {
   const clv_subset *subset; /* caller-owned; must outlive the batches */
-  size_t batch_size;        /* records per batch, > 0 */
-  bool shuffles;            /* permutation from {seed, step = epoch, layer = 0xfffffff0} */
+  size_t batch_size;        /* records per batch, above 0 */
+  /* shuffle records by the permutation of the random numbers of {seed, step = epoch, layer =
+   * 0xfffffff0} */
+  bool shuffles;
   /* [subset n] sums of clv_sampling_sums: an epoch draws as many records as there are, with
    * replacement; NULL: each record comes once. Caller-owned; must outlive the batches. */
   const double *sampling;
@@ -674,12 +697,12 @@ void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n)
 clv_cursor clv_batches_cursor(const clv_batches *b);
 size_t clv_batches_per_epoch(const clv_batches *b);
 
-/* ---- loader ---------------------------------------------------------------------------------- */
+/* ---- the loader, which prepares batches ------------------------------------------------------ */
 
 /* A batch of records. Its memory belongs to the loader and is valid until the next
  * clv_loader_next. */
 typedef struct clv_batch {
-  clv_tensor *x; /* [n, ...] the first input */
+  clv_tensor *x; /* [n, ...] first input of the records */
   /* [n_inputs] tensors [n, ...] of all inputs, in the order of clv_dataset_input */
   clv_tensor *inputs[CLV_DATA_MAX_INPUTS];
   size_t n_inputs;
@@ -697,14 +720,14 @@ typedef struct clv_loader clv_loader;
  * current one. After this call nothing is allocated any more, except for images. */
 clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options, clv_loader **ret,
                         clv_err *err) CLV_USE_RESULT;
-void clv_loader_free(clv_loader *l); /* stops the thread; takes NULL */
+void clv_loader_free(clv_loader *l); /* stops the thread and frees the loader; NULL is allowed */
 void clv_loader_freep(clv_loader **l);
 
 /* Waits for the next batch, and returns the memory of the previous batch to the thread. */
 clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) CLV_USE_RESULT;
 size_t clv_loader_per_epoch(const clv_loader *l);
 
-/* ---- micro-batches --------------------------------------------------------------------------- */
+/* ---- sizes of micro-batches ------------------------------------------------------------------ */
 
 /* Computes the sizes of the chunks into which torch.chunk cuts n rows: ceil(n / chunks) each, the
  * last one shorter, possibly fewer than `chunks`. sizes: [chunks]. Returns the number of sizes

@@ -164,7 +164,7 @@ clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_data
                   train->inputs_path, n, test->inputs_path, k);
 }
 
-/* ---- batches --------------------------------------------------------------------------------- */
+/* ---- filling batches ------------------------------------------------------------------------- */
 
 #define FILL_RECORD(type)                                                       \
   do {                                                                          \

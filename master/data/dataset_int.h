@@ -12,11 +12,11 @@
 #include "master/data/table_int.h"
 #include "master/data/text_int.h"
 
-/* One of several named inputs. */
+/* One input of records that have several inputs with names. */
 typedef struct clv_named_input {
   char *name, *path;   /* path: file of the input, for messages */
   clv_tensor *data;    /* [count or more, ...] as in the file */
-  clv_dtype dtype;     /* type of a batch */
+  clv_dtype dtype;     /* type of the input in a batch */
   size_t row_elements; /* elements of one record */
   bool is_bool;        /* the u8 data are 0 and 1, and are not divided by 255 */
 } clv_named_input;
@@ -24,27 +24,28 @@ typedef struct clv_named_input {
 struct clv_dataset {
   clv_named_input *named_inputs; /* [n_named] inputs, instead of `inputs`; NULL: a single input */
   size_t n_named;
-  clv_tensor *inputs;        /* single input, in the type of its file; NULL for images and named
+  clv_tensor *inputs;    /* single input, in the type of its file; NULL for images and named
                               * inputs */
-  clv_images *images;        /* a folder of images, or NULL */
-  clv_texts *texts;          /* format text: labels and groups of the table; NULL: other format */
-  clv_page_set *pages;       /* format documents: windows of pages; NULL: other format */
-  clv_cell_table *table;     /* format table: its cells; NULL: other format */
-  clv_bytes class_names;     /* format table: texts of `classes`, each with its NUL */
-  clv_tensor *labels;        /* [count or more, ...] i64 or f32; NULL: no labels */
-  char **classes;            /* [n_classes] names by class number; the memory of the texts belongs
-                              * to the reader */
-  size_t n_classes;          /* 0: classes have numbers but no names */
-  clv_broken_records broken; /* skipped records */
+  clv_images *images;    /* the folder of images; NULL: another format */
+  clv_texts *texts;      /* format text: labels and groups of the table; NULL: other format */
+  clv_page_set *pages;   /* format documents: windows of pages; NULL: other format */
+  clv_cell_table *table; /* format table: its cells; NULL: other format */
+  clv_bytes class_names; /* format table: texts of `classes`, each with its NUL */
+  clv_tensor *labels;    /* [count or more, ...] i64 or f32; NULL: no labels */
+  /* [n_classes] names by class number; the reader of the format owns the texts */
+  char **classes;
+  size_t n_classes;          /* number of classes; 0: classes have numbers but no names */
+  clv_broken_records broken; /* records that were skipped because they cannot be read */
   /* [count] number of each record's group, time (in the order of times) or set (clv_set); NULL:
    * groups were not read */
   int64_t *groups;
-  size_t n_other_sets;      /* records of the file that are of no kept set */
+  /* number of records of the file that were dropped, because kept_sets does not have their set */
+  size_t n_other_sets;
   uint32_t *record_numbers; /* [count] number of each record in its file; NULL: its index */
   size_t count;
   clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
   size_t record_elements;
-  size_t channels, values_per_channel; /* of a record */
+  size_t channels, values_per_channel; /* channels of a record, and values of each channel */
   size_t n_norm;                       /* number of means and of standard deviations: 1, or one per
                                * channel */
   float *mean, *std; /* [n_norm] means and standard deviations of torchvision's Normalize */
@@ -100,7 +101,7 @@ clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, boo
  * because one step of a byte is 257 steps of 16 bits; then mean and std apply. */
 clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
 
-/* ---- records that are one array (format_arrays.c) -------------------------------------------- */
+/* ---- records whose file has one array (format_arrays.c) -------------------------------------- */
 
 /* Sets count, shape and normalisation of the records from ds->inputs. */
 clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o,
@@ -126,13 +127,13 @@ void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32
 
 /* ---- splits (split.c) ------------------------------------------------------------------------ */
 
-/* Returns the class of a record for a stratified split. clv_dataset_has_record_classes must be
- * true. */
+/* Returns the class of a record for a stratified split, which keeps the share of each class.
+ * clv_dataset_has_record_classes must be true. */
 int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record);
-/* Keeps the records whose set is in `sets`, a set of 1 << clv_set. CLV_INVALID: there are none. */
+/* Keeps the records of the sets in `sets`, bits 1 << clv_set. CLV_INVALID: there are none. */
 clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned sets, clv_err *err) CLV_USE_RESULT;
 
-/* ---- fewer records (keep_records.c) ---------------------------------------------------------- */
+/* ---- dropping records (keep_records.c) ------------------------------------------------------- */
 
 /* Drops all records except those of `kept`, which must be ascending. A dataset with kept pages does
  * not permit it. */

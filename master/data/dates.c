@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads dates of a table as days since 1970-01-01, in the Gregorian calendar: ISO 8601, or a format
- * as strptime has it, with a point's time as the fraction of a day. Months have English names
+ * as C's strptime has it. The time of day is the fraction of a day. Months have English names
  * whatever the locale. A date with a zone counts in UTC.
  */
 #include <math.h>
@@ -56,7 +56,7 @@ static void find_date(int64_t days, int *ret_year, int *ret_month, int *ret_day)
   *ret_day = (int)(days - count_days(year, month, 1)) + 1;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading a date -------------------------------------------------------------------------- */
 
 /* Reads a number of min_digits to max_digits digits that is from low to high. */
 static bool read_digits(date_reader *r, int min_digits, int max_digits, int low, int high,
@@ -125,7 +125,7 @@ static bool read_zone(date_reader *r) {
   return true;
 }
 
-/* Directives of a format. */
+/* Directives of a format, such as %Y, and how each is read. */
 static const struct {
   char letter;
   bool (*read)(date_reader *r);
@@ -187,7 +187,7 @@ clv_code clv_date_check_format(const char *format, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "it has no %%Y, the year");
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- parts of a date ------------------------------------------------------------------------- */
 
 double clv_date_part_passed(double days, clv_date_part part) {
   int year, month, day;

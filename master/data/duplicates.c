@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds records that are the same: twice in one set, or in a set and in the one that it tests. Two
- * records are the same if all their inputs are, bit by bit, or if they have one id.
+ * Finds records that are the same: twice in one set, or in two sets that are compared, such as
+ * training and test. Two records are the same if all their inputs are, bit by bit, or if they have
+ * one id.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/data/dataset_int.h"
 
-/* A record, by a digest of what is compared. */
+/* A record and the digest of what is compared: its id or its inputs. */
 typedef struct keyed_record {
   clv_sha256 key;
   uint32_t record;
@@ -39,8 +40,8 @@ static clv_code digest_inputs(const clv_dataset *ds, size_t record, clv_sha256 *
   return clv_sha256_of(text.data, text.len, ret, err);
 }
 
-/* Fills the keys of `rows`. file_digests: [count] digests of images; NULL: the inputs are in
- * memory. */
+/* Fills the keys of `rows`, digests of ids or inputs. file_digests: [count] digests of images;
+ * NULL: the inputs are in memory. */
 static clv_code fill_keys(const clv_dataset *ds, const clv_subset *rows, bool by_id,
                           const clv_sha256 *file_digests, keyed_record *list, clv_err *err) {
   for (size_t i = 0; i < rows->n; i++) {
@@ -78,7 +79,7 @@ static void note_duplicate(clv_duplicates *d, const clv_dataset *a, uint32_t rec
   d->same_as = clv_dataset_record_number(b, same_record);
 }
 
-/* Counts the records that have the key of an earlier one of their list. */
+/* Counts the records that have the key of an earlier record of the same list. */
 static void count_duplicates_in_list(const clv_dataset *ds, const keyed_record *list, size_t n,
                                      clv_duplicates *ret) {
   for (size_t i = 1, first = 0; i < n; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stamps of files: path, device, inode, size and time, to notice changes without reading contents.
+ * Computes stamps of files (path, device, inode, size and time), by which changes are noticed
+ * without reading contents.
  */
 #include <sys/stat.h>
 

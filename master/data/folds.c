@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Divides records into folds for cross-validation. A permutation from the seed orders the records,
- * which are dealt one by one: all of them, class by class, or group by group.
+ * Divides records into folds, the equal parts of a cross-validation. A permutation from the seed
+ * orders the records, which are dealt to the folds in turn: all of them, class by class, or group
+ * by group.
  */
 #include <stdlib.h>
 
@@ -10,12 +11,12 @@
 /* RNG stream of this file; split.c has the list of the others. */
 static const uint32_t fold_stream = 0xfffffff5u;
 
-/* A record, or a group of records. */
+/* A record, or a group of records, that is dealt to a fold. */
 typedef struct dealt_item {
-  int64_t key;     /* class or group; 0: neither counts */
-  uint32_t order;  /* position in the permutation; of a group that of its first record */
-  uint32_t record; /* index of the record; of a group of its first one in `list` */
-  size_t n;        /* records */
+  int64_t key;     /* class or group of the record; 0: classes and groups do not matter */
+  uint32_t order;  /* position in the permutation; for a group, the position of its first record */
+  uint32_t record; /* index of the record; for a group, index in `list` of its first record */
+  size_t n;        /* number of records */
 } dealt_item;
 
 static int compare_by_key(const void *a, const void *b) {

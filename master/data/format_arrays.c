@@ -9,7 +9,7 @@
 
 #include "master/data/dataset_int.h"
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
+/* ---- inputs of records ----------------------------------------------------------------------- */
 
 static void set_x_shape(clv_dataset *ds, bool flattens, bool keeps_rank_3) {
   clv_shape shape = ds->inputs->shape;
@@ -61,7 +61,7 @@ static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
   return clv_arrays_set_records(ds, o, err);
 }
 
-/* ---- labels ---------------------------------------------------------------------------------- */
+/* ---- labels of records ----------------------------------------------------------------------- */
 
 double clv_tensor_element_as_double(const clv_tensor *t, size_t i) {
   switch (t->dtype) {
@@ -142,7 +142,7 @@ static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_e
                                       : set_float_labels(ds, raw, err);
 }
 
-/* ---- a set ----------------------------------------------------------------------------------- */
+/* ---- opening a dataset ----------------------------------------------------------------------- */
 
 static clv_code open_arrays(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_TRY(open_inputs(ds, o, err));

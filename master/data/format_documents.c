@@ -41,7 +41,7 @@ const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page) {
   return &ds->pages->kept.pages[page];
 }
 
-const int32_t *clv_dataset_token_words(const clv_dataset *ds, size_t record, size_t *ret_n) {
+const int32_t *clv_dataset_token_word_indices(const clv_dataset *ds, size_t record, size_t *ret_n) {
   const clv_tensor *t = ds->pages->token_words;
   *ret_n = (size_t)t->shape.dim[1];
   return (const int32_t *)t->data + record * *ret_n;

@@ -7,8 +7,8 @@
 
 #include "master/data/dataset_int.h"
 
-/* Returns FNV-1a, a hash of 64 bits. Two groups with the same hash only come into the same part of
- * a split. */
+/* Returns FNV-1a, a hash of 64 bits. If two groups had the same hash, they would only be put into
+ * the same part of a split. */
 int64_t clv_group_number(const char *name, size_t len) {
   uint64_t h = 0xcbf29ce484222325u;
   for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)name[i]) * 0x100000001b3u;
@@ -17,7 +17,7 @@ int64_t clv_group_number(const char *name, size_t len) {
 
 int64_t clv_time_number(double time) {
   int64_t bits;
-  time += 0.0; /* -0 becomes 0 */
+  time += 0.0; /* turns -0 into 0, so that both have the same number */
   memcpy(&bits, &time, sizeof bits);
   return bits < 0 ? bits ^ INT64_MAX : bits;
 }

@@ -39,7 +39,7 @@ void clv_image_folder_limit(clv_image_folder *f, size_t limit) {
   f->n = limit;
 }
 
-/* ---- growing lists --------------------------------------------------------------------------- */
+/* ---- growing the lists of an index ----------------------------------------------------------- */
 
 static clv_code grow_list(void *list_pp, size_t old_cap, size_t new_cap, size_t element_bytes,
                           clv_err *err) {
@@ -82,7 +82,7 @@ static clv_code add_image(clv_image_folder *f, const char *path, uint32_t label,
   return add_name(f, path, &f->paths[f->n++], err);
 }
 
-/* ---- reading folders ------------------------------------------------------------------------- */
+/* ---- reading the folders --------------------------------------------------------------------- */
 
 static void close_dir(DIR **d) {
   if (*d) closedir(*d);
@@ -161,7 +161,7 @@ static clv_code add_images_below(clv_image_folder *f, const char *rel, uint32_t 
   return CLV_OK;
 }
 
-/* ---- order ----------------------------------------------------------------------------------- */
+/* ---- order of the images --------------------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b, void *names) {
   return strcmp((const char *)names + *(const size_t *)a, (const char *)names + *(const size_t *)b);

@@ -19,7 +19,7 @@
 typedef struct clv_pixels {
   uint8_t *data;                    /* [height, width, channels] of u8 or u16 */
   size_t cap;                       /* bytes of `data` that are allocated */
-  uint32_t width, height, channels; /* 1: grey, 3: red, green, blue */
+  uint32_t width, height, channels; /* channels: 1: grey, 3: red, green, blue */
   bool has_16_bits;                 /* samples are u16: 0 to 65535; false: u8 */
 } clv_pixels;
 
@@ -34,8 +34,8 @@ void clv_pixels_done(clv_pixels *p);
 typedef struct clv_encoded_image {
   const uint8_t *data;
   size_t len;
-  uint32_t channels;      /* 1 or 3, as the caller wants them */
-  uint64_t max_pixels;    /* limit of width * height */
+  uint32_t channels;      /* channels that the caller wants: 1 (grey) or 3 */
+  uint64_t max_pixels;    /* largest width * height that is decoded */
   bool reads_header_only; /* the decoder reads only the size and leaves ret->data unchanged */
 } clv_encoded_image;
 
@@ -45,8 +45,8 @@ typedef struct clv_encoded_image {
 clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Checks the size of the image that a decoder is about to write, `as`, and allocates memory for it.
- * The decoders call it. */
+/* Checks the width, height and channels in `as`, those of the image that a decoder is about to
+ * write, and allocates memory for it. The decoders call it. */
 clv_code clv_pixels_reserve(const clv_encoded_image *in, clv_pixels as, clv_pixels *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* Grows *p to `bytes` or more. The contents are lost when it grows. */
@@ -61,7 +61,7 @@ typedef struct clv_box {
   uint32_t x, y, width, height;
 } clv_box;
 
-/* Scratch memory of one thread. Zero-initialise. */
+/* Scratch memory of one thread for resampling. Zero-initialise. */
 typedef struct clv_resampler {
   uint8_t *memory[3]; /* [0]: weights; [1]: rows after the horizontal pass; [2]: sums */
   size_t cap[3];

@@ -35,7 +35,7 @@ static double uniform_between(uint32_t random_word, double low, double high) {
 /* Halves n as Python's round() does: to the even neighbour. */
 static int64_t half_rounded(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
 
-/* ---- resize ---------------------------------------------------------------------------------- */
+/* ---- resizing an image ----------------------------------------------------------------------- */
 
 /* Resizes so that the shorter side has `size` pixels; the longer one is cut to a whole number. */
 static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t height,
@@ -58,7 +58,7 @@ static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t 
   return CLV_OK;
 }
 
-/* ---- crop ------------------------------------------------------------------------------------ */
+/* ---- cropping an image ----------------------------------------------------------------------- */
 
 /* Returns where a centred crop of n pixels begins. An image smaller than the crop gets black
  * borders; if they differ by one pixel, the border at the end is larger. */
@@ -158,7 +158,7 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
   return CLV_OK;
 }
 
-/* ---- pixels ---------------------------------------------------------------------------------- */
+/* ---- pixels of the record -------------------------------------------------------------------- */
 
 /* Intersects [at, at + n) with [0, size). Returns the length of the intersection; *ret_first: where
  * it begins. */

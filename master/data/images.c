@@ -70,7 +70,7 @@ void clv_images_keep_only(clv_images *im, const clv_subset *kept) {
   im->folder.n = kept->n;
 }
 
-/* ---- one image ------------------------------------------------------------------------------- */
+/* ---- reading one image ----------------------------------------------------------------------- */
 
 static const char *image_path(const clv_images *im, uint32_t record) {
   return im->folder.names.data + im->folder.paths[record];
@@ -143,7 +143,7 @@ static clv_code check_size(const clv_images *im, const clv_image_view *v, clv_er
       v->out_width, v->out_height, im->o.resize ? " when resized" : "", im->width, im->height);
 }
 
-/* ---- batches --------------------------------------------------------------------------------- */
+/* ---- filling batches ------------------------------------------------------------------------- */
 
 typedef struct fill_job {
   clv_images *im;
@@ -202,7 +202,7 @@ clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32
   return clv_thread_pool_run(im->pool, n, fill_record, &f, err);
 }
 
-/* ---- digests --------------------------------------------------------------------------------- */
+/* ---- digests of images ----------------------------------------------------------------------- */
 
 typedef struct digest_job {
   clv_images *im;
@@ -241,7 +241,7 @@ clv_code clv_images_list_file_stamps(const clv_images *im, clv_bytes *lines, clv
                        : CLV_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening a dataset of images ------------------------------------------------------------- */
 
 static clv_code check_options(const clv_image_options *o, clv_err *err) {
   if (o->channels != 1 && o->channels != 3)

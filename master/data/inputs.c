@@ -106,7 +106,7 @@ clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const 
   return CLV_OK;
 }
 
-/* ---- batches --------------------------------------------------------------------------------- */
+/* ---- filling batches ------------------------------------------------------------------------- */
 
 int64_t clv_tensor_element_as_integer(const clv_tensor *t, size_t i) {
   switch (t->dtype) {
@@ -149,7 +149,7 @@ void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor 
            in->row_elements * sizeof(float));
 }
 
-/* ---- ranges ---------------------------------------------------------------------------------- */
+/* ---- ranges of the numbers in an input ------------------------------------------------------- */
 
 /* Returns number i of the input, minus the other column if `columns` names one. If the difference
  * overflows, it is INT64_MIN or INT64_MAX. */

@@ -14,7 +14,7 @@
 #include "master/data/image_int.h"
 
 /* Most scans of a progressive file. Each scan is a pass over all pixels but needs only few bytes in
- * the file, so more would be an attack. */
+ * the file, so a file with more would cost unlimited time. */
 enum { MAX_SCANS = 500 };
 
 typedef struct jpeg_reader {

@@ -35,7 +35,7 @@ bool clv_dataset_label_hash(const clv_dataset *ds, size_t record, double *ret) {
     hash = (hash ^ bits) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }
-  *ret = (double)(hash >> 11); /* 53 bits, which a double holds exactly */
+  *ret = (double)(hash >> 11); /* 53 bits of the hash, which a double holds exactly */
   return true;
 }
 

@@ -22,10 +22,10 @@
 typedef enum slot_state { SLOT_EMPTY, SLOT_READY, SLOT_IN_USE } slot_state;
 
 typedef struct slot {
-  slot_state state; /* guarded by the lock of the loader */
+  slot_state state; /* state of the slot, protected by the lock of the loader */
   clv_batch batch;  /* belongs to the thread in state EMPTY, to the consumer afterwards */
   uint32_t *index;
-  clv_code code; /* result of filling the slot */
+  clv_code code; /* result of filling the slot: CLV_OK, or the code of `err` */
   clv_err err;
 } slot;
 

@@ -55,7 +55,7 @@ static const struct {
     {'f', "floats of another size", "save a.astype('f8')"},
 };
 
-/* The header that is parsed, with its values so far. */
+/* A header while it is parsed, with the values that were read so far. */
 typedef struct header {
   const char *label;
   const char *p, *end;

@@ -52,7 +52,7 @@ clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_to
   return make_labels(ds, ids, lengths, err);
 }
 
-/* ---- hidden tokens --------------------------------------------------------------------------- */
+/* ---- masking tokens -------------------------------------------------------------------------- */
 
 static bool is_drawn_with_share(uint32_t random_words, double share) {
   return random_words < share * 4294967296.0;
@@ -62,7 +62,7 @@ static int64_t random_below(uint32_t random_words, size_t n) {
   return (int64_t)(((uint64_t)random_words * n) >> 32);
 }
 
-/* Returns the token that replaces a drawn token in the input. It is never a pad, because some
+/* Returns the token that replaces a masked token in the input. It is never a pad, because some
  * models number positions by pads. */
 static int64_t replacement_of(const clv_dataset *ds, const uint32_t random_words[4],
                               int64_t token) {
@@ -72,8 +72,8 @@ static int64_t replacement_of(const clv_dataset *ds, const uint32_t random_words
                                                                                         : token;
 }
 
-/* Draws one of the labelled positions, for a record in which no position was drawn. Returns
- * n_positions if no position has a label. */
+/* Draws one of the labelled positions, for a record in which no position was drawn for masking.
+ * Returns n_positions if no position has a label. */
 static size_t draw_one_position(const clv_dataset *ds, const clv_rng_key *key,
                                 const int64_t *labels, size_t n_positions) {
   uint32_t random_words[4];

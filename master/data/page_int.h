@@ -14,13 +14,13 @@ enum { CLV_MAX_CLASS_NAMES = 65536 };
 
 /* Numbers distinct names. Zero-initialise; release with clv_name_table_done. */
 typedef struct clv_name_table {
-  clv_bytes text; /* the names, each with its NUL */
+  clv_bytes text; /* names of the classes, each with its NUL */
   struct clv_name_entry {
     size_t at;      /* offset of the name in `text` */
     int32_t number; /* numbers 0, 1, ... are given in the order in which names arrive */
-  } * sorted;       /* [n] sorted by name */
+  } * sorted;       /* [n] the names, sorted as texts */
   size_t n, cap;
-  bool is_closed; /* add no further names */
+  bool is_closed; /* true: further names are refused; false: a new name is added */
   bool has_texts; /* names are any texts, such as the cells of a table; false: class names */
 } clv_name_table;
 
@@ -29,9 +29,9 @@ void clv_name_table_done(clv_name_table *s);
  * valid for a class, or it is new and s is closed. */
 clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
                                clv_err *err) CLV_USE_RESULT;
-/* Orders the names: by text while names may be added, by number once s->is_closed. ret_classes: [n]
- * names; the caller frees the list, s owns the texts. ret_rank: [n] index of each number in that
- * order. */
+/* Lists the names: sorted as texts while names may be added, by number once s->is_closed.
+ * ret_classes: [n] names; the caller frees the list, s owns the texts. ret_rank: [n] index of each
+ * number in that list. */
 clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int32_t **ret_rank,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -65,13 +65,14 @@ typedef struct clv_page_reader {
   size_t len;
   clv_page_label_kind label_kind;
 
-  size_t at, line;                      /* offset of the next line; number of lines before it */
-  clv_bytes kept_text;                  /* words and labels of the line, each with its NUL */
-  clv_bytes last_text;                  /* the text that was read last */
-  clv_bytes label, file, other_members; /* of the page; see clv_labelled_page */
+  size_t at, line;     /* offset of the next line; number of lines before it */
+  clv_bytes kept_text; /* words and labels of the line, each with its NUL */
+  clv_bytes last_text; /* the text that was read last */
+  /* label, file and other members of the page, as in clv_labelled_page */
+  clv_bytes label, file, other_members;
   clv_ids words, names, boxes;
-  clv_page_word *word_list; /* [cap] */
-  const char **labels;      /* [cap] */
+  clv_page_word *word_list; /* [cap] words of the page that was read last */
+  const char **labels;      /* [cap] labels of the words of the page that was read last */
   size_t cap;
   char location[256];
 } clv_page_reader;
@@ -82,17 +83,17 @@ void clv_page_reader_done(clv_page_reader *l);
 clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_more,
                               clv_err *err) CLV_USE_RESULT;
 
-/* ---- copies of pages (kept_pages.c) ---------------------------------------------------------- */
+/* ---- copies of pages for predictions (kept_pages.c) ------------------------------------------ */
 
-/* Copies of pages. Zero-initialise; release with clv_kept_pages_done. */
+/* Copies of pages, for predictions. Zero-initialise; release with clv_kept_pages_done. */
 typedef struct clv_kept_pages {
-  clv_kept_page *pages; /* [n] */
+  clv_kept_page *pages; /* [n] the copies */
   size_t n, cap, bytes;
 } clv_kept_pages;
 
 void clv_kept_pages_done(clv_kept_pages *k);
-/* Adds a copy of the page. first, windows: the first of its records, and their number.
- * CLV_EXHAUSTED: all copies together would have more than max_bytes. */
+/* Adds a copy of the page. first, windows: index of the page's first record, and number of its
+ * records. CLV_EXHAUSTED: all copies together would have more than max_bytes. */
 clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
                             size_t windows, size_t max_bytes, clv_err *err) CLV_USE_RESULT;
 
@@ -105,7 +106,7 @@ typedef struct clv_page_set {
                                       * no labels */
   clv_bytes groups;        /* [n] int64_t: number of the record's file, or of its page */
   clv_kept_pages kept;     /* copies of the pages, for predictions; otherwise empty */
-  clv_tensor *token_words; /* [n, S] i32: word of each token (clv_dataset_token_words);
+  clv_tensor *token_words; /* [n, S] i32: word of each token (clv_dataset_token_word_indices);
                                       * NULL: pages are not kept */
   clv_name_table names;
   char **classes; /* [names.n] names of the classes */

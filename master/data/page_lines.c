@@ -26,10 +26,10 @@ void clv_page_reader_done(clv_page_reader *l) {
   free(l->labels);
 }
 
-/* ---- what a line holds ----------------------------------------------------------------------- */
+/* ---- words, boxes and labels of a line ------------------------------------------------------- */
 
-/* Stores l->last_text in l->kept_text, and adds its offset to `to`. at: position of the text in
- * the line, for messages. */
+/* Stores the text that was read last, l->last_text, in l->kept_text, and adds its offset to `to`.
+ * at: position of the text in the line, for messages. */
 static clv_code store_text(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
   size_t offset = l->kept_text.len;
   if (l->last_text.failed)
@@ -56,7 +56,7 @@ static clv_code read_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   return store_text(l, j, at, &l->names, err);
 }
 
-/* Reads a box: x0, y0, x1, y1. */
+/* Reads a box, the four numbers x0, y0, x1, y1. */
 static clv_code read_box(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at, n = 0;
   int64_t box[4] = {0};
@@ -96,9 +96,9 @@ static clv_code read_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   return clv_json_fail(j, at, err, "a text without NUL is expected");
 }
 
-/* ---- a line ---------------------------------------------------------------------------------- */
+/* ---- reading a line -------------------------------------------------------------------------- */
 
-/* Keys that a line may have. It has probabilities if an earlier prediction printed it. */
+/* Keys that a line may have. A line that an earlier prediction printed has probabilities, too. */
 enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, N_KEYS };
 static const char *const keys[N_KEYS] = {"words",         "boxes",       "labels", "label",
                                          "probabilities", "probability", "file"};
@@ -143,7 +143,8 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
   return CLV_OK;
 }
 
-/* Keeps the text of a member that this reader does not know. begin: where the member starts. */
+/* Keeps the text of a member of the JSON object that this reader does not know. begin: position at
+ * which the member starts. */
 static void store_member(clv_page_reader *l, const clv_json *j, size_t begin) {
   const char *from = j->text + begin;
   size_t n_spaces = strspn(from, " \t\r");

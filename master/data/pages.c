@@ -10,7 +10,7 @@
 #include "master/data/record_lines_int.h"
 #include "master/data/page_int.h"
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows of tokens from pages --------------------------------------------------------------- */
 
 static clv_code add_listed_names(clv_page_rows *r, const clv_page_options *o, clv_err *err) {
   int32_t number;
@@ -64,7 +64,8 @@ static bool has_label(const clv_windows *w, size_t row) {
   return false;
 }
 
-/* Adds a window. Skips a window without labels, because its loss would be a mean of no numbers. */
+/* Adds a window. Skips a window without labels, because the mean loss over its labels would not be
+ * defined. */
 static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, int32_t class,
                            int64_t group, clv_err *err) {
   size_t at = row * w->width;
@@ -101,7 +102,8 @@ static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32
   return CLV_OK;
 }
 
-/* Returns the labels of a page's words. For a kept page, the label of a word is its index. */
+/* Returns the labels of a page's words. If the page is kept for predictions, the label of a word is
+ * its index. */
 static clv_code labels_of_page(clv_page_rows *r, const clv_labelled_page *p, int32_t **ret,
                                clv_err *err) {
   if (!p->labels && !r->keeps_pages) return CLV_OK;
@@ -148,7 +150,7 @@ clv_code clv_page_rows_add(clv_page_rows *r, const clv_labelled_page *page, clv_
   return clv_fail(err, reason.code, "%s: %s", page->location, reason.text);
 }
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors from rows ----------------------------------------------------------------------- */
 
 static clv_code make_tensor(const clv_ids *from, clv_shape shape, clv_tensor **ret, clv_err *err) {
   CLV_TRY(clv_tensor_new(CLV_I32, &shape, ret, err));
@@ -224,7 +226,7 @@ void clv_page_set_free(clv_page_set *p) {
   free(p);
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- reading the files ----------------------------------------------------------------------- */
 
 typedef struct page_reading {
   clv_page_rows *rows;

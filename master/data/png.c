@@ -58,8 +58,8 @@ static clv_code create_decoder(png_reader *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Reads the header. The output is grey or RGB, with 16 bits a sample if the file has 16, else with
- * 8. */
+/* Reads the header of a PNG. The output is grey or RGB, with 16 bits a sample if the file has 16,
+ * else with 8. */
 static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(png_jmpbuf(r->png))) return fail_with_reason(r, err);
   png_read_info(r->png, r->info);
@@ -85,7 +85,7 @@ static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
                     (size_t)png_get_rowbytes(r->png, r->info), stride);
   for (int pass = 0; pass < passes; pass++)
     for (uint32_t y = 0; y < ret->height; y++) png_read_row(r->png, ret->data + y * stride, NULL);
-  png_read_end(r->png, NULL); /* fails if the file ends too early */
+  png_read_end(r->png, NULL); /* reads to the end of the file; fails if it ends too early */
   return CLV_OK;
 }
 

@@ -9,8 +9,8 @@
 
 #include "master/data/cell_source_int.h"
 
-/* Functions that a query may call: known, without side effects, and none that reads another file,
- * loads code or draws at random. Sorted. */
+/* Functions that a query may call, sorted. They have no side effects, and none reads another file,
+ * loads code or draws at random. */
 static const char *const functions[] = {
     "abs",          "acos",         "asin",        "atan",      "atan2",      "avg",
     "ceil",         "ceiling",      "char",        "coalesce",  "concat",     "concat_ws",
@@ -32,8 +32,8 @@ bool clv_query_may_call(const char *function) {
   return false;
 }
 
-/* Returns the length of a string or a name in quotes, whose quote a doubled one stands for; 0: it
- * has no end. */
+/* Returns the length of a string or a name in quotes; 0: its quote has no end. A doubled quote
+ * stands for a single one within the string. */
 static size_t quoted_length(const char *text) {
   char end_quote = *text == '[' ? ']' : *text;
   for (size_t i = 1; text[i]; i++) {
@@ -60,12 +60,12 @@ static size_t word_length(const char *text) {
   return n;
 }
 
-/* State of reading a query. */
+/* State while the words of a query are read. */
 typedef struct query_words {
-  size_t depth;        /* open parentheses */
+  size_t depth;        /* number of open parentheses */
   bool is_after_order; /* the word before was ORDER, outside of parentheses */
   bool has_order_by;   /* ORDER BY was outside of parentheses */
-  bool has_ended;      /* a semicolon came */
+  bool has_ended;      /* a semicolon has ended the statement */
 } query_words;
 
 static void take_word(query_words *w, const char *text, size_t n) {
@@ -74,7 +74,7 @@ static void take_word(query_words *w, const char *text, size_t n) {
   w->is_after_order = !w->depth && n == 5 && strncasecmp(text, "order", 5) == 0;
 }
 
-/* Takes the token at `text`. Returns its bytes; 0: a quote has no end. */
+/* Takes the token at `text` and updates the state. Returns its bytes; 0: a quote has no end. */
 static size_t take_token(query_words *w, const char *text) {
   size_t comment_len = comment_length(text), word_len = word_length(text);
   if (comment_len) return comment_len;

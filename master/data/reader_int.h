@@ -11,8 +11,8 @@
 
 typedef struct clv_source clv_source;
 
-/* Sets the size in bytes from which on an array is mapped instead of read. Tests call it; otherwise
- * the size depends on the memory of the host. */
+/* Sets the size in bytes from which on an array is mapped into memory (mmap) instead of read. Only
+ * tests call it; otherwise the size depends on the memory of the host. */
 void clv_source_map_from(clv_source *s, size_t bytes);
 
 /* Opens a regular file. A file that begins with gzip's two magic bytes is inflated. */
@@ -33,8 +33,8 @@ clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size
 /* An element type of a file format. `convert` makes n elements of a tensor of `dtype` from n
  * little-endian elements at src. */
 typedef struct clv_element_type {
-  const char *name; /* as the file format writes it; npy: without the byte order */
-  uint8_t idx_type; /* IDX type byte; 0 for npy */
+  const char *name; /* name of the type in the file format; npy: without the byte order */
+  uint8_t idx_type; /* byte that names the type in an IDX file; 0 for npy */
   uint8_t bytes;    /* bytes of an element in the file */
   clv_dtype dtype;
   void (*convert)(const uint8_t *src, void *dst, size_t n);

@@ -11,7 +11,7 @@
 
 enum { PIECE_BYTES = 65536 };
 
-/* State of the CSV parser before a byte; the same rules as in clv_csv_read_field. */
+/* State of the CSV parser before a byte, by the same rules as in clv_csv_read_field. */
 typedef enum csv_state { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_state;
 
 struct clv_record_lines {
@@ -21,7 +21,8 @@ struct clv_record_lines {
   size_t bytes_read; /* bytes of records returned so far */
   size_t n_lines;    /* lines read so far */
   csv_state state;
-  size_t at, got; /* at: bytes of `piece` that were returned already; got: bytes that are filled */
+  /* at: bytes of `piece` that were returned already; got: bytes of `piece` that are filled */
+  size_t at, got;
   clv_bytes record;
   char piece[PIECE_BYTES];
 };
@@ -41,7 +42,7 @@ static csv_state next_state(csv_state state, char c, char separator) {
   return state == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_PLAIN;
 }
 
-/* ---- encodings ------------------------------------------------------------------------------- */
+/* ---- encodings of text ----------------------------------------------------------------------- */
 
 size_t clv_bom_bytes(const char *text, size_t len) {
   return len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
@@ -56,8 +57,8 @@ static clv_code check_encoding(const clv_record_lines *l, clv_err *err) {
                   clv_source_label(l->source), name, name);
 }
 
-/* True if the first line ends with \r alone, as in files of old Macintoshes. A quoted field of CSV
- * may contain \r. Between JSON tokens \r is a space, so it ends a line only if another record
+/* True if the first line ends with \r alone, as in files of old Macintoshes. In CSV a quoted field
+ * may contain \r. In JSON a \r between tokens is a space, so it ends a line only if another record
  * follows. */
 static bool ends_in_cr(const clv_record_lines *l) {
   csv_state state = FIELD_BEGINS;
@@ -80,7 +81,7 @@ static clv_code check_line_ends(const clv_record_lines *l, clv_err *err) {
                   clv_source_label(l->source));
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- pieces of the file ---------------------------------------------------------------------- */
 
 static clv_code fill_piece(clv_record_lines *l, clv_err *err) {
   l->at = 0;
@@ -121,8 +122,8 @@ clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *
   return open_source(&s, separator, SIZE_MAX, ret, err);
 }
 
-/* Returns the bytes of `piece` up to the end of the record (then *ret_end is true), or up to the
- * end of the piece. */
+/* Returns the bytes of `piece` up to the end of the CSV record (then *ret_end is true), or up to
+ * the end of the piece. */
 static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
   size_t i = l->at;
   while (i < l->got && !*ret_end) {
@@ -141,7 +142,7 @@ static size_t line_bytes(clv_record_lines *l, bool *ret_end) {
   return stop ? (size_t)(stop - from) + 1 : l->got - l->at;
 }
 
-/* ---- empty lines ----------------------------------------------------------------------------- */
+/* ---- skipping empty lines -------------------------------------------------------------------- */
 
 /* True if byte i of `piece` may be in an empty line. In CSV only \r before \n may, because spaces
  * are a field; in JSON lines spaces may. */
@@ -166,8 +167,8 @@ static size_t count_empty_bytes(clv_record_lines *l) {
   return end - l->at;
 }
 
-/* Skips all empty lines at once, because to return each as a record would be thirty times as
- * slow. */
+/* Skips all empty lines at once, because returning each of them as a record would be thirty times
+ * as slow. */
 static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
   do {
     if (l->at == l->got) CLV_TRY(fill_piece(l, err));
@@ -179,7 +180,7 @@ static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- returning records ----------------------------------------------------------------------- */
 
 static clv_code append_bytes(clv_record_lines *l, size_t n, size_t line, clv_err *err) {
   const char *label = clv_source_label(l->source);

@@ -9,7 +9,7 @@
 
 #include "master/data/data.h"
 
-enum { CLV_TEXT_RECORD_MAX = 16 << 20 /* bytes */ };
+enum { CLV_TEXT_RECORD_MAX = 16 << 20 /* most bytes of a record */ };
 
 typedef struct clv_record_lines clv_record_lines;
 

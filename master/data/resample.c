@@ -129,7 +129,7 @@ static void sum_rows_u8(const uint8_t *rows, const int32_t *k, size_t count, siz
   for (size_t i = 0; i < n; i++) dst[i] = clip_to_u8(sum[i]);
 }
 
-/* ---- 16 bits --------------------------------------------------------------------------------- */
+/* ---- samples of 16 bits ---------------------------------------------------------------------- */
 
 static uint16_t clip_to_u16(double sum) {
   return (uint16_t)CLV_MIN(CLV_MAX(sum + 0.5, 0.0), 65535.0);
@@ -154,7 +154,7 @@ static void sum_rows_u16(const uint16_t *rows, const double *w, size_t count, si
   for (size_t i = 0; i < n; i++) dst[i] = clip_to_u16(sum[i]);
 }
 
-/* ---- both passes ----------------------------------------------------------------------------- */
+/* ---- horizontal and vertical pass ------------------------------------------------------------ */
 
 static const uint8_t *pixel_at(const clv_pixels *p, uint32_t x, uint32_t y) {
   return p->data + ((size_t)y * p->width + x) * clv_pixel_bytes(p);

@@ -25,7 +25,7 @@ void clv_scan_done(clv_scan *s) {
   *s = (clv_scan){0};
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- finding values that are not finite ------------------------------------------------------ */
 
 /* This loop has no branch, so that the compiler vectorises it. */
 #define ALL_FINITE(type)                                                              \
@@ -88,7 +88,7 @@ static void describe_value(const clv_dataset *ds, const clv_tensor *t, size_t at
            isfinite(value) && !isfinite((float)value) ? ", too large for f32" : "");
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- scanning the records -------------------------------------------------------------------- */
 
 typedef struct scan_state {
   const clv_dataset *ds;
@@ -102,7 +102,7 @@ static bool has_floats(const clv_tensor *t) {
   return t && (t->dtype == CLV_F32 || t->dtype == CLV_F64);
 }
 
-/* Returns the number of tensors: all inputs and the labels. */
+/* Returns the number of tensors to scan: all inputs and the labels. */
 static size_t count_tensors(const clv_dataset *ds) { return clv_dataset_input_count(ds) + 1; }
 
 static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
@@ -166,7 +166,7 @@ static clv_code scan_values(scan_state *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- images ---------------------------------------------------------------------------------- */
+/* ---- scanning images ------------------------------------------------------------------------- */
 
 /* Decodes images one by one, to find which ones cannot be read. */
 static clv_code scan_one_by_one(scan_state *s, const uint32_t *index, size_t n, clv_tensor *x,
@@ -220,7 +220,7 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
   return CLV_OK;
 }
 
-/* ---- labels ---------------------------------------------------------------------------------- */
+/* ---- ranges of labels ------------------------------------------------------------------------ */
 
 bool clv_dataset_has_labels_in_range(const clv_dataset *ds, double low, double high,
                                      char first[CLV_SCAN_TEXT]) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A source returns decoded bytes in order. Gzip data are inflated piece by piece into the caller's
- * buffer, so a small file never inflates into more memory than its reader asked for.
+ * Reads decoded bytes in order from a source: a file or memory, plain or gzip. Gzip data are
+ * inflated piece by piece into the caller's buffer, so a small file never inflates into more memory
+ * than its reader asked for.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,7 @@ enum {
 
 struct clv_source {
   char *label;
-  int fd;                /* -1: the source is memory */
+  int fd;                /* descriptor of the file; -1: the source is memory */
   const uint8_t *memory; /* [memory_left] bytes that were not read yet */
   size_t memory_left;
   uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */
@@ -210,7 +211,7 @@ clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size
   return CLV_OK;
 }
 
-/* ---- element conversion ---------------------------------------------------------------------- */
+/* ---- converting elements --------------------------------------------------------------------- */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are little-endian");
 
@@ -265,7 +266,7 @@ static void swap_byte_order(uint8_t *at, size_t n, size_t size) {
     }
 }
 
-/* ---- from header to tensor ------------------------------------------------------------------- */
+/* ---- from a header to a tensor --------------------------------------------------------------- */
 
 /* Compares the size that the header declares with the size of the file. Of a gzip file only an
  * upper limit of its decoded size is known. */
@@ -289,7 +290,7 @@ static clv_code check_declared_size(const clv_source *s, const char *shape, cons
   return CLV_OK;
 }
 
-/* Where the next element of a file in Fortran order belongs in a tensor in C order. */
+/* Place in a tensor in C order of the next element of a file in Fortran order. */
 typedef struct placing {
   int rank;
   int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* dim: extents; at: indexes of the next element */
@@ -367,9 +368,9 @@ static clv_code check_end(clv_source *s, size_t total, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- arrays that are mapped ------------------------------------------------------------------ */
+/* ---- arrays that are mapped into memory ------------------------------------------------------ */
 
-/* A mapped file. */
+/* A file that is mapped into memory (mmap). */
 typedef struct mapping {
   void *begin;
   size_t len;

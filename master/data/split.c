@@ -13,8 +13,8 @@
 
 #include "master/data/dataset_int.h"
 
-/* RNG streams of this file. batches.c, image_view.c and objective.c use the other numbers from
- * 0xfffffff0 on. */
+/* Streams of random numbers of this file. batches.c, image_view.c, objective.c and folds.c use
+ * other numbers from 0xfffffff0 on. */
 static const uint32_t split_stream = 0xfffffff1u, class_stream = 0xfffffff4u;
 
 void clv_subset_done(clv_subset *s) {
@@ -81,16 +81,17 @@ bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t
   return true;
 }
 
-/* ---- strata ---------------------------------------------------------------------------------- */
+/* ---- strata, the classes or groups of records ------------------------------------------------ */
 
 /* The records of one class, or of one group. */
 typedef struct stratum {
   int64_t class_or_group;
   size_t n_records;
-  size_t max_drawn;        /* most records to draw */
-  size_t n_drawn;          /* records to draw */
+  size_t max_drawn;        /* most records that may be drawn from the stratum */
+  size_t n_drawn;          /* number of records to draw from the stratum */
   double unassigned_share; /* part of the stratum's share of draws that is not assigned yet */
-  uint32_t tie_order;      /* position in a permutation from the seed; decides between equals */
+  /* position of the stratum in a permutation from the seed, which decides between equals */
+  uint32_t tie_order;
 } stratum;
 
 typedef struct strata {
@@ -222,7 +223,7 @@ static void apportion_draws(strata *s, size_t n_to_draw, size_t n_records, size_
   sort_strata(s, compare_class_or_group);
 }
 
-/* ---- draws ----------------------------------------------------------------------------------- */
+/* ---- drawing records ------------------------------------------------------------------------- */
 
 /* Chooses complete groups, in an order from the seed. A group is taken if it brings the number of
  * records nearer to n_to_draw; at least one group is not taken. */
@@ -319,7 +320,8 @@ clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requ
   return clv_dataset_has_record_classes(ds) ? CLV_SPLIT_STRATIFIED : CLV_SPLIT_SHUFFLED;
 }
 
-/* Divides the records by a number of each: validation has those of `least` and above. */
+/* Divides the records by their number in ds->groups, such as a time: validation has those with the
+ * number `least` or a larger one. */
 static clv_code divide_by_key(const clv_dataset *ds, int64_t least, clv_subset *ret_rest,
                               clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_subset_done) clv_subset rest = {0}, taken = {0};
@@ -343,8 +345,8 @@ static int compare_keys(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Takes the n latest records, and all others of the time of the earliest of these: no time is in
- * both sets. */
+/* Takes the n latest records for validation, and all others of the time of the earliest of these,
+ * so that no time is in both sets. */
 static clv_code divide_by_time(const clv_dataset *ds, size_t n, clv_subset *ret_rest,
                                clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_freep) int64_t *times = NULL;
@@ -395,7 +397,7 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
   return (is_shuffled ? divide_shuffled : divide_records)(ds, &d, ret_train, ret_validation, err);
 }
 
-/* ---- limits ---------------------------------------------------------------------------------- */
+/* ---- limiting the number of records ---------------------------------------------------------- */
 
 clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
                            clv_err *err) {

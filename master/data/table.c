@@ -26,7 +26,7 @@ bool clv_column_is_input(clv_column_use use) {
          use == CLV_COLUMN_DATE;
 }
 
-/* ---- cells ----------------------------------------------------------------------------------- */
+/* ---- numbers, booleans and missing marks in cells -------------------------------------------- */
 
 static void trim(const char **text, size_t *len) {
   while (*len && (**text == ' ' || **text == '\t')) (*text)++, (*len)--;
@@ -87,9 +87,10 @@ typedef struct table_reader {
   clv_cell_table *t;
   const clv_dataset_options *o;
   clv_cell_source source;
-  int32_t *column_of;  /* [CLV_CSV_MAX_COLUMNS] index in t->columns, by field; NO_COLUMN */
-  size_t n_resolved;   /* fields whose column is known */
-  bool *is_found;      /* [n_columns] a field has the column's name */
+  /* [CLV_CSV_MAX_COLUMNS] for each field, index in t->columns of its column; NO_COLUMN: not read */
+  int32_t *column_of;
+  size_t n_resolved;   /* number of fields whose column is known */
+  bool *is_found;      /* [n_columns] true: a field has the column's name */
   size_t *last_record; /* [n_columns] number of the record that had the column last, from 1 */
   size_t group_field;  /* field with the group; SIZE_MAX: groups are not read */
   bool is_fatal;       /* the error concerns all records, so the record is not skipped */
@@ -113,7 +114,7 @@ static bool is_missing(const table_reader *r, const char *text, size_t len) {
                             : is_mark(usual_marks, CLV_COUNT(usual_marks), text, len);
 }
 
-/* ---- cells of a column ----------------------------------------------------------------------- */
+/* ---- storing the cells of a column ----------------------------------------------------------- */
 
 static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
                           const clv_table_column *c, const char *what, clv_err *err) {
@@ -125,7 +126,8 @@ static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
   return clv_cells_fail(&r->source, err, "column '%.80s' has '%s', %s", c->o.name, text, what);
 }
 
-/* Fails because a record has no value of a column. is_absent: it has no such key either. */
+/* Fails because a record has no value of a column. is_absent: the record lacks the key of the
+ * column as well. */
 static clv_code fail_missing(const table_reader *r, const clv_table_column *c, bool is_absent,
                              clv_err *err) {
   bool is_target = c->o.use == CLV_COLUMN_TARGET, is_id = c->o.use == CLV_COLUMN_ID;
@@ -158,7 +160,7 @@ static bool read_number(const table_reader *r, const clv_source_cell *cell, cons
   return clv_table_read_number(text, len, has_comma, ret);
 }
 
-/* Fails because a cell is no date. A date of JSON and SQLite is a text, too. */
+/* Fails because a cell is no date. In tables from JSON and SQLite, too, dates are texts. */
 static clv_code fail_date(const table_reader *r, const clv_source_cell *cell,
                           const clv_table_column *c, clv_err *err) {
   char advice[160];
@@ -252,7 +254,7 @@ static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table
   return c->has_numbers ? put_number(r, cell, c, text, len, err) : put_word(r, cell, c, err);
 }
 
-/* ---- fields ---------------------------------------------------------------------------------- */
+/* ---- fields of the table --------------------------------------------------------------------- */
 
 /* Returns the key of the session that names the column with the group, the time or the set. */
 static const char *group_key(const table_reader *r) {
@@ -321,7 +323,7 @@ static clv_code check_found(const table_reader *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records of the table -------------------------------------------------------------------- */
 
 /* Gives an array of a record's cells room for `cap` records. */
 #define GROW(array, cap, err)                                                         \
@@ -472,7 +474,7 @@ static clv_code read_records(table_reader *r, clv_err *err) {
                   r->t->broken.n, r->t->broken.error_lines.data);
 }
 
-/* ---- a table --------------------------------------------------------------------------------- */
+/* ---- reading a table ------------------------------------------------------------------------- */
 
 static clv_code copy_format(clv_table_column *c, const char *format, clv_err *err) {
   clv_err reason;
@@ -508,7 +510,7 @@ static clv_code allocate_reader(table_reader *r, clv_err *err) {
   return clv_alloc(r->t->n_columns, sizeof *r->last_record, &r->last_record, err);
 }
 
-/* Reads the records of r->source, which is released. */
+/* Reads the records of r->source, and then releases the source. */
 static clv_code read_table(table_reader *r, clv_cell_table **ret, clv_err *err) {
   clv_code code = clv_alloc(1, sizeof *r->t, &r->t, err);
   if (code == CLV_OK) code = copy_columns(r->o, r->t, err);

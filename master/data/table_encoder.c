@@ -40,7 +40,7 @@ void clv_learnt_freep(clv_learnt **l) {
   *l = NULL;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- learning from numbers ------------------------------------------------------------------- */
 
 /* Returns the most frequent of n ascending numbers, of equally frequent ones the smallest. */
 static double find_most_frequent(const double *v, size_t n) {
@@ -67,7 +67,7 @@ static double compute_std(const double *v, size_t n, double mean) {
   return sqrt(sum / (double)n);
 }
 
-/* Reads the value that the session gives for missing ones. */
+/* Reads the value that the session gives for missing values (clv_column_options.value). */
 static bool read_fill(const clv_table_column *from, clv_learnt_column *c) {
   const char *text = from->o.value;
   size_t len = strlen(text);
@@ -76,7 +76,7 @@ static bool read_fill(const clv_table_column *from, clv_learnt_column *c) {
   return clv_table_read_number(text, len, false, &c->fill);
 }
 
-/* Chooses the number for missing ones from the n present numbers, ascending. */
+/* Chooses the number that replaces missing ones. v: [n] the numbers that are present, ascending. */
 static clv_code choose_fill(const clv_table_column *from, const double *v, size_t n,
                             clv_learnt_column *c, clv_err *err) {
   if (c->missing == CLV_MISSING_VALUE) {
@@ -95,7 +95,8 @@ static clv_code choose_fill(const clv_table_column *from, const double *v, size_
   return CLV_OK;
 }
 
-/* Takes the quantiles as numpy.percentile does, by linear interpolation. v: [n] ascending. */
+/* Learns the quantiles as numpy.percentile computes them, by linear interpolation. v: [n]
+ * ascending. */
 static clv_code learn_quantiles(const double *v, size_t n, clv_learnt_column *c, clv_err *err) {
   size_t k = CLV_MIN(n, (size_t)CLV_QUANTILES);
   CLV_TRY(clv_alloc(k, sizeof *c->quantiles, &c->quantiles, err));
@@ -121,7 +122,8 @@ static clv_code learn_scale(double *v, size_t n, clv_learnt_column *c, clv_err *
   return CLV_OK;
 }
 
-/* Learns the fill from the present numbers, and the scale from all, with missing ones filled. */
+/* Learns the number that replaces missing ones from the present numbers, and the scale from all
+ * numbers, with missing ones replaced. */
 static clv_code learn_numbers(const clv_table_column *from, const clv_subset *rows,
                               clv_learnt_column *c, clv_err *err) {
   CLV_AUTO(clv_freep) double *v = NULL;
@@ -138,7 +140,7 @@ static clv_code learn_numbers(const clv_table_column *from, const clv_subset *ro
   return learn_scale(v, n, c, err);
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- learning from words --------------------------------------------------------------------- */
 
 /* Counts how often each name of a column occurs in the rows. counts: [names.n]. */
 static void count_codes(const clv_table_column *from, const clv_subset *rows, size_t *counts) {
@@ -148,7 +150,7 @@ static void count_codes(const clv_table_column *from, const clv_subset *rows, si
   }
 }
 
-/* Lists copies of the names that occur, sorted. */
+/* Lists copies of the names that occur in the rows, sorted. */
 static clv_code list_names(const clv_table_column *from, const size_t *counts, char ***ret,
                            size_t *ret_n, clv_err *err) {
   CLV_TRY(clv_alloc(from->names.n, sizeof **ret, ret, err));
@@ -194,7 +196,7 @@ static clv_code learn_words(const clv_table_column *from, const clv_subset *rows
   return choose_fill_value(from, counts, c, err);
 }
 
-/* ---- learning -------------------------------------------------------------------------------- */
+/* ---- learning a table ------------------------------------------------------------------------ */
 
 static clv_code learn_column(const clv_table_column *from, const clv_subset *rows,
                              clv_learnt_column *c, clv_err *err) {
@@ -239,7 +241,7 @@ clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_le
   return CLV_OK;
 }
 
-/* ---- encoding -------------------------------------------------------------------------------- */
+/* ---- encoding a table ------------------------------------------------------------------------ */
 
 /* Returns the number of input elements that encode the value of a category column: one for each
  * learnt value, one for all values that the training records lack, and, if the column says
@@ -308,7 +310,8 @@ static clv_code encode_words(const clv_cell_table *t, const clv_table_column *fr
   return CLV_OK;
 }
 
-/* Writes sine and cosine of each part of a date. Returns the number of elements written. */
+/* Writes two elements for each part of a date, sine and cosine of its angle. Returns the number of
+ * elements written. */
 static size_t encode_parts(const clv_learnt_column *c, double days, float *to) {
   size_t n = 0;
   if (isnan(days)) days = c->fill;
@@ -331,7 +334,7 @@ static void encode_numbers(const clv_cell_table *t, const clv_table_column *from
   }
 }
 
-/* Finds the table's column that a learnt one was learnt from. CLV_DATA_LOSS: the session has
+/* Finds the table's column that a learnt column was learnt from. CLV_DATA_LOSS: the session has
  * changed. */
 static clv_code find_source(const clv_cell_table *t, const clv_learnt_column *c,
                             const clv_table_column **ret, clv_err *err) {

@@ -10,7 +10,7 @@
 
 #include "master/data/dataset_int.h"
 
-/* A column whose correlation with the target is above this says nearly what the target says. */
+/* A column whose correlation with the target is above this may give the target away. */
 #define LEAK_CORRELATION 0.99
 enum { MIN_RECORDS = 20 /* with fewer records no column is suspicious */ };
 
@@ -58,7 +58,7 @@ static int compare_texts(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Counts the different ids: an id that comes twice may be one patient with two records. */
+/* Counts the different ids. An id that occurs twice may be one patient with two records. */
 static clv_code count_ids(const clv_cell_table *t, const clv_subset *rows, clv_column_facts *f,
                           clv_err *err) {
   CLV_AUTO(clv_freep) const char **ids = NULL;
@@ -69,7 +69,8 @@ static clv_code count_ids(const clv_cell_table *t, const clv_subset *rows, clv_c
   return CLV_OK;
 }
 
-/* Returns the number of a record's target: itself, or 0 and 1 of two classes. NaN: it has none. */
+/* Returns the target of a record as a number: the number itself, or 0 or 1 for one of two classes.
+ * NaN: the record has none. */
 static double target_number(const clv_dataset *ds, uint32_t record) {
   const clv_table_column *t = ds->table->target;
   if (t->has_numbers) return t->numbers[record];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looks at a table that no session describes yet (clv_table_find), for `init --from`: its
+ * Examines a table that no session describes yet (clv_table_find), for `init --from`: its
  * separator, its columns, and how each could be used.
  */
 #include <stdlib.h>
@@ -11,30 +11,31 @@
 #include "master/data/table_int.h"
 
 enum {
-  MAX_CATEGORIES = 64, /* values of a category; a column with more words is ignored */
-  /* values of a target that is read as classes; numbers with more are numbers */
+  MAX_CATEGORIES = 64, /* most values of a category; a column with more words is ignored */
+  /* most values of a target that is read as classes; numbers with more different values are read as
+   * numbers */
   MAX_CLASSES = 20,
 };
 
-/* Forms of dates that are looked for. */
+/* Forms of dates that are tried, as strptime has them; NULL: ISO 8601. */
 static const char *const date_forms[] = {NULL, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"};
 enum { DATE_FORMS = CLV_COUNT(date_forms) };
 
-/* Counts of a column's cells. */
+/* Counts of a column's cells, by what they could be. */
 typedef struct column_counts {
-  /* n_points, n_commas: numbers by decimal mark */
+  /* n_points, n_commas: cells that are numbers with a decimal point, or with a decimal comma */
   size_t n_present, n_points, n_commas, n_booleans;
-  size_t n_others;            /* lists and objects */
-  size_t n_dates[DATE_FORMS]; /* dates of each form */
+  size_t n_others;            /* number of cells that are lists or objects */
+  size_t n_dates[DATE_FORMS]; /* number of cells that are dates, for each form */
   clv_name_table names;
-  bool has_many_names; /* more than the table of names takes */
+  bool has_many_names; /* true: the column has more names than the table of names takes */
 } column_counts;
 
 typedef struct finder {
   const char *path;
-  char separator; /* 0: lines of JSON */
+  char separator; /* character between fields; 0: lines of JSON */
   clv_found_table *found;
-  column_counts *counts; /* [CLV_CSV_MAX_COLUMNS] */
+  column_counts *counts; /* [CLV_CSV_MAX_COLUMNS] counts of the cells of each column */
   clv_cell_source source;
 } finder;
 
@@ -45,7 +46,7 @@ void clv_found_table_done(clv_found_table *t) {
   *t = (clv_found_table){0};
 }
 
-/* ---- separator ------------------------------------------------------------------------------- */
+/* ---- guessing the separator ------------------------------------------------------------------ */
 
 /* Returns the separator that is most often in the header, outside of quotes. */
 static char guess_separator(const char *text, size_t len) {
@@ -81,7 +82,7 @@ static clv_code find_separator(finder *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- cells ----------------------------------------------------------------------------------- */
+/* ---- counting the cells of a column ---------------------------------------------------------- */
 
 /* Adds the columns that the source has found since the last call. */
 static clv_code add_columns(finder *f, clv_err *err) {
@@ -136,7 +137,7 @@ static clv_code count_record(finder *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- uses ------------------------------------------------------------------------------------ */
+/* ---- choosing the use of a column ------------------------------------------------------------ */
 
 static bool is_named(const char *name, const char *const *words, size_t n) {
   for (size_t i = 0; i < n; i++)
@@ -156,8 +157,8 @@ static bool are_numbers(const finder *f, const column_counts *c) {
   return c->n_present && n_numbers == c->n_present;
 }
 
-/* Returns the first form that all cells have as dates; DATE_FORMS: there is none. *ret_n: how many
- * forms they have, so that with two it is not clear which number is the month. */
+/* Returns the first form in which all cells are dates; DATE_FORMS: there is none. *ret_n: number of
+ * such forms; if there are two, it is not clear which number is the month. */
 static size_t find_date_form(const column_counts *c, size_t *ret_n) {
   size_t found = DATE_FORMS;
   *ret_n = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tables as records. table.c reads the cells, table_encoder.c learns from the training records how
- * they become numbers and encodes them, table_learnt.c writes what was learnt as JSON and reads it.
- * Private to master/data.
+ * to encode the cells as numbers and encodes them, table_learnt.c writes what was learnt as JSON
+ * and reads it. Private to master/data.
  */
 #ifndef CLEAVE_DATA_TABLE_INT_H
 #define CLEAVE_DATA_TABLE_INT_H
@@ -16,7 +16,7 @@ enum { CLV_MISSING_CODE = -1 };
 
 /* A column that the session names. */
 typedef struct clv_table_column {
-  clv_column_options o; /* name and value belong to the column */
+  clv_column_options o; /* options of the column; it owns name and value */
   bool has_numbers;     /* cells are in `numbers`; false: in `codes` */
   double *numbers;      /* [count] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
   int32_t *codes;       /* [count] number of each cell in `names`; CLV_MISSING_CODE: missing */
@@ -26,11 +26,12 @@ typedef struct clv_table_column {
 typedef struct clv_cell_table {
   clv_table_column *columns; /* [n_columns] in the order of the session */
   size_t n_columns;
-  clv_table_column *target; /* NULL: labels were not read */
-  size_t *ids;              /* [count] offset of each record's id in id_texts; NULL: no id */
-  clv_bytes id_texts;       /* each with its NUL */
-  clv_bytes groups;         /* [count] int64_t group numbers; empty: no groups */
-  size_t count, cap;        /* cap: records for which the arrays have room */
+  clv_table_column *target; /* column with the labels; NULL: labels were not read */
+  /* [count] offset of each record's id in id_texts; NULL: the table has no column of ids */
+  size_t *ids;
+  clv_bytes id_texts; /* texts of the ids, each with its NUL */
+  clv_bytes groups;   /* [count] int64_t group numbers; empty: no groups */
+  size_t count, cap;  /* cap: records for which the arrays have room */
   clv_broken_records broken;
 } clv_cell_table;
 
@@ -58,7 +59,7 @@ bool clv_table_read_boolean(const char *text, size_t len, double *ret);
 
 enum { CLV_MAX_DAYS = 4000000 /* no date that is read has more days, before or after 1970 */ };
 
-/* Reads a date as days since 1970-01-01. format: as strptime; NULL: ISO 8601. */
+/* Reads a date as days since 1970-01-01. format: as C's strptime has it; NULL: ISO 8601. */
 bool clv_date_read(const char *text, size_t len, const char *format, double *ret);
 /* Checks the directives of a format. CLV_PRECONDITION: one is not known, or the year is missing. */
 clv_code clv_date_check_format(const char *format, clv_err *err) CLV_USE_RESULT;
@@ -70,35 +71,40 @@ double clv_date_part_passed(double days, clv_date_part part);
 
 enum { CLV_QUANTILES = 1000 };
 
-/* How a column becomes elements of the input. The texts belong to the column. */
+/* Facts learnt of one column: how its cells become elements of the input. The column owns its
+ * texts. */
 typedef struct clv_learnt_column {
   char *name;
   clv_column_use use;
   clv_column_scale scale;
   clv_missing_rule missing;
   bool has_indicator;
-  unsigned parts;         /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
-  double fill;            /* number in place of a missing one, before it is scaled */
-  double offset, divisor; /* (v - offset) / divisor; divisor 1 if all values are equal */
-  double *quantiles;      /* [n_quantiles] ascending; CLV_SCALE_QUANTILE */
+  unsigned parts; /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
+  double fill;    /* number that replaces a missing one, before scaling */
+  /* scaling of a number v: (v - offset) / divisor; divisor 1 if all values are equal */
+  double offset, divisor;
+  /* [n_quantiles] quantiles of the training records, ascending; only for CLV_SCALE_QUANTILE */
+  double *quantiles;
   size_t n_quantiles;
   char **values; /* [n_values] values of a category, sorted as bytes */
   size_t n_values;
-  size_t fill_value; /* index in `values` in place of a missing value; n_values: unseen */
+  /* index in `values` of the value that replaces a missing one; n_values: none of them */
+  size_t fill_value;
 } clv_learnt_column;
 
-/* Everything that the training records decide. */
+/* All that was learnt from the training records of a table. */
 struct clv_learnt {
   clv_learnt_column *columns; /* [n_columns] inputs, in the order of the input's elements */
   size_t n_columns;
-  char **classes; /* [n_classes] names of the target's classes, sorted; none: it is a number */
+  /* [n_classes] names of the target's classes, sorted; NULL: the target is a number */
+  char **classes;
   size_t n_classes;
 };
 
 /* Limits of what a file of learnt values may have; learning obeys them as well. */
 enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV_MAX_CLASS_NAMES };
 
-/* Returns the number of elements that the column has in the input. */
+/* Returns the number of elements that the column has in the input of a record. */
 size_t clv_learnt_column_width(const clv_learnt_column *c);
 /* Lists the classes of all records, and no columns. */
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
@@ -110,8 +116,8 @@ clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_le
  * those of `l`. */
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;
-/* Returns the number of class of each record's target, [count] i64. path: for messages.
- * CLV_INVALID: a record has a class that training has not. */
+/* Returns the class number of each record's target, [count] i64. path: file, for messages.
+ * CLV_INVALID: a record has a class that the training records lack. */
 clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,
                                 clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 

@@ -10,7 +10,7 @@
 #include "common/base/json/json.h"
 #include "master/data/table_int.h"
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing JSON ---------------------------------------------------------------------------- */
 
 static void write_texts(clv_bytes *out, const char *key, char *const *texts, size_t n) {
   clv_bytes_printf(out, ",\"%s\":[", key);
@@ -49,7 +49,7 @@ clv_code clv_learnt_write(const clv_learnt *l, clv_bytes *out, clv_err *err) {
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading JSON ---------------------------------------------------------------------------- */
 
 static clv_code read_text(clv_json *j, char **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -61,13 +61,14 @@ static clv_code read_text(clv_json *j, char **ret, clv_err *err) {
   return clv_strdup(text.data, ret, err);
 }
 
-/* Makes room for one more entry. */
+/* Makes room in an array of *n entries for one more entry, and counts it. */
 static clv_code add_entry(const clv_json *j, void *array, size_t *n, size_t size,
                           size_t max_entries, clv_err *err) {
   char *old;
   memcpy(&old, array, sizeof old);
   if (*n == max_entries) return clv_json_fail(j, j->at, err, "more than %zu entries", max_entries);
-  if (*n & (*n - 1)) return ++*n, CLV_OK; /* not a power of two, so there is room */
+  /* the capacity is a power of two, so there is room unless *n has reached one */
+  if (*n & (*n - 1)) return ++*n, CLV_OK;
   char *more = realloc(old, (*n ? 2 * *n : 1) * size);
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   memset(more + *n * size, 0, (*n ? *n : 1) * size);
@@ -104,7 +105,7 @@ static clv_code read_quantiles(clv_json *j, clv_learnt_column *c, clv_err *err) 
   }
 }
 
-/* Reads a text that must be one of the names. */
+/* Reads a text that must be one of `names`, and returns its index. */
 static clv_code read_word(clv_json *j, const char *const *names, unsigned *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t at = j->at;
@@ -162,7 +163,7 @@ static clv_code read_fill_value(clv_json *j, clv_learnt_column *c, clv_err *err)
   return CLV_OK;
 }
 
-/* Reads the parts of a date as the number of their set. */
+/* Reads the parts of a date, stored as one number: bits 1 << clv_date_part. */
 static clv_code read_parts(clv_json *j, clv_learnt_column *c, clv_err *err) {
   int64_t parts;
   CLV_TRY(clv_json_read_integer(j, 0, (1 << CLV_DATE_PARTS) - 1, &parts, err));

@@ -34,7 +34,7 @@ typedef struct clv_csv {
   const char *label, *text;
   size_t len, at;
   size_t line;      /* number of lines before the current line */
-  char separator;   /* between fields; 0: a comma */
+  char separator;   /* character between fields; 0: a comma */
   bool lacks_quote; /* quotes have no end: they took the rest of the text */
 } clv_csv;
 
@@ -47,9 +47,9 @@ bool clv_csv_has_record(clv_csv *c);
 clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Returns the number of the group that has this name (groups.c). */
+/* Returns the group number of a name, by which its records are grouped (groups.c). */
 int64_t clv_group_number(const char *name, size_t len);
-/* Returns a number for a time, so that numbers have the order of their times. */
+/* Returns an integer for a time; a later time has a larger integer. */
 int64_t clv_time_number(double time);
 
 /* ---- rows of tokens (token_rows.c) ----------------------------------------------------------- */
@@ -57,9 +57,9 @@ int64_t clv_time_number(double time);
 typedef struct clv_text_rows {
   const char *path; /* path of the file, for messages */
   clv_tokenizer *tokenizer;
-  int32_t first, last, pad, mask; /* -1: none */
+  int32_t first, last, pad, mask; /* ids of special tokens; -1: there is none */
   size_t width, max_bytes;
-  int32_t *at; /* [n, width] tokens */
+  int32_t *at; /* [n, width] tokens of the rows */
   size_t n, cap;
   clv_ids lengths;    /* [n] number of tokens in each row, without pads */
   bool has_labels;    /* each row has a class */
@@ -79,7 +79,7 @@ clv_code clv_text_rows_check_broken(const clv_text_rows *r, clv_err *err) CLV_US
 clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o,
                             clv_err *err) CLV_USE_RESULT;
 void clv_text_rows_done(clv_text_rows *r);
-/* Special tokens of the rows. */
+/* Special tokens of the rows of texts and documents. */
 typedef struct clv_token_info {
   int32_t count, mask; /* count: number of token ids; mask: the mask token, -1: none */
   int32_t pad_token;   /* the token that pads rows */
@@ -108,7 +108,7 @@ typedef struct clv_texts {
   clv_tensor *lengths; /* [n] i32 number of tokens of each text */
   clv_tensor *labels;  /* [n] i64 class of each text; NULL: no labels */
   clv_bytes names;     /* texts of the class names */
-  char **classes;      /* [n_classes] names, sorted */
+  char **classes;      /* [n_classes] names of the classes, sorted */
   clv_bytes groups;    /* [n] int64_t group numbers; empty: no groups */
   size_t n_classes, n_truncated;
   clv_broken_records broken;

@@ -12,15 +12,15 @@
 #include "master/data/record_lines_int.h"
 #include "master/data/text_int.h"
 
-/* Members of a record, and the config keys that name them. */
+/* Members of a record (text, class, group), and the config keys that name their columns. */
 enum { TEXT, CLASS, GROUP, N_MEMBERS };
 static const char *const key_of[N_MEMBERS] = {"data.text.column", "data.text.label",
                                               "data.validation.group"};
 
-/* Columns of a CSV file. */
+/* Columns of a CSV file, by the members of a record. */
 typedef struct columns {
-  size_t n;             /* 0: the header has not been read yet */
-  size_t at[N_MEMBERS]; /* [member] index of its column; SIZE_MAX: it has none */
+  size_t n;             /* number of columns; 0: the header has not been read yet */
+  size_t at[N_MEMBERS]; /* [member] index of the member's column; SIZE_MAX: the file has none */
 } columns;
 
 /* State while a table is read. */
@@ -66,7 +66,7 @@ static const char *format_file_and_line(const char *label, size_t line, char *te
   return text;
 }
 
-/* ---- CSV ------------------------------------------------------------------------------------- */
+/* ---- tables of CSV --------------------------------------------------------------------------- */
 
 static clv_code note_column(const text_table *t, const clv_csv *c, size_t line, const char *name,
                             columns *ret, clv_err *err) {
@@ -79,7 +79,7 @@ static clv_code note_column(const text_table *t, const clv_csv *c, size_t line, 
   return CLV_OK;
 }
 
-/* Lists the columns of the header. */
+/* Lists the names of the columns in the header, for a message. */
 static const char *list_columns(const clv_csv *header, clv_key_list *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes field = {0};
   clv_csv c = {.label = header->label, .text = header->text, .len = header->len};
@@ -123,7 +123,8 @@ static clv_code read_fields(text_table *t, clv_csv *c, const columns *header, cl
   size_t n = 0, line = c->line, from = c->at;
   for (; !last; n++) {
     CLV_TRY(clv_csv_read_field(c, field_for_column(t, header, n, &other), &last, err));
-    if (n == header->n) last = true; /* more fields than the header has: stop */
+    /* the record has more fields than the header: stop at the first of them */
+    if (n == header->n) last = true;
   }
   if (n == header->n) return CLV_OK;
   return clv_csv_fail(c, line, from, err,
@@ -144,7 +145,7 @@ static clv_code read_csv_record(text_table *t, const clv_text_record *r, clv_err
                     err);
 }
 
-/* ---- JSON lines ------------------------------------------------------------------------------ */
+/* ---- lines of JSON --------------------------------------------------------------------------- */
 
 /* Reads a text, or a list of words as `cleave-master words` prints it. */
 static clv_code read_words(clv_json *j, clv_bytes *text, clv_err *err) {
@@ -196,8 +197,8 @@ static clv_code read_json_line(text_table *t, const clv_text_record *r, clv_err 
                                                  * joined */
   const char *text = r->text + n_mark_bytes;
   size_t len = r->len - n_mark_bytes;
-  len -= len && text[len - 1] == '\n'; /* so that a position in an error is never behind this
-                                        * line */
+  /* without the line end, so that a position in an error is never behind this line */
+  len -= len && text[len - 1] == '\n';
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
   clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};
   CLV_TRY(read_object(t, &j, err));
@@ -205,7 +206,7 @@ static clv_code read_json_line(text_table *t, const clv_text_record *r, clv_err 
                     err);
 }
 
-/* ---- a table --------------------------------------------------------------------------------- */
+/* ---- reading a table ------------------------------------------------------------------------- */
 
 static bool has_suffix(const char *path, const char *ending) {
   size_t n = strlen(path), k = strlen(ending);
@@ -256,7 +257,7 @@ clv_code clv_text_table_read(clv_text_rows *r, const clv_text_options *o, const 
   return read_table(r, o, l, is_csv, err);
 }
 
-/* ---- classes --------------------------------------------------------------------------------- */
+/* ---- numbering the classes ------------------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
@@ -322,7 +323,7 @@ void clv_texts_free(clv_texts *t) {
   free(t);
 }
 
-/* ---- a file ---------------------------------------------------------------------------------- */
+/* ---- opening a file -------------------------------------------------------------------------- */
 
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) {
   CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A thread pool. Each call of clv_thread_pool_run is a job: the threads process the numbers 0..n-1
- * of one job after the other. A job is on its caller's stack. It is in the list of jobs while it
+ * A thread pool. Each call of clv_thread_pool_run is a job: a function that is run for the numbers
+ * 0..n-1, on the pool's threads. A job is on its caller's stack. It is in the list of jobs while it
  * has numbers that no thread has begun.
- *
  */
 #include <pthread.h>
 #include <signal.h>
@@ -15,8 +14,8 @@
 typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
-  /* n: numbers from 0 to n - 1 are run; next: first number that has not begun; n_running: how many
-   * are running */
+  /* n: the job runs the numbers 0 to n - 1; next: first number that no thread has begun; n_running:
+   * how many are running */
   size_t n, next, n_running;
   clv_code code;
   size_t failed_number;

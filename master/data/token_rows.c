@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of tokens: special tokens, padding, truncation and class names. texts.c and pages.c use
- * this.
- *
+ * Makes rows of tokens: adds special tokens and padding, truncates, and stores class names. texts.c
+ * and pages.c call it.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -65,7 +65,7 @@ static bool is_rotated(const output_text *r, size_t page) {
   return r->rotations && page < r->rotations->len && r->rotations->data[page];
 }
 
-/* ---- words and boxes ------------------------------------------------------------------------- */
+/* ---- words and boxes of pdftotext ------------------------------------------------------------ */
 
 static clv_code fail_here(const output_text *r, clv_err *err, const char *problem) {
   size_t line = 1;

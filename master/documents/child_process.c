@@ -21,8 +21,8 @@
 
 enum { MAX_MESSAGE_BYTES = 4096, FILE_FD = 3, CANNOT_START = 127, MAX_READ_BYTES = 65536 };
 
-/* Mark that the child writes to its standard error before exec: 'A' if it has no network, 'S' if it
- * has. */
+/* Mark, the first byte that the child writes to its standard error, before exec: 'A' if it has no
+ * network, 'S' if it has. */
 static const char no_network_mark = 'A', network_mark = 'S';
 
 typedef struct running_child {
@@ -42,7 +42,7 @@ static clv_child_limits get_limits(const clv_child_process *c) {
   return l;
 }
 
-/* ---- in the child ---------------------------------------------------------------------------- */
+/* ---- before exec, in the child --------------------------------------------------------------- */
 
 static void set_limit(int resource, rlim_t soft, rlim_t hard) {
   if (setrlimit((__rlimit_resource_t)resource, &(struct rlimit){soft, hard}) != 0)
@@ -77,7 +77,7 @@ static _Noreturn void exec_program(const clv_child_process *c, const char *const
   _exit(CANNOT_START);
 }
 
-/* ---- in the parent --------------------------------------------------------------------------- */
+/* ---- reading from the child, in the parent --------------------------------------------------- */
 
 static void end_child(running_child *r) {
   if (r->pid > 0) {
@@ -142,7 +142,7 @@ static void keep_messages(running_child *r, const char *data, size_t n) {
   clv_bytes_add(&r->messages, data, CLV_MIN(n, (size_t)MAX_MESSAGE_BYTES));
 }
 
-/* Reads once from a readable pipe, and closes the pipe at its end. */
+/* Reads one piece from a readable pipe of the child, and closes the pipe at its end. */
 static void read_piece(running_child *r, int *fd, clv_bytes *out) {
   char piece[MAX_READ_BYTES];
   ssize_t n = read(*fd, piece, sizeof piece);

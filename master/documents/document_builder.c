@@ -18,7 +18,7 @@ void clv_document_builder_done(clv_document_builder *g) {
 /* Returns a coordinate as in LayoutLM: the integer part of 1000 * at / extent. */
 static uint16_t to_thousandth(double at, double extent) {
   double share = extent > 0 ? CLV_BOX_MAX * (at / extent) : 0;
-  if (!(share > 0)) return 0; /* true for NaN, too */
+  if (!(share > 0)) return 0; /* returns 0 for a NaN, too */
   return share < CLV_BOX_MAX ? (uint16_t)share : CLV_BOX_MAX;
 }
 

@@ -24,8 +24,8 @@ enum { CLV_CHILD_SECONDS = 60, CLV_CHILD_MEMORY = 1 << 30, CLV_CHILD_OUTPUT = 64
 
 typedef struct clv_child_limits {
   uint32_t seconds;          /* limit of processor time and of wall time; 0: CLV_CHILD_SECONDS */
-  uint64_t max_memory_bytes; /* 0: CLV_CHILD_MEMORY */
-  uint64_t max_output_bytes; /* 0: CLV_CHILD_OUTPUT */
+  uint64_t max_memory_bytes; /* limit of the child's memory; 0: CLV_CHILD_MEMORY */
+  uint64_t max_output_bytes; /* limit of the child's output; 0: CLV_CHILD_OUTPUT */
 } clv_child_limits;
 
 enum { CLV_BOX_MAX = 1000, CLV_MAX_PAGES = 10000, CLV_MAX_WORDS = 1 << 20 /* most per file */ };
@@ -87,7 +87,7 @@ clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_docu
 /* Appends the page as members of a JSON object: "words":[...],"boxes":[...]. */
 void clv_page_write_json(clv_bytes *out, const clv_page *page);
 
-/* ---- windows --------------------------------------------------------------------------------- */
+/* ---- windows of pages ------------------------------------------------------------------------ */
 
 enum { CLV_LABEL_IGNORED = -100 };
 
@@ -95,15 +95,16 @@ enum { CLV_LABEL_IGNORED = -100 };
  * them. */
 typedef struct clv_window_options {
   size_t width, stride;
-  /* ids of the token before and of the token after those of a window, and of the pad; -1: none */
+  /* ids of the special token before a window's tokens, of the one after them, and of the pad; -1:
+   * none */
   int32_t first, last, pad;
 } clv_window_options;
 
-/* The windows of a page. */
+/* The windows of tokens into which a page was cut. */
 typedef struct clv_windows {
   size_t n, width;
   size_t n_words_without_tokens; /* words for which the tokenizer returned no token */
-  int32_t *ids, *labels;         /* [n, width] token ids; labels */
+  int32_t *ids, *labels;         /* [n, width] token ids, and labels */
   int32_t *boxes;                /* [n, width, 4] box of each token */
   int32_t *words;                /* [n, width] index of the word of each token; -1: none */
   int32_t *lengths;              /* [n] number of tokens of each window before the pads */
@@ -111,10 +112,10 @@ typedef struct clv_windows {
 
 void clv_windows_done(clv_windows *w);
 
-/* Cuts a page into windows. labels: [page->n], or NULL. The first token of a word has its label,
- * all other tokens CLV_LABEL_IGNORED. Of the tokens that two windows share, the earlier window
- * labels the first half and the later window the second half, so every word counts once and has
- * context on both sides. As in LayoutLM, the first token and pads have the box 0, 0, 0, 0, and
+/* Cuts a page into windows. labels: [page->n], or NULL. The first token of a word has the word's
+ * label, all other tokens CLV_LABEL_IGNORED. Of the tokens that two windows share, the earlier
+ * window labels the first half and the later window the second half, so every word counts once and
+ * has context on both sides. As in LayoutLM, the first token and pads have the box 0, 0, 0, 0, and
  * the last token 1000 four times. CLV_INVALID: the stride does not fit. */
 clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
                           const clv_window_options *o, clv_windows *ret,

@@ -8,7 +8,7 @@
 
 #include "master/documents/documents.h"
 
-/* ---- children (child_process.c) -------------------------------------------------------------- */
+/* ---- child processes (child_process.c) ------------------------------------------------------- */
 
 /* Path of the file in the child. A fixed path cannot be mistaken for an option or an address. */
 #define CLV_CHILD_FILE "/dev/fd/3"
@@ -25,7 +25,7 @@ typedef struct clv_child_process {
 clv_code clv_child_process_run(const clv_child_process *c, clv_bytes *ret, bool *ret_no_network,
                                clv_err *err) CLV_USE_RESULT;
 
-/* ---- building (document_builder.c) ----------------------------------------------------------- */
+/* ---- building a document (document_builder.c) ------------------------------------------------ */
 
 typedef struct clv_document_builder {
   clv_bytes text; /* texts of all words, each with a NUL at its end */

@@ -20,7 +20,8 @@ typedef clv_code parse_fn(const char *text, size_t len, const char *label,
 
 typedef struct kind {
   const char *magic;
-  size_t max_leading_bytes;         /* most bytes that may precede the magic */
+  /* most bytes that may precede the first bytes by which the kind is recognised */
+  size_t max_leading_bytes;
   const char *const *rotation_args; /* command that prints the rotation of pages; NULL: none */
   const char *const *args;          /* command that prints the words */
   parse_fn *parse;

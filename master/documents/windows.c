@@ -52,7 +52,7 @@ static void put_page_token(clv_windows *w, size_t at, const clv_page *page, cons
   put_token(w, at, p->ids.at[i], word, labels && is_first ? labels[word] : CLV_LABEL_IGNORED, box);
 }
 
-/* Range of tokens that a window labels. */
+/* Range of tokens of a page to which a window gives labels. */
 typedef struct token_range {
   size_t from, to;
 } token_range;

@@ -36,16 +36,17 @@
 
 enum {
   CLV_EGRESS_VERSION = 1,
-  CLV_EGRESS_MAX_NAME = 128,   /* bytes of a name, without NUL */
-  CLV_EGRESS_MAX_TEXT = 256,   /* bytes of a path or an identity, without NUL */
-  CLV_EGRESS_MAX_LINE = 8192,  /* bytes of a line, without its newline */
-  CLV_EGRESS_MAX_ROWS = 65536, /* most attempts, rows, hops or open allowances in a summary */
-  CLV_EGRESS_MAX_STEPS = 64,   /* most steps that one allowance covers */
+  CLV_EGRESS_MAX_NAME = 128,  /* most bytes of a name, without NUL */
+  CLV_EGRESS_MAX_TEXT = 256,  /* bytes of a path or an identity, without NUL */
+  CLV_EGRESS_MAX_LINE = 8192, /* bytes of a line, without its newline */
+  /* most attempts, rows, hops (transfers from worker to worker) or open allowances in a summary */
+  CLV_EGRESS_MAX_ROWS = 65536,
+  CLV_EGRESS_MAX_STEPS = 64, /* most steps that one allowance covers */
   CLV_EGRESS_ALLOWANCE_MS =
       10000, /* age at which the record takes back the unused bytes of an allowance */
 };
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- lines of the egress record -------------------------------------------------------------- */
 
 typedef enum clv_egress_event {
   CLV_EGRESS_ATTEMPT = 1, /* a command began */
@@ -53,11 +54,11 @@ typedef enum clv_egress_event {
   CLV_EGRESS_SETTLE, /* the bytes that left under an allowance */
   /* direct transfer: a worker reports how many bytes it has sent to another worker */
   CLV_EGRESS_HOP,
-  /* result of the look, which tries to reconstruct a few records from the tensors that would be
-   * sent */
+  /* result of the look, which tries, before anything is sent, to reconstruct a few records from the
+   * tensors that would be sent */
   CLV_EGRESS_LOOK,
   CLV_EGRESS_END,   /* the command ended normally; every allowance is settled */
-  CLV_EGRESS_EVENTS /* number of events, plus 1 */
+  CLV_EGRESS_EVENTS /* number of events, plus 1, because the first event is 1 */
 } clv_egress_event;
 
 typedef enum clv_egress_kind {
@@ -68,11 +69,11 @@ typedef enum clv_egress_kind {
   CLV_EGRESS_LABELS,
   CLV_EGRESS_ACTIVATION,
   CLV_EGRESS_GRADIENT,
-  CLV_EGRESS_WEIGHTS, /* parameters and buffers, by name */
-  CLV_EGRESS_STATE,   /* state of an optimiser, by name */
+  CLV_EGRESS_WEIGHTS, /* parameters and buffers of a stage, sent by name */
+  CLV_EGRESS_STATE,   /* state of an optimiser, sent by name */
   CLV_EGRESS_FAILURE, /* report of a failed context, sent to the workers */
   CLV_EGRESS_CACHED,  /* activation rows that the worker stores on its disk, and the row numbers */
-  CLV_EGRESS_KINDS    /* number of kinds, plus 1 */
+  CLV_EGRESS_KINDS    /* number of kinds, plus 1, because the first kind is 1 */
 } clv_egress_kind;
 
 /* Returns the name of a kind in lines and pages, such as "activation". */
@@ -80,13 +81,15 @@ const char *clv_egress_kind_name(clv_egress_kind kind);
 /* Returns true for WEIGHTS and STATE, which are sent by name and have no samples. */
 bool clv_egress_is_state(clv_egress_kind kind);
 
-/* Key of a row of the record. Allowances whose keys are equal in all fields belong to one row. */
+/* Key of a row of the egress record: sender, receiver and tensor. Allowances whose keys are equal
+ * in all fields belong to one row. */
 typedef struct clv_egress_key {
-  /* sender: "master", or a worker that sends directly to another worker, past the gate */
+  /* sender: "master", or a worker that sends directly to another worker, so that the tensor does
+   * not pass the master */
   char from[CLV_EGRESS_MAX_NAME + 1];
   /* name and identity of the worker that receives the tensor */
   char to[CLV_EGRESS_MAX_NAME + 1], identity[CLV_EGRESS_MAX_TEXT + 1];
-  uint64_t kind;                       /* clv_egress_kind */
+  uint64_t kind;                       /* kind of the tensor, a clv_egress_kind */
   char stage[CLV_EGRESS_MAX_NAME + 1]; /* stage that the input, output or state belongs to */
   char name[CLV_EGRESS_MAX_NAME + 1]; /* name of a tensor of WEIGHTS or STATE; "" for other kinds */
   char dtype[8];
@@ -98,12 +101,12 @@ typedef struct clv_egress_key {
 
 typedef struct clv_egress_line {
   clv_egress_event event;
-  char at[32];      /* "2026-01-31T12:00:00.000Z" */
-  uint64_t attempt; /* number of the attempt, from 1 */
+  char at[32];      /* time of the line, such as "2026-01-31T12:00:00.000Z" */
+  uint64_t attempt; /* number of the attempt that wrote the line, from 1 */
   union {
     struct {
       uint64_t version;
-      char command[16]; /* train, eval, predict */
+      char command[16]; /* command of the attempt: train, eval or predict */
       char session[CLV_EGRESS_MAX_NAME + 1], run[CLV_EGRESS_MAX_TEXT + 1];
       /* path and digest of the policy; "": no policy */
       char policy[CLV_EGRESS_MAX_TEXT + 1], policy_sha256[65];
@@ -126,9 +129,11 @@ typedef struct clv_egress_line {
       char by[16];    /* "worker": the sending worker has reported `bytes` itself */
     } hop;
     struct {
-      uint64_t records; /* number of records that the look read */
-      /* result of each reader: "0.82", "not applicable" or "not looked at". Records of releases
-       * before 0.9 have no features and groups; then these are "" */
+      /* number of records on which the look, the measurement of what sent tensors show, has run */
+      uint64_t records;
+      /* result of each attack of the look: share that it could read ("0.82"), "not applicable" or
+       * "not looked at". Records of releases before 0.9 have no features and groups; then these are
+       * "" */
       char pixels[16], tokens[16], labels[16], features[16], groups[16];
     } look;
     struct {
@@ -145,7 +150,7 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
 /* Appends a line with its newline to `out`. */
 void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out);
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing the egress record --------------------------------------------------------------- */
 
 /* Writer of the record for one command. */
 typedef struct clv_egress_record clv_egress_record;
@@ -162,16 +167,16 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *start_line,
  * caller must have stopped all calls of clv_egress_charge. NULL is allowed. */
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err);
 
-/* Makes a flow for a row. has_one_tensor: each clv_egress_set_step_bytes announces one tensor, and
- * clv_egress_write_ahead writes its allowance. Otherwise the record's thread also writes the next
- * allowance whenever half of one is used. */
+/* Makes a flow, the balance of bytes that a row may still send. has_one_tensor: each
+ * clv_egress_set_step_bytes announces one tensor, and clv_egress_write_ahead writes its allowance.
+ * Otherwise the record's thread also writes the next allowance whenever half of one is used. */
 clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bool has_one_tensor,
                              clv_egress_flow **ret, clv_err *err) CLV_USE_RESULT;
 /* Sets the bytes that the flow needs for one step, one batch of an evaluation, or its one tensor.
  * If the balance is smaller, the next clv_egress_write_ahead writes an allowance. */
 void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes);
-/* Writes allowances for all flows that need a larger balance. BLOCKS for a write and an
- * fdatasync. */
+/* Writes allowances for all flows whose balance is smaller than their step needs. BLOCKS for a
+ * write and an fdatasync. */
 clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
 
 /* Takes `bytes` from the balance of the flow; call before a tensor is sent. If the balance is too
@@ -181,7 +186,8 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESU
  * tensor. */
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* Appends a LOOK line to the record. Call before the first allowance. */
+/* Appends a LOOK line, with the result of the look (the measurement of what sent tensors show), to
+ * the record. Call before the first allowance. */
 void clv_egress_note_look(clv_egress_record *r, const clv_egress_line *look);
 
 /* Appends a HOP line to the record: worker `from` reports to have sent `bytes` directly to worker
@@ -189,17 +195,18 @@ void clv_egress_note_look(clv_egress_record *r, const clv_egress_line *look);
 void clv_egress_note_direct_transfer(clv_egress_record *r, const char *from, const char *to,
                                      uint64_t bytes);
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading an egress record ---------------------------------------------------------------- */
 
 typedef struct clv_egress_attempt {
   clv_egress_line start_line;
-  bool has_look;            /* `look` is set */
-  clv_egress_line look;     /* the LOOK of the attempt */
+  bool has_look; /* true: the attempt has a LOOK line, which `look` is */
+  /* LOOK line of the attempt: what the measurement before the run has found */
+  clv_egress_line look;
   bool has_ended;           /* `end` is set; false: the command runs or was killed */
-  clv_egress_line end;      /* the END of the attempt */
+  clv_egress_line end;      /* END line of the attempt */
   uint64_t bytes;           /* bytes that left the master: settled plus unsettled_bytes */
   uint64_t unsettled_bytes; /* bytes of allowances without a SETTLE, counted in full */
-  uint64_t tensors;         /* tensors of the settled allowances */
+  uint64_t tensors;         /* number of tensors sent under the settled allowances */
   /* number of the last allowance; number of allowances without a SETTLE */
   uint64_t last_id, n_open_allowances;
 } clv_egress_attempt;
@@ -221,7 +228,7 @@ typedef struct clv_egress_hop_sum {
 
 typedef struct clv_egress_summary {
   clv_egress_attempt *attempts;
-  clv_egress_row_sum *rows; /* in the order of their first allowance */
+  clv_egress_row_sum *rows; /* sums by row, in the order of the rows' first allowances */
   clv_egress_hop_sum *hops;
   size_t n_attempts, n_rows, n_hops;
   uint64_t total_bytes;  /* bytes that left the master in all attempts */
@@ -236,9 +243,9 @@ clv_code clv_egress_read(const char *path, clv_egress_summary *ret, clv_err *err
 /* As clv_egress_read, but reads `len` bytes at `data`. Errors name `label` as the path. */
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
                               clv_egress_summary *ret, clv_err *err) CLV_USE_RESULT;
-void clv_egress_summary_done(clv_egress_summary *b); /* frees and zeroes */
+void clv_egress_summary_done(clv_egress_summary *b); /* frees the lists of *b and zeroes it */
 
-/* ---- the page -------------------------------------------------------------------------------- */
+/* ---- the page, a report of an egress record -------------------------------------------------- */
 
 typedef enum clv_egress_format {
   CLV_EGRESS_PLAIN_TEXT,
@@ -253,11 +260,11 @@ typedef enum clv_egress_format {
 clv_code clv_egress_write_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
                                clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
-/* ---- findings: what a tensor shows (findings.c) ---------------------------------------------- */
+/* ---- findings: ways to read records or labels from a tensor (findings.c) --------------------- */
 
 /* A finding: a way in which a tensor that the master sends reveals records or labels to a worker
  * that knows the session file. Each finding is one bit; a worse finding has the greater number.
- * Plan, gate, policy and record use this type. master/plan/privacy.c says which layers hide. */
+ * master/plan/privacy.c finds them, and plan, gate, policy and egress record use them. */
 typedef enum clv_finding {
   CLV_FINDING_MIXED = 0, /* no finding; this is no proof that the tensor is safe */
   CLV_FINDING_PICTURE =
@@ -272,14 +279,16 @@ typedef enum clv_finding {
   CLV_FINDING_LABELS = 32,          /* the labels themselves */
 } clv_finding;
 
-/* A set of findings. Of two sets the set whose worst finding is worse is the greater number. */
+/* A set of findings, as bits. Of two sets the set whose worst finding is worse is the greater
+ * number. */
 typedef unsigned clv_findings;
 enum { CLV_FINDINGS_TEXT = 80 }; /* most bytes of clv_findings_words, with NUL */
 
 /* Formats the words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns
  * buf. */
 const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
-/* Returns the findings of records in a value, from its summary. */
+/* Returns the ways in which records can be read from a value. r: which elements of the value depend
+ * on which parts of a record. */
 clv_findings clv_findings_of_reach(const clv_reach *r);
 /* Returns the worst finding of a set; CLV_FINDING_MIXED for the empty set. */
 clv_finding clv_findings_worst(clv_findings f);
@@ -287,7 +296,7 @@ clv_finding clv_findings_worst(clv_findings f);
  * all. */
 clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f);
 
-/* ---- the policy ------------------------------------------------------------------------------ */
+/* ---- the policy of the host (policy.c) ------------------------------------------------------- */
 
 #define CLV_POLICY_FOLDER "/etc/cleave"
 #define CLV_POLICY_FILE "egress.policy.yaml"
@@ -298,12 +307,12 @@ clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_fin
  * every other tensor. */
 typedef struct clv_policy clv_policy;
 
-/* n_hiding_layers of a tensor that depends on neither records nor labels. */
+/* value of n_hiding_layers for a tensor that depends on neither records nor labels */
 #define CLV_POLICY_NO_PATH UINT32_MAX
 
-/* A tensor as the policy checks it. */
+/* A tensor as the policy checks it, before anything is sent and again when it is sent. */
 typedef struct clv_policy_tensor {
-  const char *name; /* name in messages */
+  const char *name; /* name of the tensor in messages */
   clv_egress_kind kind;
   clv_findings findings; /* findings of the tensor */
   /* number of hiding layers at the master between the records or labels and the tensor, on the path
@@ -343,29 +352,30 @@ clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *er
 clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const char *worker,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Result of one reader of the look: the share of pixels, tokens, labels, features or label groups
- * that the reader could reconstruct from the tensors that would be sent. */
+/* Result of one attack of the look (the measurement before a run): the share of pixels, tokens,
+ * labels, features or label groups that it could reconstruct from the tensors that would be
+ * sent. */
 typedef struct clv_policy_reading {
-  int reader; /* number of the reader: 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
-  /* share that the reader could reconstruct, 0..1; negative: the look did not run the reader */
+  int reader; /* number of the attack: 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
+  /* share that the attack could reconstruct, 0..1; negative: the look did not run the attack */
   double share;
-  const char *why_not_run; /* reason why the reader did not run; used if `share` is negative */
+  const char *why_not_run; /* reason why the attack did not run; used if `share` is negative */
 } clv_policy_reading;
-/* Checks a reading against max_read. CLV_INVALID: the reading exceeds the limit, or there is a
- * limit and the reader did not run. p NULL permits everything. */
+/* Checks the result of an attack against the policy's max_read. CLV_INVALID: the share exceeds the
+ * limit, or there is a limit and the attack did not run. p NULL permits everything. */
 clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading *r,
                                   clv_err *err) CLV_USE_RESULT;
-/* Returns the policy's max_read for a reader, the largest permitted share; 1: there is no limit or
- * no policy. */
+/* Returns the policy's max_read for an attack of the look, the largest share that it may read; 1:
+ * there is no limit or no policy. reader: number of the attack, as in clv_policy_reading. */
 double clv_policy_max_read(const clv_policy *p, int reader);
 
 /* Checks that programs on libcleave may connect to workers. CLV_INVALID: the policy refuses
- * programs, or limits a reading of the look, which does not run for programs. p NULL permits
- * everything. */
+ * programs, or limits what the look may read, a measurement that does not run for programs. p NULL
+ * permits everything. */
 clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) CLV_USE_RESULT;
 
-/* Begins an epoch. bytes: number of bytes that an earlier attempt has sent in the same epoch; 0:
- * none. */
+/* Begins an epoch of the policy's limit bytes_per_epoch. bytes: number of bytes that an earlier
+ * attempt has sent in the same epoch; 0: none. */
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
 /* Checks a tensor before it is sent and adds its bytes to the sum of the epoch. The bytes of a
  * refused tensor are not added. Any thread may call it. */
@@ -380,14 +390,15 @@ bool clv_policy_has_refused(const clv_policy *p);
 #define CLV_LOSS_NAME "(loss)" /* name of the loss module; no stage may have this name */
 
 /* Row of the egress table: a tensor that the master sends for each micro-batch. The blueprint sets
- * kind and findings; plan, policy, gate and record read both. */
+ * kind and findings (what the tensor shows); plan, policy, gate and record read both. */
 typedef struct clv_egress_row {
   char name[160]; /* "activation of stage 'a' (layer 2)" */
   /* INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS, STATE or CACHED */
   clv_egress_kind kind;
-  clv_findings findings;      /* all findings of the tensor */
-  clv_findings look_findings; /* findings in `findings` that the look alone has found */
-  uint32_t stage;             /* index of the stage in the session; n_stages: the loss */
+  clv_findings findings; /* all findings of the tensor */
+  /* those of `findings` that only the look, the measurement before the run, has found */
+  clv_findings look_findings;
+  uint32_t stage;    /* index of the stage in the session; n_stages: the loss */
   uint32_t input;    /* INPUT, LABELS: index of the module's input; CACHED: 1 for row numbers */
   uint32_t n_values; /* number of values that cross the cut together in this tensor */
   int worker;        /* index of the receiver in the session's workers */
@@ -407,16 +418,19 @@ clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings findin
 /* Returns the row as a clv_policy_tensor, whose texts belong to the row and the session. */
 clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_egress_row *r);
 
-/* ---- the gate (gate.c) ----------------------------------------------------------------------- */
+/* ---- the gate, which each sent tensor passes (gate.c) ---------------------------------------- */
 
-/* Flow of a row of the egress table, and the sizes of its tensors. */
+/* Flow of a row of the egress table (the balance of bytes that may still be sent), and the sizes of
+ * its tensors. */
 typedef struct clv_row_flow {
-  clv_egress_flow *flow;   /* NULL for WEIGHTS, because each piece of state has its own flow */
+  /* the flow; NULL for WEIGHTS, because each piece of state has a flow of its own */
+  clv_egress_flow *flow;
   uint64_t sample_bytes;   /* bytes of a sample; packed sequences: bytes of the longest one */
   uint64_t position_bytes; /* bytes per position of packed sequences; 0: not packed */
 } clv_row_flow;
 
-/* Flow of one piece of a stage's state: a parameter, a buffer or an optimiser's tensor. */
+/* Flow (balance of bytes that may still be sent) of one piece of a stage's state: a parameter, a
+ * buffer or an optimiser's tensor. */
 typedef struct clv_state_flow {
   clv_egress_flow *flow;
   uint32_t stage;
@@ -424,24 +438,25 @@ typedef struct clv_state_flow {
   char name[CLV_EGRESS_MAX_NAME + 1];
 } clv_state_flow;
 
-/* The data that the gate compares a tensor with. All pointers are caller-owned. The caller sets
- * every field before the first tensor is sent. */
+/* The data with which the gate compares each tensor that is about to be sent. All pointers are
+ * caller-owned. The caller sets every field before the first tensor is sent. */
 typedef struct clv_gate {
   const clv_session_config *config;
   const clv_egress_row *rows; /* [n_rows] the egress table */
   size_t n_rows;
-  clv_row_flow *flows; /* [n_rows] */
-  /* [config->n_workers] flow of the failure reports to each worker. The gate refuses reports to a
-   * worker whose element is NULL, and all reports if the array is NULL */
+  clv_row_flow *flows; /* [n_rows] flow (balance of bytes that may still be sent) of each row */
+  /* [config->n_workers] flow (balance of bytes) of the failure reports to each worker. The gate
+   * refuses reports to a worker whose element is NULL, and all reports if the array is NULL */
   clv_egress_flow **failure_flows;
   clv_state_flow *state_flows; /* [n_state_flows] the pieces of state that may be sent */
-  /* next_state_flow: index in state_flows at which the gate begins its next search; pieces are sent
+  /* next_state_flow: index in state_flows at which the next search begins, because pieces are sent
    * in order */
   size_t n_state_flows, next_state_flow;
-  int64_t max_samples; /* most samples of a tensor */
-  /* findings of which the look is not certain; `plan` prints them and the gate ignores them */
+  int64_t max_samples; /* most samples that a tensor may have */
+  /* findings that the look (the measurement before the run) has found but is not certain of; `plan`
+   * prints them and the gate ignores them */
   clv_findings uncertain_findings;
-  clv_policy *policy; /* NULL: no policy */
+  clv_policy *policy; /* policy of the host; NULL: none */
 } clv_gate;
 
 /* Decides whether a tensor may leave the master. Callback of cleave_options.may_send, whose user is
@@ -454,14 +469,14 @@ typedef struct clv_gate {
  * call it. */
 cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
 
-/* ---- the gate of programs (program_gate.c) --------------------------------------------------- */
+/* ---- the gate of programs on libcleave (program_gate.c) -------------------------------------- */
 
 /* Gate of a program on libcleave: the rows that it has declared with cleave_declare, the policy of
  * the host and the record of the program. Not thread-safe: calls hold the runtime's lock. */
 typedef struct clv_program_gate clv_program_gate;
 
-/* All pointers are caller-owned and must outlive the gate. policy NULL: no policy; record NULL: no
- * record. */
+/* Makes a gate. All pointers are caller-owned and must outlive it. policy NULL: no policy; record
+ * NULL: no record. */
 clv_code clv_program_gate_new(const clv_session_config *config, clv_policy *policy,
                               clv_egress_record *record, clv_program_gate **ret,
                               clv_err *err) CLV_USE_RESULT;
@@ -469,17 +484,17 @@ void clv_program_gate_free(clv_program_gate *g); /* NULL is allowed */
 /* As cleave_declare. CLV_DENIED: the policy does not permit the row. */
 clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration *declaration,
                                   clv_err *err) CLV_USE_RESULT;
-/* Begins an epoch of the policy. */
+/* Begins an epoch of the policy's limit bytes_per_epoch. */
 void clv_program_gate_begin_epoch(clv_program_gate *g);
 /* Decides whether a tensor or a failure may be sent. CLEAVE_DENIED: the tensor has no row but needs
  * one, the policy does not permit the tensor, or an earlier tensor was refused. */
 cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error);
-/* True if the program has declared findings for the tensor's row, with which
- * clv_program_gate_compare then compares those of the rules. */
+/* True if the program has declared findings (what the tensor shows) for the tensor's row.
+ * clv_program_gate_compare then compares these with the findings that the rules give. */
 bool clv_program_gate_has_declared_findings(const clv_program_gate *g, const cleave_sending *s);
-/* Compares the findings that the tensor's row declares with `found`, those of the rules of
- * master/plan. why: first reason for the findings; "": none. CLEAVE_DENIED: the row declares fewer,
- * and no tensor is sent any more. */
+/* Compares the findings that the program has declared for the tensor's row with `found`, the
+ * findings by the rules of master/plan. why: first reason for `found`; "": none. CLEAVE_DENIED: the
+ * row declares less than `found`, and no tensor is sent any more. */
 cleave_status clv_program_gate_compare(clv_program_gate *g, const cleave_sending *s,
                                        clv_findings found, uint32_t n_hiding, const char *why,
                                        cleave_error *error);
@@ -495,9 +510,9 @@ cleave_status clv_program_gate_charge(void *gate, const cleave_sending *s, cleav
  * $HOME/.local/state/cleave. */
 
 enum {
-  CLV_LEDGER_MAX_BYTES = 64 << 20, /* largest size of the file */
+  CLV_LEDGER_MAX_BYTES = 64 << 20, /* largest size of the ledger's file */
   CLV_LEDGER_DIGEST_BYTES = 16,    /* bytes of the keyed digest in a line */
-  CLV_LEDGER_DATE_BYTES = 11,      /* "2026-11-28" with the NUL */
+  CLV_LEDGER_DATE_BYTES = 11,      /* bytes of a date, "2026-11-28" with the NUL */
   CLV_LEDGER_MAX_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
   CLV_LEDGER_ROW_BYTES = 8,        /* bytes of the keyed digest of a row */
   CLV_LEDGER_MAX_ROWS = 1 << 20,   /* most rows in the file; a file with more is compacted */
@@ -510,10 +525,10 @@ typedef enum clv_ledger_kind {
   CLV_LEDGER_RUN,
   CLV_LEDGER_WEIGHTS, /* values of a tensor */
   CLV_LEDGER_ROW,     /* values of a row or column of a tensor, up to a constant factor */
-  CLV_LEDGER_KINDS    /* number of kinds, plus 1 */
+  CLV_LEDGER_KINDS    /* number of kinds, plus 1, because the first kind is 1 */
 } clv_ledger_kind;
 
-/* A key or tensor that is about to be sent to a worker. */
+/* Something that is about to be sent to a worker, as the ledger lists it: a key or a tensor. */
 typedef struct clv_ledger_item {
   clv_ledger_kind kind;
   clv_sha256 of;        /* digest of the key, of the parameter's name, or of the values */
@@ -560,17 +575,18 @@ clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CL
  * Errors as of clv_ledger_add. */
 clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
 
-/* ---- names of tensors in the ledger (weights_sample.c) --------------------------------------- */
+/* ---- names of tensors in the ledger of sent weights (weights_sample.c) ----------------------- */
 
-/* Most parts of a sample; values in each part, which are adjacent in the tensor; numbers in each
- * list of sums (three complex sums). */
+/* PARTS: most parts of a sample; PART_LEN: values in each part, which are adjacent in the tensor;
+ * SUMS: numbers in a list of sums, the real and imaginary parts of three complex sums */
 enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART_LEN = 64, CLV_SPREAD_SUMS = 6 };
 
 /* Sums over all values of a tensor, which do not depend on the order of the values
  * (weights_sample.c). */
 typedef struct clv_value_sums {
   size_t n; /* number of values added so far */
-  /* real and imaginary parts of z_k and of s_k, k = 1, 2, 3 */
+  /* real and imaginary parts of z_k = sum of |v|^(i k w) and of s_k = sum of sign(v) |v|^(i k w)
+   * over all values v, for k = 1, 2, 3 and w = 1.4 (weights_sample.c) */
   double unsigned_sums[CLV_SPREAD_SUMS], signed_sums[CLV_SPREAD_SUMS];
 } clv_value_sums;
 
@@ -578,7 +594,7 @@ typedef struct clv_value_sums {
 typedef struct clv_weights_sample {
   clv_dtype dtype;
   clv_shape shape;
-  size_t n_values;           /* values of the tensor */
+  size_t n_values;           /* number of values of the tensor */
   size_t n_parts, part_len;  /* number of sampled parts; adjacent values in each part */
   clv_value_sums value_sums; /* sums over all values, if the sample has several parts */
   /* digests of rows and columns; NULL: no value was added yet */
@@ -601,23 +617,25 @@ enum { CLV_SPREAD_MEANS = 8 }; /* number of means that describe a distribution *
 /* Describes the distribution of a tensor's values, whatever their order and scale. */
 typedef struct clv_weights_moments {
   char kind[8];    /* "form": from the sample; "spread": from all values */
-  size_t n_values; /* values of the tensor */
-  /* means in units of a cell's width; clv_weights_moments_digest rounds them down */
+  size_t n_values; /* number of values of the tensor */
+  /* means that describe the distribution, in units of the width of a cell;
+   * clv_weights_moments_digest rounds them down to whole cells */
   double means[CLV_SPREAD_MEANS];
 } clv_weights_moments;
 
-/* Computes the moments of the sample or, if uses_all_values, of all values of the tensor. False:
- * the values are too few or all 0, or, if uses_all_values, the tensor has no more values than the
- * sample. */
+/* Computes the moments (means that describe the distribution) of the sample or, if uses_all_values,
+ * of all values of the tensor. False: the values are too few or all 0, or, if uses_all_values, the
+ * tensor has no more values than the sample. */
 bool clv_weights_sample_moments(const clv_weights_sample *s, bool uses_all_values,
                                 clv_weights_moments *ret);
-/* Most names of a tensor in the ledger: one made of its values, and one of each kind of moments. */
+/* most names of a tensor in the ledger: one made of its values, and one of each kind of moments
+ * (form, spread) */
 enum { CLV_SAMPLE_NAMES = 3 };
 
 /* Returns the names under which the ledger stores a tensor that a worker has received. */
 clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
                                   size_t *ret_n, clv_err *err) CLV_USE_RESULT;
-/* ---- rows that a worker had (row_digests.c) -------------------------------------------------- */
+/* ---- rows of a tensor that a worker has received (row_digests.c) ----------------------------- */
 
 enum {
   CLV_ROW_MAX_KEPT =
@@ -635,8 +653,8 @@ typedef struct clv_row_names {
   size_t n;
 } clv_row_names;
 
-/* Returns the digests of a sample that has all values; n is 0 before that. CLV_EXHAUSTED: there was
- * no memory for them. */
+/* Returns the digests of the rows, or of the columns, of a tensor whose values were all added to
+ * the sample; n is 0 before that. CLV_EXHAUSTED: there was no memory for them. */
 clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
                                  clv_err *err) CLV_USE_RESULT;
 /* Returns how many points a row counts if a worker has received an equal row: CLV_ROW_POINTS, or 1
@@ -645,27 +663,28 @@ size_t clv_row_points(const clv_sha256 *name);
 /* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
 void clv_weights_sample_done(clv_weights_sample *s);
 
-/* Computes the digest of the moments. If bit i of neighbour_bits is set, mean i counts in its
- * neighbouring cell, where rounding may have moved it. *ret_is_near false: one of these means is
- * too far from its neighbouring cell. */
+/* Computes the digest of the moments, each of which is rounded down to a cell. If bit i of
+ * neighbour_bits is set, mean i counts in the cell beside its own, where rounding of the weights
+ * may have moved it. *ret_is_near false: one of these means is too far from that cell. */
 clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neighbour_bits,
                                     clv_sha256 *ret, bool *ret_is_near,
                                     clv_err *err) CLV_USE_RESULT;
 
-/* ---- weights that hide nothing by their values (plain_values.c) ------------------------------ */
+/* ---- secret weights whose values hide nothing (plain_values.c) ------------------------------- */
 
 /* Statistics of all values of a tensor. */
 typedef struct clv_plain_values {
-  /* effective values of the row with the fewest; rows of zeros do not count */
+  /* effective number of values of a row, (sum of x^2)^2 / (sum of x^4): 1 if one value alone is not
+   * 0, n if n are equally large. Here of the row with the fewest; rows of zeros do not count. */
   double fewest_effective;
   float low, high;                      /* smallest and largest of all values */
-  uint64_t n_values;                    /* values of the tensor */
+  uint64_t n_values;                    /* number of values of the tensor */
   size_t n_in_row, row_length;          /* values added of the current row; values of each row */
   double squares_sum, fourths_sum;      /* sums of squares and of 4th powers over the current row */
   struct clv_public_row_test *row_test; /* compares the rows with transforms that anybody knows */
 } clv_plain_values;
 
-/* Begins with a tensor of rank 1 or more without an extent of 0. Free it with
+/* Begins the statistics of a tensor of rank 1 or more without an extent of 0. Free *p with
  * clv_plain_values_done. */
 clv_code clv_plain_values_begin(clv_plain_values *p, const clv_shape *shape,
                                 clv_err *err) CLV_USE_RESULT;
@@ -675,15 +694,15 @@ void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n);
 const char *clv_plain_values_reason(clv_plain_values *p);
 void clv_plain_values_done(clv_plain_values *p);
 
-/* ---- lists and reasons of the ledger (ledger_names.c) ---------------------------------------- */
+/* ---- lists of ledger items, and reasons why a layer is known (ledger_names.c) ---------------- */
 
-/* Items that are added to the ledger together. Begin with zeros. */
+/* Keys and tensors that are added to the ledger together. Begin with zeros. */
 typedef struct clv_ledger_list {
   clv_ledger_item *items;
   size_t n, cap;
 } clv_ledger_list;
 void clv_ledger_list_done(clv_ledger_list *l);
-/* Adds one item. `identity` is not copied. */
+/* Adds one key or tensor to the list. `identity` is not copied. */
 clv_code clv_ledger_list_add(clv_ledger_list *l, const char *identity, clv_ledger_kind kind,
                              const clv_sha256 *of, clv_err *err) CLV_USE_RESULT;
 /* Adds all names of a tensor whose values were all added to the sample. */

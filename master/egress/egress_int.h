@@ -21,17 +21,18 @@ typedef clv_code egress_line_fn(void *user, const char *line, size_t len, clv_er
 clv_code egress_for_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
                               void *user, size_t *ret_complete_bytes, clv_err *err) CLV_USE_RESULT;
 
-/* Takes back the unused bytes of old allowances and writes the allowances that flows need. The
- * record's thread calls it each time it wakes. Returns the clv_now_ns time at which the thread must
- * wake again. */
+/* Takes back the unused bytes of old allowances and writes the allowances (grants of bytes) that
+ * the record's flows need. The record's thread calls it each time it wakes. Returns the clv_now_ns
+ * time at which the thread must wake again. */
 uint64_t egress_renew_allowances(clv_egress_record *r);
 
 /* Reads the present contents of the file. A run may append lines at the same time. */
 clv_code egress_read_file(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- page (page.c; page_formats.c writes it) ------------------------------------------------- */
+/* ---- page, the report of an egress record (page.c; page_formats.c writes it) ----------------- */
 
-/* A line of the page. All rows of weights that differ only by name are joined to one line. */
+/* A line of the page, the report of an egress record. All rows of weights that differ only by name
+ * are joined to one line. */
 typedef struct egress_page_row {
   size_t attempt;            /* index in `attempts` of the summary */
   const clv_egress_key *key; /* key of the first row that was joined to the line */
@@ -52,7 +53,7 @@ typedef struct egress_receiver {
 typedef struct egress_page {
   const clv_egress_summary *summary;
   const char *run;
-  egress_page_row *rows;           /* [n_rows] sorted by attempt */
+  egress_page_row *rows;           /* [n_rows] lines of the page, sorted by attempt */
   const clv_egress_hop_sum **hops; /* [summary->n_hops] sorted by attempt */
   size_t n_rows, n_receivers;
   egress_receiver receivers[EGRESS_MAX_RECEIVERS +
@@ -76,7 +77,7 @@ void egress_write_json_page(const egress_page *p, clv_bytes *out);
 void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
 void clv_row_digests_free(clv_row_digests *d); /* NULL is allowed */
 
-/* ---- rows that anybody knows (public_rows.c) ------------------------------------------------- */
+/* ---- rows of weights that anybody knows (public_rows.c) -------------------------------------- */
 
 /* Test whether the rows of a tensor follow from a few numbers, as those of a Hadamard or cosine
  * transform do, so that anybody may know them. The caller adds all values, then asks for the
@@ -90,7 +91,7 @@ void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t
 bool clv_public_row_test_is_passed(clv_public_row_test *t);
 void clv_public_row_test_freep(clv_public_row_test **t);
 
-/* ---- policy ---------------------------------------------------------------------------------- */
+/* ---- the policy of the host ------------------------------------------------------------------ */
 
 struct clv_policy {
   clv_policy_config *config;

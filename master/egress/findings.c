@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handles findings: clv_findings_words formats a set, clv_findings_worst picks the worst finding,
- * and clv_privacy_forbidden_findings says which findings the session's `privacy` does not permit.
- * Plan, gate and policy call them.
+ * Handles findings, the ways in which a tensor shows records or labels: clv_findings_words formats
+ * a set, clv_findings_worst picks the worst finding, and clv_privacy_forbidden_findings says which
+ * findings the session's `privacy` does not permit. Plan, gate and policy call them.
  */
 #include <stdio.h>
 #include <string.h>

@@ -18,7 +18,7 @@
  * INPUT (is_row_of_sending). */
 static const struct {
   clv_egress_kind kind;
-  const char *text;     /* description in messages */
+  const char *text;     /* words for such a tensor in messages */
   bool has_input_index; /* a module has one row for each of its inputs */
 } sendings[] = {[CLEAVE_SENDING_LEAF] = {CLV_EGRESS_INPUT, "an input of", true},
                 [CLEAVE_SENDING_VALUE] = {CLV_EGRESS_ACTIVATION, "the output of", false},
@@ -67,8 +67,9 @@ static const clv_egress_row *find_row(const clv_gate *g, const cleave_sending *s
   return NULL;
 }
 
-/* Returns the flow of a piece of state; NULL: the trainer has not announced the piece. The search
- * begins at the piece that was found last, because a large piece is sent in several parts. */
+/* Returns the flow (balance of bytes) of a piece of state; NULL: the trainer has not announced the
+ * piece. The search begins at the piece that was found last, because a large piece is sent in
+ * several parts. */
 static clv_egress_flow *find_state_flow(clv_gate *g, const cleave_sending *s, int stage) {
   for (size_t i = 0; i < g->n_state_flows; i++) {
     size_t at = (g->next_state_flow + i) % g->n_state_flows;
@@ -96,8 +97,9 @@ static cleave_status deny_unplanned(const cleave_sending *s, cleave_error *error
 
 /* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
 
-/* Refuses a tensor with findings that the session's privacy does not permit. Findings of the look
- * alone do not count if the look is not certain of them (g->uncertain_findings). */
+/* Refuses a tensor with findings that the session's privacy does not permit. A finding that only
+ * the look (the measurement before the run) has made does not count if the look is not certain of
+ * it (g->uncertain_findings). */
 static cleave_status check_privacy(const clv_gate *g, const clv_egress_row *r,
                                    const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];
@@ -126,9 +128,10 @@ static cleave_status check_policy(const clv_gate *g, const clv_egress_row *r,
   return deny(error);
 }
 
-/* ---- write the record ------------------------------------------------------------------------ */
+/* ---- take the bytes from the record's allowance ---------------------------------------------- */
 
-/* Takes the tensor's bytes from the allowance of its flow. */
+/* Takes the tensor's bytes from the allowance, the bytes that the egress record has granted its
+ * flow. */
 static cleave_status charge_to_flow(clv_egress_flow *f, const cleave_sending *s,
                                     cleave_error *error) {
   clv_err err;
@@ -138,9 +141,9 @@ static cleave_status charge_to_flow(clv_egress_flow *f, const cleave_sending *s,
   return error->status;
 }
 
-/* Takes the bytes of a failure report from the flow of its receiver. A report has an error code and
- * names the failed module or call, and no row of the egress table. Refuses the report if its
- * receiver has no flow. */
+/* Takes the bytes of a failure report from the flow (balance of bytes) of its receiver. A report
+ * has an error code and names the failed module or call, and no row of the egress table. Refuses
+ * the report if its receiver has no flow. */
 static cleave_status charge_sent_failure(const clv_gate *g, const cleave_sending *s,
                                          cleave_error *error) {
   for (size_t i = 0; g->failure_flows && i < g->config->n_workers; i++)

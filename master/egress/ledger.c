@@ -62,7 +62,7 @@ void clv_ledger_free(clv_ledger *l) {
 
 void clv_ledger_freep(clv_ledger **l) { clv_ledger_free(*l); }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading the ledger ---------------------------------------------------------------------- */
 
 /* Advances *p past `word` and a space. Returns false if the text begins with another word. */
 static bool skip_word(const char **p, const char *end, const char *word) {
@@ -204,7 +204,7 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
   return CLV_OK;
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding an item in the ledger ----------------------------------------------------------- */
 
 size_t clv_ledger_count(const clv_ledger *l) { return l->n; }
 
@@ -251,7 +251,7 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
   return CLV_OK;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing lines of the ledger ------------------------------------------------------------- */
 
 /* Returns true if the ledger has an entry with the kind and digest of `wanted` for the identity. */
 static bool has_line_for_identity(const clv_ledger *l, const ledger_line *wanted,

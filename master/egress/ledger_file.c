@@ -21,7 +21,7 @@
 #define FILE_NAME "keys.ledger"
 enum { MAX_LOCK_WAIT_MS = 10000, LOCK_RETRY_MS = 20 };
 
-/* ---- folder ---------------------------------------------------------------------------------- */
+/* ---- the folder of the ledger ---------------------------------------------------------------- */
 
 /* Appends the folder that systemd gives a service with StateDirectory=; of several folders, the
  * first. Returns false if there is none. */
@@ -57,11 +57,11 @@ static clv_code find_folder(clv_bytes *ret, clv_err *err) {
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- the file of the ledger ------------------------------------------------------------------ */
 
 typedef struct ledger_file {
   clv_bytes folder, path, text;
-  int fd;           /* -1: not open */
+  int fd;           /* descriptor of the file; -1: not open */
   bool is_new_file; /* open_and_lock has created the file */
 } ledger_file;
 
@@ -135,7 +135,7 @@ clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) {
   return parse_file(&f, ret, &complete_bytes, err);
 }
 
-/* ---- adding ---------------------------------------------------------------------------------- */
+/* ---- adding lines to the ledger -------------------------------------------------------------- */
 
 static clv_code make_folder(const ledger_file *f, clv_err *err) {
   struct stat st;

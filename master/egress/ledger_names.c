@@ -10,7 +10,7 @@
 
 #include "master/egress/egress_int.h"
 
-/* ---- lists ----------------------------------------------------------------------------------- */
+/* ---- lists of ledger items ------------------------------------------------------------------- */
 
 void clv_ledger_list_done(clv_ledger_list *l) {
   if (!l) return;
@@ -47,7 +47,7 @@ clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
   return CLV_OK;
 }
 
-/* ---- names of keys --------------------------------------------------------------------------- */
+/* ---- names of layer keys --------------------------------------------------------------------- */
 
 static clv_code name_of_secret(clv_bytes *of, clv_sha256 *ret, clv_err *err) {
   if (of->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -71,9 +71,10 @@ clv_code clv_ledger_name_of_module_key(const clv_key *key, clv_sha256 *ret, clv_
   return name_of_secret(&of, ret, err);
 }
 
-/* ---- reasons --------------------------------------------------------------------------------- */
+/* ---- reasons why a layer is known ------------------------------------------------------------ */
 
-/* Appends a reason if the ledger has the name. before, behind: words around the worker. */
+/* Appends a reason if the ledger has the name. before, behind: words before and after the worker's
+ * identity in the reason. */
 static clv_code add_reason(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                            const char *before, const char *behind, clv_bytes *reason,
                            clv_err *err) {
@@ -92,7 +93,8 @@ clv_code clv_ledger_reason_of_key(const clv_ledger *l, const clv_sha256 *of, clv
   return add_reason(l, CLV_LEDGER_KEY, of, "was", ", by its key", reason, err);
 }
 
-/* Weights that a worker received in another scale, type or order. */
+/* Appends a reason if a worker has received the weights in another scale, type or order. f: moments
+ * of the weights, which such a change does not alter. */
 static clv_code add_reason_of_moments(const clv_ledger *l, const clv_weights_moments *f,
                                       clv_bytes *reason, clv_err *err) {
   for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_SPREAD_MEANS; neighbour_bits++) {

@@ -19,7 +19,7 @@ static void page_done(egress_page *p) {
   free(p->hops);
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- lines of the page ----------------------------------------------------------------------- */
 
 /* Returns true if the row is of weights or state and differs from the rows of the line at most by
  * name, dtype and shape. */
@@ -93,7 +93,7 @@ static clv_code fill_page(egress_page *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the page -------------------------------------------------------------------------------- */
+/* ---- making the page ------------------------------------------------------------------------- */
 
 clv_code clv_egress_write_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
                                clv_bytes *out, clv_err *err) {

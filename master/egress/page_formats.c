@@ -109,7 +109,7 @@ static size_t count_receivers(const egress_page *p) {
   return p->n_receivers + (p->receivers[EGRESS_MAX_RECEIVERS].name != NULL);
 }
 
-/* ---- text ------------------------------------------------------------------------------------ */
+/* ---- the page as text ------------------------------------------------------------------------ */
 
 static void put_text_head(const egress_page *p, clv_bytes *out) {
   const clv_egress_summary *b = p->summary;
@@ -189,7 +189,7 @@ void egress_write_text_page(const egress_page *p, clv_bytes *out) {
   }
 }
 
-/* ---- HTML ------------------------------------------------------------------------------------ */
+/* ---- the page as HTML ------------------------------------------------------------------------ */
 
 static const char html_begin[] =
     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
@@ -296,7 +296,7 @@ void egress_write_html_page(const egress_page *p, clv_bytes *out) {
   clv_bytes_puts(out, "</body></html>\n");
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- the page as JSON ------------------------------------------------------------------------ */
 
 static void put_json_text(clv_bytes *out, const char *name, const char *value) {
   clv_bytes_printf(out, ",\"%s\":", name);

@@ -28,8 +28,8 @@ static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor
 }
 
 /* Returns the word of the policy's list `kinds` that permits a kind of tensor. NULL: the list does
- * not decide on this kind, because keys under `allow` permit records and labels, and failures need
- * no permission. */
+ * not decide on this kind, because keys under `allow` permit records and labels, and reports of
+ * failures need no permission. */
 static const char *word_in_kinds_list(clv_egress_kind kind) {
   static const char *const kinds[CLV_EGRESS_KINDS] = {
       [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
@@ -49,7 +49,8 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
       kind, t->name, t->worker, kind);
 }
 
-/* The keys that permit findings, the worst finding first. */
+/* The keys of a policy that permit findings (ways to read records or labels), the worst finding
+ * first. */
 static const struct {
   clv_finding finding;
   const char *key;
@@ -147,7 +148,7 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
   return check_shape(p->config, t, err);
 }
 
-/* ---- layers that move ------------------------------------------------------------------------ */
+/* ---- layers that move to a worker ------------------------------------------------------------ */
 
 clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const char *worker,
                                   clv_err *err) {
@@ -163,7 +164,7 @@ clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const 
       layer, worker);
 }
 
-/* ---- readings of the look -------------------------------------------------------------------- */
+/* ---- results of the look --------------------------------------------------------------------- */
 
 static const struct {
   const char *name;
@@ -209,7 +210,7 @@ clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading 
       name, choose_decimals(r->share, limit), r->share, limit, name);
 }
 
-/* ---- programs -------------------------------------------------------------------------------- */
+/* ---- programs on libcleave ------------------------------------------------------------------- */
 
 clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) {
   const clv_policy_config *c = p ? p->config : NULL;

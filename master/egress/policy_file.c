@@ -98,7 +98,7 @@ static clv_code read_file(const folder *f, const char *name, bool *ret_exists, c
   return read_all(fd, path, ret, err);
 }
 
-/* ---- the signature --------------------------------------------------------------------------- */
+/* ---- the signature of the policy ------------------------------------------------------------- */
 
 static clv_code verify_signature(const folder *f, const clv_bytes *text, const clv_bytes *signature,
                                  clv_policy *p, clv_err *err) {

@@ -23,7 +23,7 @@ _Static_assert((int)CLEAVE_SHOWS_PICTURE == (int)CLV_FINDING_PICTURE &&
 
 enum { MAX_ROWS = 4096 };
 
-/* A declared row, with copies of its texts. */
+/* A row that the program has declared, with copies of its texts. */
 typedef struct row {
   cleave_declaration declaration;
   clv_findings findings;
@@ -31,7 +31,7 @@ typedef struct row {
       name[CLV_EGRESS_MAX_NAME + 1];
 } row;
 
-/* Tensors of one row of the record. */
+/* Tensors of one row of the egress record, and the balance of bytes that they may still send. */
 typedef struct tensor_flow {
   clv_egress_key key;
   clv_egress_flow *flow;
@@ -39,14 +39,15 @@ typedef struct tensor_flow {
 
 struct clv_program_gate {
   const clv_session_config *config;
-  clv_policy *policy;        /* NULL: no policy */
-  clv_egress_record *record; /* NULL: no record */
+  clv_policy *policy;        /* policy of the host; NULL: none */
+  clv_egress_record *record; /* egress record of the program; NULL: none */
   row **rows;                /* [n_rows] in the order of their declaration */
   size_t n_rows;
-  tensor_flow *flows; /* [n_flows] */
+  tensor_flow *flows; /* [n_flows] tensors and balances of the rows of the record */
   size_t n_flows;
-  size_t last_found_flow; /* index in flows of the flow charged last; a search begins there */
-  clv_err refusal;        /* first refusal by row or policy; no tensor is sent after it */
+  /* index in `flows` of the flow that was charged last; a search begins there */
+  size_t last_found_flow;
+  clv_err refusal; /* first refusal by row or policy; no tensor is sent after it */
 };
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -147,7 +148,7 @@ static clv_policy_tensor policy_tensor(const clv_program_gate *g, const cleave_s
   return t;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows that the program has declared ------------------------------------------------------ */
 
 static bool has_declared_shape(const cleave_declaration *d, const cleave_sending *s) {
   if (d->dtype != s->dtype || (d->rank != s->rank && d->rank >= 0)) return false;
@@ -277,16 +278,17 @@ clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration 
   return CLV_OK;
 }
 
-/* ---- the check ------------------------------------------------------------------------------- */
+/* ---- the check of a tensor ------------------------------------------------------------------- */
 
-/* Refuses this tensor, and every later one. */
+/* Refuses this tensor. After it clv_program_gate_check refuses every tensor. */
 static cleave_status refuse(clv_program_gate *g, const char *text, cleave_error *error) {
   if (g->refusal.code == CLV_OK) clv_fail(&g->refusal, CLV_DENIED, "egress refused: %s", text);
   snprintf(error->text, sizeof error->text, "%.479s", g->refusal.text);
   return error->status = CLEAVE_DENIED;
 }
 
-/* Fills *ret with a row for an undeclared tensor, which has the worst findings. */
+/* Fills *ret with a row for an undeclared tensor, which counts as having the worst findings that it
+ * can have. */
 static const row *undeclared_row(const cleave_sending *s, row *ret) {
   memset(ret, 0, sizeof *ret);
   ret->declaration.shows = CLEAVE_SHOWS_WORST;
@@ -369,8 +371,8 @@ static void make_key(const clv_program_gate *g, const cleave_sending *s, const r
   memcpy(ret->shape.dim, s->shape + first_dim, (size_t)ret->shape.rank * sizeof *s->shape);
 }
 
-/* Adds a flow of the record. Its first allowance is for this tensor, or, for a piece of state that
- * is sent in several parts, for the complete tensor. */
+/* Adds a flow (balance of bytes that may be sent) to the record. Its first allowance is for this
+ * tensor, or, for a piece of state that is sent in several parts, for the complete tensor. */
 static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const cleave_sending *s,
                          clv_err *err) {
   bool is_state = s->kind == CLEAVE_SENDING_WEIGHTS;
@@ -387,8 +389,9 @@ static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const c
   return CLV_OK;
 }
 
-/* Takes the bytes from the allowance of the tensor's flow. The search begins at the flow that was
- * found last, because tensors are sent in the same order again and again. */
+/* Takes the bytes from the allowance of the tensor's flow, its balance in the record. The search
+ * begins at the flow that was found last, because tensors are sent in the same order again and
+ * again. */
 static clv_code charge_to_record(clv_program_gate *g, const cleave_sending *s, const row *r,
                                  clv_err *err) {
   clv_egress_key key;

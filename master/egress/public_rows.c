@@ -52,8 +52,8 @@ enum {
    * all */
   MIN_SIMPLE_ROWS = 3
 };
-/* largest distance of a row from its form, as a part of the row's norm; TOLERANCE_SHORT: for short
- * rows */
+/* largest distance of a row from the row that its few numbers give, as a part of the row's norm;
+ * TOLERANCE_SHORT: for short rows */
 static const double TOLERANCE = 0.05, TOLERANCE_SHORT = 0.005;
 
 /* ---- numbers of a row ------------------------------------------------------------------------ */
@@ -133,7 +133,7 @@ static bool is_product(const float *v, size_t n, size_t width, double total_squa
   return true;
 }
 
-/* Removes zeros at both ends. */
+/* Removes the zeros at both ends of a row. */
 static void skip_zeros_at_ends(const float **v, size_t *n) {
   while (*n && (*v)[0] == 0) ++*v, --*n;
   while (*n && (*v)[*n - 1] == 0) --*n;
@@ -171,7 +171,7 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
                      : CLV_MIN(n_numbers, count_free_numbers_of_product(v, n, tolerance, scratch));
 }
 
-/* ---- rows of a tensor ------------------------------------------------------------------------ */
+/* ---- counting the simple rows of a tensor ---------------------------------------------------- */
 
 typedef struct row_counts {
   /* rows that are not 0; simple rows; simple rows with LONG_VALUES values or more */

@@ -23,14 +23,15 @@
 #include "master/egress/egress_int.h"
 
 enum {
-  /* most open allowances (those without a SETTLE) of a flow. A flow has two while it trains, and
-   * more when an evaluation changes the bytes of a step */
+  /* most open allowances of a flow: grants of bytes whose use is not yet on record (no SETTLE
+   * line). A flow has two while it trains, and more when an evaluation changes the bytes of a
+   * step */
   MAX_OPEN_ALLOWANCES = 8,
   FAST_USE_MS = 2500, /* if an allowance is used up in less time, the next one is larger */
   SLOW_USE_MS = 5000, /* if an allowance is used up in more time, the next one is smaller */
 };
 
-/* An allowance without a SETTLE. */
+/* A grant of bytes whose use is not yet on record (no SETTLE line). */
 typedef struct open_allowance {
   uint64_t id, bytes, formatted_ns; /* formatted_ns: clv_now_ns when its line was formatted */
 } open_allowance;
@@ -38,12 +39,12 @@ typedef struct open_allowance {
 struct clv_egress_flow {
   clv_egress_record *record;
   clv_egress_key key;
-  bool has_one_tensor; /* the flow has one tensor: no further allowance is requested */
+  bool has_one_tensor; /* the flow sends one tensor, so no further allowance is requested for it */
   uint64_t balance; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
   /* balance below which the next allowance is requested; 0: no request; atomic */
   uint64_t refill_below;
-  uint64_t tensors;     /* number of tensors charged; atomic */
-  uint64_t step_bytes;  /* bytes of a step; atomic */
+  uint64_t tensors;     /* number of tensors that were charged to the flow; atomic */
+  uint64_t step_bytes;  /* bytes that the flow sends in a step; atomic */
   bool needs_allowance; /* the next write_ahead must write an allowance; atomic */
   /* The fields below are under the record's lock. */
   uint64_t bytes_awaited;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
@@ -73,7 +74,7 @@ struct clv_egress_record {
   pthread_t thread;
 };
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- the file of the record ------------------------------------------------------------------ */
 
 static void unlock_file(int *fd) {
   if (*fd >= 0) flock(*fd, LOCK_UN);
@@ -152,7 +153,7 @@ static void format_line(clv_egress_record *r, clv_egress_line *l) {
   clv_egress_line_format(l, &r->lines);
 }
 
-/* ---- allowances ------------------------------------------------------------------------------ */
+/* ---- allowances, bytes that a flow may still send -------------------------------------------- */
 
 static uint64_t load_atomic(const uint64_t *v) { return __atomic_load_n(v, __ATOMIC_SEQ_CST); }
 static void store_atomic(uint64_t *v, uint64_t to) { __atomic_store_n(v, to, __ATOMIC_SEQ_CST); }
@@ -172,14 +173,14 @@ static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
           f->n_open_allowances * sizeof *f->open_allowances);
 }
 
-/* Settles the open allowances of a flow whose bytes are used up. */
+/* Settles the open allowances of a flow whose bytes are used up: writes how many were sent. */
 static void settle_used_allowances(clv_egress_flow *f) {
   uint64_t taken_bytes = f->granted_bytes - load_atomic(&f->balance);
   while (f->n_open_allowances && f->settled_bytes + f->open_allowances[0].bytes <= taken_bytes)
     settle_oldest_allowance(f, f->open_allowances[0].bytes);
 }
 
-/* Takes the flow's balance back and settles all its allowances with the bytes that were used. */
+/* Sets the flow's balance to 0 and settles all its allowances with the bytes that were used. */
 static void take_back_balance(clv_egress_flow *f) {
   store_atomic(&f->refill_below, 0);
   f->granted_bytes -= __atomic_exchange_n(&f->balance, 0, __ATOMIC_SEQ_CST);
@@ -264,7 +265,7 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
   return code;
 }
 
-/* ---- charges --------------------------------------------------------------------------------- */
+/* ---- charging a tensor to its flow ----------------------------------------------------------- */
 
 /* Takes bytes from the balance of a flow. Returns false, and takes nothing, if the balance is too
  * small. *ret_left: the balance afterwards. */
@@ -306,7 +307,7 @@ clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- flows ----------------------------------------------------------------------------------- */
+/* ---- making flows ---------------------------------------------------------------------------- */
 
 clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bool has_one_tensor,
                              clv_egress_flow **ret, clv_err *err) {
@@ -329,7 +330,7 @@ void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes) {
     __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------ */
+/* ---- the thread that writes allowances ------------------------------------------------------- */
 
 /* Takes back the balance of each flow that has an allowance of age CLV_EGRESS_ALLOWANCE_MS. Returns
  * the clv_now_ns time at which the next allowance reaches that age. */
@@ -375,7 +376,7 @@ static clv_code start_thread(clv_egress_record *r, clv_err *err) {
              : clv_fail(err, CLV_EXHAUSTED, "%s: cannot start the thread that writes it", r->path);
 }
 
-/* ---- opening and closing --------------------------------------------------------------------- */
+/* ---- opening and closing the record ---------------------------------------------------------- */
 
 static clv_code note_attempt_number(void *user, const char *line, size_t len, clv_err *err) {
   uint64_t *last = user;

@@ -97,7 +97,7 @@ const char *clv_egress_kind_name(clv_egress_kind kind) {
   return (unsigned)kind < CLV_EGRESS_KINDS ? kind_names[kind] : "";
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- formatting a line ----------------------------------------------------------------------- */
 
 static void put_text(clv_bytes *out, const char *text, size_t size) {
   char clean_text[CLV_EGRESS_MAX_TEXT + 1];
@@ -140,7 +140,7 @@ void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out) {
   clv_bytes_puts(out, "}\n");
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- parsing a line -------------------------------------------------------------------------- */
 
 /* The part of a line that is not yet parsed. */
 typedef struct cursor {

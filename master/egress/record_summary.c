@@ -17,7 +17,7 @@
 
 enum { MAX_FILE_BYTES = 1 << 30 };
 
-/* An allowance without a SETTLE so far. */
+/* An allowance, a grant of bytes, for which no SETTLE line (the bytes sent) was read so far. */
 typedef struct open_allowance_sum {
   uint64_t attempt, id, bytes;
   size_t row; /* index in `rows` of the summary */
@@ -81,7 +81,7 @@ static clv_egress_attempt *attempt_of(const record_reader *r, const clv_egress_l
   return &r->summary.attempts[l->attempt - 1];
 }
 
-/* ---- one line -------------------------------------------------------------------------------- */
+/* ---- adding one line to the sums ------------------------------------------------------------- */
 
 static clv_code add_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_summary *b = &r->summary;
@@ -122,7 +122,7 @@ static clv_code add_allowance(record_reader *r, const clv_egress_line *l, clv_er
   CLV_TRY(add_checked(&row->unsettled_bytes, l->allow.bytes, err));
   if (is_from_master(row)) {
     CLV_TRY(add_checked(&r->summary.total_bytes, l->allow.bytes, err));
-    /* cannot overflow: at most total_bytes, which add_checked has checked */
+    /* cannot overflow, because the sum is at most total_bytes, which add_checked has checked */
     a->unsettled_bytes += l->allow.bytes;
     a->bytes += l->allow.bytes;
   }
@@ -212,7 +212,7 @@ static clv_code handle_line(void *user, const char *text, size_t len, clv_err *e
   return handlers[l.event](r, &l, err);
 }
 
-/* ---- all lines ------------------------------------------------------------------------------- */
+/* ---- reading all lines ----------------------------------------------------------------------- */
 
 /* Returns true for a truncated line: it has no newline, or it has a NUL, because after a crash of
  * the machine a file may have its new length but not yet its bytes. */

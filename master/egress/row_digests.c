@@ -36,15 +36,15 @@ enum {
   MIN_VALUES = 4 /* fewest values that are not 0 of a row with a digest */
 };
 static const double CELL = 0.1;
-/* Fewest effective values of a row, (sum of squares)^2 / (sum of 4th powers). */
+/* fewest effective values of a row with a digest: (sum of squares)^2 / (sum of 4th powers) */
 static const double MIN_EFFECTIVE = 2;
 
-/* Sums of one row or column. */
+/* Sums over the values of one row or column, from which its digest is made. */
 typedef struct line {
-  double sums[N_SUMS]; /* of the values times the random factors */
+  double sums[N_SUMS]; /* sums of the values times their random factors */
   /* sums of the squares and of the 4th powers of the values */
   double squares_sum, fourths_sum;
-  size_t n; /* values that are not 0 */
+  size_t n; /* number of values that are not 0 */
 } line;
 
 /* All rows of a tensor, or all columns. */
@@ -69,7 +69,7 @@ void clv_row_digests_free(clv_row_digests *d) {
   free(d);
 }
 
-/* ---- sums ------------------------------------------------------------------------------------ */
+/* ---- sums of a row times random factors ------------------------------------------------------ */
 
 static float factors[MAX_POINTS][N_SUMS]; /* random factors of the values of a line */
 static pthread_once_t factors_once = PTHREAD_ONCE_INIT;
@@ -126,7 +126,7 @@ static void add_part(clv_row_digests *d, clv_dtype dtype, size_t row, size_t fir
     add_value(&columns->lines[at], i, value_of(dtype, data, at - first));
 }
 
-/* ---- digests --------------------------------------------------------------------------------- */
+/* ---- digests of rows ------------------------------------------------------------------------- */
 
 static int compare_digests(const void *a, const void *b) {
   return memcmp(a, b, sizeof(clv_sha256));
@@ -191,7 +191,7 @@ static clv_code begin_digests(const clv_weights_sample *s, clv_row_digests **ret
 void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
   size_t size = clv_dtype_size(s->dtype), at = (size_t)(offset / size), n = len / size;
   clv_err ignored;
-  /* without these values the sample never becomes complete, so it has no digests */
+  /* after such a call the sample never becomes complete, so it gets no digests */
   if (offset % size || at + n > s->n_values) return;
   if (!s->row_digests && begin_digests(s, &s->row_digests, &ignored) != CLV_OK && s->row_digests)
     s->row_digests->code = CLV_EXHAUSTED;

@@ -55,7 +55,7 @@ static void *part_address(clv_weights_sample *s, size_t part) {
   return s->values + part * s->part_len * clv_dtype_size(s->dtype);
 }
 
-/* ---- all values ------------------------------------------------------------------------------ */
+/* ---- sums over all values of a tensor -------------------------------------------------------- */
 
 static const double TURN_RATE = 1.4; /* the w in the sums z_k and s_k at the head of this file */
 enum { N_MAGNITUDES = 1 << 15 };
@@ -179,7 +179,8 @@ static bool compute_sample_moments(const clv_weights_sample *s, clv_weights_mome
   return true;
 }
 
-/* Rotates z_k back by k times the angle of z_1. */
+/* Rotates z_k, the sum of |v|^(i k w) over all values v, back by k times the angle of z_1, so that
+ * a factor on the values makes no difference. */
 static void rotate_back(const double *z, int k, double angle, double ret[2]) {
   double c = cos(k * angle), s = sin(k * angle);
   ret[0] = z[2 * k - 2] * c + z[2 * k - 1] * s;

@@ -19,7 +19,7 @@ void clv_fd_closep(int *fd) {
   *fd = -1;
 }
 
-/* ---- processes ------------------------------------------------------------------------------- */
+/* ---- identity of a process ------------------------------------------------------------------- */
 
 /* Reads the first line of a file in /proc. Such files report a size of 0. */
 static bool read_line(const char *path, char *ret, size_t len) {
@@ -47,7 +47,7 @@ void clv_process_describe_self(clv_run_attempt *ret) {
   ret->pid_start = clv_process_start_time(getpid());
 }
 
-/* ---- the lock -------------------------------------------------------------------------------- */
+/* ---- the kernel lock on run.lock ------------------------------------------------------------- */
 
 static clv_code open_lock(const char *run_dir, int flags, int *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

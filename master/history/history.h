@@ -22,7 +22,7 @@
 #include "common/base/base.h"
 #include "common/model/weights/weights.h"
 
-/* ---- the process that trains ----------------------------------------------------------------- */
+/* ---- functions for the process that trains --------------------------------------------------- */
 
 /* A run folder that this process has locked, and the record of the run. */
 typedef struct clv_run_lock clv_run_lock;
@@ -75,7 +75,7 @@ clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lo
                                   clv_err *err) CLV_USE_RESULT;
 /* Raises the epoch, so that workers replace the session that they still have by a new one. */
 clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
-/* Records that the attempt trains again, from `step`. */
+/* Records that the attempt, after a recovery, trains again from `step`. */
 void clv_run_lock_note_recovered(clv_run_lock *c, uint64_t step);
 /* Reads run.json. CLV_ABORTED: another process has begun an attempt there, which only happens if
  * the folder's file system gave its lock to two hosts; this process must not write to the run any
@@ -84,7 +84,8 @@ clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) CLV_USE_
 /* Returns what the master sends to workers for the attempt that has begun: the session id and the
  * epoch of this attempt. */
 void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);
-/* Records `summary`, which says what the look found in the tensors that will be sent. */
+/* Records `summary`: what the look, the measurement before the run, found in the tensors that will
+ * be sent. */
 void clv_run_lock_note_look(clv_run_lock *c, const char *summary);
 /* Records the first step, the number of steps and the digest of the session. From here on a record
  * that cannot be written causes a notice, not an error, so that it never ends a run. A NULL lock is
@@ -92,21 +93,21 @@ void clv_run_lock_note_look(clv_run_lock *c, const char *summary);
 void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_steps,
                              const clv_sha256 *config);
 void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss,
-                            double accuracy); /* in memory only: writes no file */
+                            double accuracy); /* in the record in memory; writes no file */
 /* Remembers the best evaluation: by accuracy, or by loss where accuracy is NaN. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e);
 /* Forgets the best evaluation if it is of a later step, since the run goes back to `step`. */
 void clv_run_lock_note_rewound(clv_run_lock *c, uint64_t step);
 void clv_run_lock_note_checkpoint(clv_run_lock *c); /* after a checkpoint: writes run.json */
 /* Records the outcome of the attempt. An attempt that never started is undone instead, if it
- * created the folder or moved an earlier run away: its files are removed, the earlier run
- * returns. */
+ * created the folder or moved an earlier run away: its files are removed, and the earlier run is
+ * moved back. */
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text);
 
 /* True if clv_history_stop sent this signal. */
 bool clv_is_stop_request(const siginfo_t *info);
 
-/* ---- other processes ------------------------------------------------------------------------- */
+/* ---- functions for other processes ----------------------------------------------------------- */
 
 /* All functions below except clv_history_find print to standard output. A `run` without '/' names a
  * folder in runs/ below the working folder; with '/' it is a path. CLV_NOT_FOUND: there is no such

@@ -12,7 +12,7 @@
 #define CLV_RUN_LOCK_FILE "run.lock"
 /* folder of run folders, unless the session file names another one */
 #define CLV_RUNS_FOLDER "runs"
-/* Text for CLV_STATE_DIED in tables and logs. */
+/* Text for CLV_STATE_DIED, a run whose process ended without a record, in tables and logs. */
 #define CLV_DIED_TEXT \
   "its process is gone and left no word: killed, its machine went down, or its disk was full"
 
@@ -32,7 +32,7 @@ clv_code clv_run_folder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
  * process that has a run lock, because closing the file would release that lock. */
 bool clv_run_folder_is_locked(const char *run_dir, long *ret_pid);
 
-/* ---- records in their folders (run_lock.c) --------------------------------------------------- */
+/* ---- run.json of a run (run_lock.c) ---------------------------------------------------------- */
 
 clv_code clv_run_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_record_write(const char *run_dir, const clv_run_record *r,
@@ -94,15 +94,15 @@ typedef enum clv_run_state {
   CLV_STATE_RECOVERED, /* never the last attempt, unless run.json was edited */
   CLV_STATE_DIED,      /* ended without recording why: killed, or its machine went down */
   CLV_STATE_ELSEWHERE, /* recorded as running, by a process of another host */
-  CLV_STATE_DAMAGED,   /* its record cannot be read */
-  CLV_STATE_UNRECORDED /* a run folder without a record */
+  CLV_STATE_DAMAGED,   /* run.json cannot be read */
+  CLV_STATE_UNRECORDED /* the folder has files of a run, but no run.json */
 } clv_run_state;
 
 const char *clv_run_state_name(clv_run_state state);
 
 typedef struct clv_run_entry {
   char *folder;
-  const char *name; /* last component of `folder` */
+  const char *name; /* name of the run, the last component of `folder` */
   clv_run_state state;
   clv_run_record record; /* contents of run.json; without attempts if there is no run.json */
   clv_err read_error;    /* in state DAMAGED: why run.json could not be read */
@@ -110,7 +110,7 @@ typedef struct clv_run_entry {
   long holder_pid;
   /* last step that is known, and its loss and accuracy; may be newer than the record */
   uint64_t step;
-  double loss, accuracy; /* NaN: not known */
+  double loss, accuracy; /* loss and accuracy at `step`; NaN: not known */
 } clv_run_entry;
 
 /* Reads the state of a run. CLV_NOT_FOUND: `folder` is not the folder of a run. */
@@ -127,6 +127,6 @@ clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *
  * by '?'. */
 void clv_print_sanitized(const char *text);
 
-void clv_fd_closep(int *fd); /* for CLV_AUTO */
+void clv_fd_closep(int *fd); /* closes *fd unless it is -1; cleanup function for CLV_AUTO */
 
 #endif

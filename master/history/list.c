@@ -30,7 +30,7 @@ static void dir_closep(DIR **dir) {
   if (*dir) closedir(*dir);
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding the runs ------------------------------------------------------------------------ */
 
 /* Adds the run of a folder. Skips a folder that belongs to no run. */
 static clv_code add_run(entries *l, const char *folder, clv_err *err) {
@@ -74,7 +74,7 @@ static int compare_newest_first(const void *a, const void *b) {
   return strcmp(x->name, y->name);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of runs ----------------------------------------------------------------------- */
 
 typedef enum column {
   NAME,
@@ -95,7 +95,8 @@ static const char *const titles[N_COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK
 typedef char row[N_COLUMNS][CELL_BYTES];
 
 static void format_time(uint64_t ms, char *text, size_t len) {
-  time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799); /* end of year 9999 */
+  /* at most the end of year 9999, because later years have more digits */
+  time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799);
   struct tm tm;
   if (!ms || !localtime_r(&seconds, &tm) || !strftime(text, len, "%Y-%m-%d %H:%M", &tm))
     snprintf(text, len, "-");
@@ -223,7 +224,7 @@ static clv_code print_table(const entries *l, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- the runs as JSON ------------------------------------------------------------------------ */
 
 static void append_text(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_printf(out, ",\"%s\":", key);
@@ -288,7 +289,7 @@ static clv_code print_json(const entries *l, clv_err *err) {
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) {
   CLV_AUTO(entries_done) entries l = {0};
   const char *given = folder ? folder : CLV_RUNS_FOLDER;
-  CLV_TRY(add_run(&l, given, err)); /* one run, if `given` is its folder */
+  CLV_TRY(add_run(&l, given, err)); /* finds one run, if `given` is its folder */
   if (!l.n) CLV_TRY(add_runs_below(&l, given, err));
   if (l.n) qsort(l.items, l.n, sizeof *l.items, compare_newest_first);
   if (json) return print_json(&l, err);

@@ -18,16 +18,18 @@
 enum {
   MAX_READ_BYTES = 16384, /* bytes read and printed at a time */
   POLL_MS = 100,
-  /* polls after the process ended without a record, because `stop --now` kills before it records */
+  /* more polls after the process has ended without a record, because `stop --now` first kills it
+   * and then records the end */
   N_GRACE_POLLS = 10,
 };
 
 typedef struct log_tail {
   clv_bytes path;
-  int fd;                       /* descriptor of the log; -1: the file does not exist yet */
-  off_t n_printed;              /* number of bytes that were printed */
-  bool was_alive;               /* the run was alive at an earlier poll */
-  unsigned n_polls_since_death; /* 0 unless was_alive */
+  int fd;          /* descriptor of the log; -1: the file does not exist yet */
+  off_t n_printed; /* number of bytes that were printed */
+  bool was_alive;  /* the run was alive at some earlier poll */
+  /* number of polls since the run was alive last; 0 unless was_alive */
+  unsigned n_polls_since_death;
 } log_tail;
 
 static void log_tail_done(log_tail *t) {

@@ -43,7 +43,7 @@ int clv_run_entry_exit_code(const clv_run_entry *e) {
   return has_recorded_end && a->exit_code <= 255 ? (int)a->exit_code : 1;
 }
 
-/* ---- the last line written ------------------------------------------------------------------- */
+/* ---- the last line of the metrics ------------------------------------------------------------ */
 
 /* Reads the last complete line of a file. Returns false if the file has no complete line or the
  * line is longer than MAX_LINE_BYTES bytes. */
@@ -91,7 +91,7 @@ static void read_progress(clv_run_entry *e) {
   e->accuracy = parse_number_member(line, "\"accuracy\":");
 }
 
-/* ---- the state ------------------------------------------------------------------------------- */
+/* ---- state of a run by lock and record ------------------------------------------------------- */
 
 static clv_run_state state_by_record(const clv_run_attempt *a, bool is_held) {
   clv_run_attempt here = {0};
@@ -130,7 +130,8 @@ static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool i
                   e->folder);
 }
 
-/* Reads the lock before the record: a run that ends in between has then recorded its end. */
+/* Reads the lock before the record, because a run that ends between the two has then recorded its
+ * end. */
 static clv_code read_entry(clv_run_entry *e, clv_err *err) {
   bool is_held = clv_run_folder_is_locked(e->folder, &e->holder_pid);
   clv_code code = clv_run_record_read(e->folder, &e->record, &e->read_error);
@@ -157,7 +158,7 @@ clv_code clv_run_entry_read(const char *folder, clv_run_entry *ret, clv_err *err
   return code;
 }
 
-/* ---- by name --------------------------------------------------------------------------------- */
+/* ---- finding a run by its name --------------------------------------------------------------- */
 
 /* True if a name can be suggested: printable and not hidden. */
 static bool can_be_suggested(const char *text) {

@@ -26,7 +26,7 @@
 
 enum { MAX_NUMBER = 99999, MAX_NOTE_BYTES = 64, MAX_ENTRIES = 100000 };
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of a run's files ------------------------------------------------------------------ */
 
 static bool is_checkpoint(const char *name) {
   static const char prefix[] = "checkpoint-";
@@ -95,7 +95,7 @@ static clv_code list_names(const char *folder, folder_names *ret, clv_err *err) 
   return CLV_OK;
 }
 
-/* ---- the note -------------------------------------------------------------------------------- */
+/* ---- the note run.moving --------------------------------------------------------------------- */
 
 static void format_note(const clv_move_note *m, char text[MAX_NOTE_BYTES]) {
   snprintf(text, MAX_NOTE_BYTES, "%u %s\n", m->number, m->is_complete ? "moved" : "moving");
@@ -144,9 +144,9 @@ static clv_code remove_file(const char *folder, const char *name, clv_err *err) 
   return unlink(path.data) == 0 || errno == ENOENT ? CLV_OK : fail_errno(path.data, err);
 }
 
-/* ---- moving ---------------------------------------------------------------------------------- */
+/* ---- moving the files ------------------------------------------------------------------------ */
 
-/* Path of NAME.number beside the run folder, after symbolic links. */
+/* Makes the path of NAME.number beside the run folder, with symbolic links resolved. */
 static clv_code path_beside(const char *run_dir, unsigned number, char **ret, clv_err *err) {
   CLV_AUTO(clv_freep) char *real = realpath(run_dir, NULL);
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

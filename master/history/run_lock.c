@@ -11,7 +11,7 @@
 
 #include "master/history/history_int.h"
 
-/* tries to lock a folder, which its previous holder may be removing */
+/* most tries to lock a folder, which its previous holder may be removing */
 enum { MAX_LOCK_TRIES = 8 };
 
 struct clv_run_lock {
@@ -28,7 +28,7 @@ struct clv_run_lock {
   clv_notifier notice;
 };
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- reading and writing run.json ------------------------------------------------------------ */
 
 static void append_record_path(const char *run_dir, clv_bytes *ret) {
   clv_bytes_printf(ret, "%s/run.json", run_dir);
@@ -50,7 +50,7 @@ clv_code clv_run_record_write(const char *run_dir, const clv_run_record *r, clv_
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-/* ---- the run lock ---------------------------------------------------------------------------- */
+/* ---- taking and releasing the run lock ------------------------------------------------------- */
 
 void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;
@@ -93,7 +93,7 @@ clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err)
   return CLV_OK;
 }
 
-/* ---- one run after another ------------------------------------------------------------------- */
+/* ---- making room for a new run --------------------------------------------------------------- */
 
 bool clv_run_lock_is_finished(const clv_run_lock *c) {
   CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
@@ -106,8 +106,9 @@ bool clv_run_lock_has_checkpoint(const clv_run_lock *c) {
   return clv_run_record_read(c->dir, &r, NULL) == CLV_OK && r.n_checkpoints > 0;
 }
 
-/* True if the earlier run finished once. Also true if the record omits old attempts, or cannot be
- * read while there are checkpoints, because then it may have finished. */
+/* True if the earlier run finished at least once, so that it is kept. Also true if the record omits
+ * old attempts, or cannot be read while there are checkpoints, because then the run may have
+ * finished. */
 static bool is_worth_keeping(const clv_run_lock *c) {
   CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   if (clv_run_record_read(c->dir, &r, NULL) != CLV_OK) return clv_checkpoint_has_any(c->dir);
@@ -149,7 +150,8 @@ static clv_run_attempt *current_attempt(clv_run_lock *c) {
 static void write_or_warn(clv_run_lock *c) {
   clv_err err;
   clv_code code = clv_run_lock_check_newest(c, &err);
-  if (code == CLV_ABORTED) return; /* not reported: the next checkpoint fails with this error */
+  /* not reported, because the next checkpoint fails with this error */
+  if (code == CLV_ABORTED) return;
   if (clv_run_record_write(c->dir, &c->record, &err) == CLV_OK) return;
   if (!c->has_warned) clv_notify(c->notice, "cannot write the record of the run: %s", err.text);
   c->has_warned = true;
@@ -171,8 +173,8 @@ static void load_earlier_attempts(clv_run_lock *c, bool is_resume) {
                err.text);
 }
 
-/* Sets the session id and the epoch: all attempts of a run share the id, each has a higher
- * epoch. */
+/* Sets the session id and the epoch that the master sends to workers: all attempts of a run share
+ * the id, and each has a higher epoch. */
 static clv_code set_next_epoch(clv_run_record *r, clv_err *err) {
   uint8_t id[16];
   if (!r->newest_attempt || r->newest_attempt >= INT64_MAX ||
@@ -199,15 +201,16 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   clv_process_describe_self(a);
   if (run->is_resume && c->record.n_checkpoints)
     a->from_step = a->step =
-        c->record.checkpoints[0]; /* recorded step if this attempt fails before it starts */
+        /* recorded as the step of this attempt if it fails before it starts */
+        c->record.checkpoints[0];
   a->began_ms = clv_wall_ms();
   c->has_begun = true;
   CLV_FAILPOINT("run.running");
   return clv_run_record_write(c->dir, &c->record, err);
 }
 
-/* True if one process has written both records in one attempt. Two processes that began at the same
- * moment may have the same epoch. */
+/* True if one process has written both records in one attempt. The epoch alone does not show that,
+ * because two processes that began at the same moment may have the same epoch. */
 static bool is_same_attempt(const clv_run_record *a, const clv_run_record *b) {
   const clv_run_attempt *x = &a->attempts[a->n_attempts - 1], *y = &b->attempts[b->n_attempts - 1];
   return strcmp(a->id, b->id) == 0 && a->newest_attempt == b->newest_attempt && x->pid == y->pid &&

@@ -34,14 +34,14 @@ static clv_code send_signal(int process, bool kills_now, clv_err *err) {
   request.si_uid = getuid();
   request.si_value.sival_int = STOP_VALUE;
   if (signal_process(process, &request) == 0 || errno == ESRCH)
-    return CLV_OK; /* ESRCH: the process has ended by itself */
+    return CLV_OK; /* ESRCH: the process has ended before it was signalled */
   return clv_fail(
       err, errno == EPERM ? CLV_DENIED : CLV_UNAVAILABLE,
       errno == EPERM ? "its process belongs to another user: %s" : "cannot signal its process: %s",
       strerror(errno));
 }
 
-/* ---- which process --------------------------------------------------------------------------- */
+/* ---- finding the process of a run ------------------------------------------------------------ */
 
 static clv_code fail_not_running(const clv_run_entry *e, clv_err *err) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
@@ -77,8 +77,8 @@ static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
       e->folder, e->holder_pid, a ? "another process" : e->read_error.text, e->holder_pid);
 }
 
-/* Opens a descriptor of the holder, then checks the lock again: if the holder is the same, the
- * descriptor refers to it. */
+/* Opens a descriptor of the process that holds the run's lock, then checks the lock again: if the
+ * holder is the same, the descriptor refers to it. */
 static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry first = {0}, again = {0};
   CLV_AUTO(clv_fd_closep) int process = -1;
@@ -99,7 +99,7 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
   return CLV_OK;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- waiting for the end of the process ------------------------------------------------------ */
 
 static void await_end(const char *folder, long pid) {
   const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};

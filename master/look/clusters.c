@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads groups of labels (clv_look_label_groups). Gradients of one class have similar directions,
- * so as many clusters as there are classes show which records share a label. Someone who knows one
- * label of each cluster then knows all labels.
+ * Reads groups of labels (clv_look_label_groups), as one attack of the look, which measures before
+ * a run what sent tensors show. Gradients of one class have similar directions, so as many clusters
+ * as there are classes show which records share a label. Someone who knows one label of each
+ * cluster then knows all labels.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@ enum {
   MAX_CLUSTERS = 64,
   MAX_COMPARED_VALUES = 256, /* most values of a gradient that are compared */
   N_STARTS = 4,
-  N_TRIED = 3, /* number of gradients tried as the start of a cluster, of which the best is taken */
+  /* number of gradients that are tried as the center of a new cluster; the best one is taken */
+  N_TRIED = 3,
   MAX_ROUNDS = 10,
 };
 
@@ -67,7 +69,7 @@ static clv_code cluster_set_new(const clv_look_gradients *g, cluster_set *s, clv
                    err);
 }
 
-/* ---- beginning ------------------------------------------------------------------------------- */
+/* ---- choosing the first centers -------------------------------------------------------------- */
 
 static float draw_below(cluster_set *s, float max) {
   const clv_rng_key key = {.seed = 2, .layer = s->n_drawn++};
@@ -76,8 +78,8 @@ static float draw_below(cluster_set *s, float max) {
   return ret * max;
 }
 
-/* Draws a gradient of the first half. A gradient that is less similar to all centers is more
- * probable. */
+/* Draws a gradient of the first half, from which the attack learns. A gradient that is less similar
+ * to all centers is more probable. */
 static size_t draw_row(cluster_set *s) {
   float weight_sum = 0;
   for (size_t i = 0; i < s->g->n_fit; i++)
@@ -92,8 +94,8 @@ static size_t draw_row(cluster_set *s) {
   return ret;
 }
 
-/* Returns the total similarity of all gradients to their most similar centers, if row `row` were a
- * center, too. */
+/* Returns the sum over all gradients of the similarity to the most similar center, if row `row`
+ * were a center, too. */
 static double try_center(cluster_set *s, size_t row, float *similarity) {
   double sum = 0;
   for (size_t i = 0; i < s->g->n_fit; i++) {
@@ -119,7 +121,7 @@ static void seed_centers(cluster_set *s) {
   }
 }
 
-/* ---- moving ---------------------------------------------------------------------------------- */
+/* ---- moving the centers ---------------------------------------------------------------------- */
 
 /* Assigns each gradient to the nearest center. Returns true if any assignment has changed. */
 static bool assign_clusters(cluster_set *s, size_t n) {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads features (clv_look_features_read). Measures whether a value that a worker receives is one
- * feature of the record, only scaled. A sum of many features can be close to a single one,
- * depending on the sizes of features and factors, which the analysis of the graph (master/reach)
- * does not see.
- *
+ * Reads features (clv_look_features_read), as one attack of the look, which measures before a run
+ * what sent tensors show. Measures whether a value that a worker receives is one feature of the
+ * record, only scaled. A sum of many features can be close to a single one, depending on the sizes
+ * of features and factors, which the analysis of the graph (master/reach) does not see.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,17 +18,22 @@ enum {
   MIN_SUMS = 64,
   /* fewest records that a column must effectively depend on to count in the best pair */
   MIN_SPREAD_RECORDS = 4,
-  MIN_TESTED_RECORDS = 4, /* fewest records that the second half must have */
-  FULL_HALF_RECORDS = 32, /* number of records of a half from which on correlations count in full */
+  /* fewest records that the second half, with which the attack is tested, must have */
+  MIN_TESTED_RECORDS = 4,
+  /* number of records of the tested half from which on correlations count in full */
+  FULL_HALF_RECORDS = 32,
 };
-/* Correlations that random sums have by chance. One of at most HARMLESS_CHANCE takes nothing from a
- * figure. If it is above EXCLUDING_CHANCE, the figures of single values do not count. From the
- * figure of most values at most MAX_CHANCE is subtracted. */
+/* Limits of the correlation that random sums have by chance. A correlation by chance of at most
+ * HARMLESS_CHANCE takes nothing from a figure, the share that was read. If it is above
+ * EXCLUDING_CHANCE, the figures of single values do not count. From the figure of most values at
+ * most MAX_CHANCE is subtracted. */
 static const double HARMLESS_CHANCE = .7, EXCLUDING_CHANCE = .98, MAX_CHANCE = .95;
-/* One-hot columns beside standardized ones are about this small; sums hide smaller ones. */
+/* Least size, relative to the largest feature, with which a feature counts in random sums. One-hot
+ * columns beside standardized ones are about this small; sums hide smaller ones. */
 static const float MIN_SIZE = .25f;
 
-/* Columns of n records each. Each half of a column has mean 0 and length 1. */
+/* List of columns: the values of a feature or of a sent value over n records. Each half of a column
+ * has mean 0 and length 1. */
 typedef struct column_list {
   float *values;
   bool *is_spread; /* [n] true: the column depends on more than a few records */
@@ -58,7 +62,7 @@ static clv_code list_new(column_list *l, size_t n, size_t n_records, clv_err *er
   return clv_alloc(n, sizeof *l->is_spread, &l->is_spread, err);
 }
 
-/* ---- columns --------------------------------------------------------------------------------- */
+/* ---- columns: one feature or value of all records -------------------------------------------- */
 
 /* Scales a column to mean 0 and length 1. False: the column is constant. */
 static bool make_unit(float *v, size_t n) {
@@ -81,7 +85,8 @@ static bool make_units(float *v, clv_look_split half) {
   return make_unit(v, half.n_fit) && make_unit(v + half.n_fit, half.n - half.n_fit);
 }
 
-/* Appends the column that stands after the last one, if it is constant in neither half. */
+/* Keeps the column that was written behind the last one of the list, if it is constant in neither
+ * half. */
 static bool end_column(column_list *l, clv_look_split half) {
   float *v = l->values + l->n * half.n;
   if (!make_units(v, half)) return false;
@@ -117,8 +122,8 @@ static double compute_variance(const clv_look_features *f, size_t at, size_t n) 
   return isfinite(squares_sum) ? squares_sum : 0;
 }
 
-/* Takes the features. If there are too many, takes the largest for one half of the list, and the
- * others at even steps. */
+/* Lists the features. If there are too many, half of the list are the largest ones, and the others
+ * are taken at even steps. */
 static clv_code list_features(feature_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) sized_column *columns = NULL;
   const clv_look_features *f = r->f;
@@ -165,16 +170,16 @@ static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *e
   return CLV_OK;
 }
 
-/* ---- correlations ---------------------------------------------------------------------------- */
+/* ---- correlations of features with values ---------------------------------------------------- */
 
-/* The column of the other list that is most similar to a column in the first half. */
+/* Most similar column, in the first half (from which the attack learns), of the other list. */
 typedef struct best_partner {
-  double fit;     /* their correlation in the first half */
+  double fit;     /* correlation of the two columns in the first half */
   size_t partner; /* index of the column in the other list */
 } best_partner;
 
-/* Absolute correlations in the second half: that of the best pair, and the medians over features
- * and over values of the correlation with the best partner. */
+/* Absolute correlations in the second half, with which the attack is tested: that of the best pair,
+ * and the medians over features and over values of the correlation with the best partner. */
 typedef struct reading_figures {
   double pair, features, values;
 } reading_figures;
@@ -198,8 +203,8 @@ static double compute_median(double *list, size_t n) {
   return list[(n - 1) / 2];
 }
 
-/* Finds for each feature and each value the most similar partner. Returns the correlation of the
- * best pair in the second half. */
+/* Finds for each feature the most similar value, and for each value the most similar feature.
+ * Returns the correlation of the best pair in the second half. */
 static double find_best_partners(const feature_reading *r, const column_list *values,
                                  best_partner *of_feature, best_partner *of_value) {
   best_partner best = {0};
@@ -228,8 +233,8 @@ static reading_figures compute_figures(const feature_reading *r, const column_li
   return ret;
 }
 
-/* Lowers a correlation of a half with few records: by two standard deviations of chance, less those
- * of a half with FULL_HALF_RECORDS records. */
+/* Lowers a correlation r of n records, if these are few, because it may be due to chance: atanh r
+ * by two of its standard deviations, less those for FULL_HALF_RECORDS records. */
 static double lower_by_chance(double r, size_t n) {
   if (n >= FULL_HALF_RECORDS) return r;
   double reduction = 2 / sqrt((double)n - 3) - 2 / sqrt(FULL_HALF_RECORDS - 3);

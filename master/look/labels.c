@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads labels (clv_look_labels): groups the gradients by properties that any observer sees, and
- * answers each group with one class.
+ * Reads labels (clv_look_labels), as one attack of the look, which measures before a run what sent
+ * tensors show: groups the gradients by properties that any observer sees, and answers each group
+ * with one class.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,8 +13,9 @@
 enum {
   MAX_SIGNS_OF_ALL = 32768,   /* most values whose signs are tried, for all columns together */
   MAX_SIGNS_OF_COLUMN = 4096, /* most values whose signs are tried, for one column */
-  MAX_ROUNDS = 8,             /* rounds of clustering */
-  N_TRIED_LENGTHS = 64,       /* number of lengths that are tried as the end of a group */
+  MAX_ROUNDS = 8,             /* most rounds in which the centers of clusters move */
+  /* number of lengths (norms) of gradients that are tried as the end of a group */
+  N_TRIED_LENGTHS = 64,
   MAX_OUTPUTS = LOOK_MAX_GROUPS,
 };
 
@@ -25,7 +27,7 @@ typedef struct label_reading {
   uint16_t *class;
   double *length;           /* [n] length of each gradient */
   uint8_t *cluster_of;      /* [n] cluster of each gradient, 0 or 1; 2: the gradient is zero */
-  double best;              /* best figure of the first half so far */
+  double best;              /* best figure (skill above guessing) of the first half so far */
   clv_look_reading reading; /* result for the column */
 } label_reading;
 
@@ -40,7 +42,7 @@ static const float *get_row(const label_reading *r, size_t i) {
   return r->g->values + i * r->g->width;
 }
 
-/* ---- classes and lengths --------------------------------------------------------------------- */
+/* ---- classes of labels and lengths of gradients ---------------------------------------------- */
 
 size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret) {
   const int64_t *label = g->label + column * g->n;
@@ -88,7 +90,7 @@ static double score_groups(label_reading *r, const char *by) {
   return s.fit;
 }
 
-/* ---- readers --------------------------------------------------------------------------------- */
+/* ---- ways to group the gradients ------------------------------------------------------------- */
 
 static size_t get_sign_group(float v) { return v > 0 ? 2 : v < 0; }
 
@@ -127,8 +129,8 @@ static int compare_doubles(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Finds, one after the other, the lengths at which to end groups so that the groups read the first
- * half best. */
+/* Groups the gradients by their length (norm). Finds, one after the other, the lengths at which
+ * groups must end so that most labels of the first half are read. */
 static clv_code read_lengths(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) double *sorted_lengths = NULL;
   size_t n = r->g->n_fit;
@@ -160,7 +162,8 @@ static double compute_cosine(const label_reading *r, size_t i, const float *to) 
   return (double)look_dot(get_row(r, i), to, r->g->width) / r->length[i];
 }
 
-/* Starts the two clusters: at a gradient of the first half, and at the one least similar to it. */
+/* Sets the centers of the two clusters: a gradient of the first half, and the one that is least
+ * similar to it. */
 static void begin_clusters(const label_reading *r, float *centers) {
   size_t first = 0, width = r->g->width, least_similar = 0;
   double least_cosine = 2;
@@ -184,8 +187,8 @@ static size_t find_nearer_cluster(const label_reading *r, size_t i, const float 
   return compute_cosine(r, i, centers + r->g->width) > compute_cosine(r, i, centers);
 }
 
-/* Assigns each gradient to the nearer cluster. Returns true if a gradient of the first half has
- * changed its cluster. */
+/* Assigns each gradient to the nearer cluster. Returns true if a gradient of the first half, from
+ * which the attack learns, has changed its cluster. */
 static bool move_clusters(const label_reading *r, const float *centers, float *next_centers,
                           uint8_t *cluster_of) {
   size_t width = r->g->width;
@@ -229,7 +232,8 @@ static void read_clusters(label_reading *r) {
   score_groups(r, "two clusters");
 }
 
-/* Reads gradients of outputs: the class is the output with the least gradient. */
+/* Groups the gradients of outputs: the class is the output with the least (most negative)
+ * gradient. */
 static void read_outputs(label_reading *r) {
   size_t width = r->g->width;
   if (!r->g->are_of_outputs || width > MAX_OUTPUTS) return;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * look: readers that measure how well a worker can infer records, tokens, labels and features from
- * the tensors that it receives. Each reader learns from one half of the samples and reports how
- * well it reads the other half. Readers are pure functions of numbers: they use no random seed, no
- * files and no network. master/plan/look_front.c and look_head.c call them.
+ * look: attacks, called readers, that measure how well a worker can infer records, tokens, labels
+ * and features from the tensors that it receives. Each reader learns from one half of the samples
+ * and reports how well it reads the other half. Readers are pure functions of numbers: they use no
+ * random seed, no files and no network. master/plan/look_front.c and look_head.c call them.
  *
  * Threads: the functions have no state.
  */
@@ -14,19 +14,24 @@
 #include "common/base/tensor/tensor.h"
 
 enum {
-  CLV_LOOK_MIN_PLACES = 16,   /* fewest places of a grid that counts as a picture */
-  CLV_LOOK_MAX_LENGTHS = 8,   /* most groups of lengths of gradients */
+  CLV_LOOK_MIN_PLACES = 16, /* fewest places of a grid that counts as a picture */
+  /* most groups into which gradients are divided by their length (norm) */
+  CLV_LOOK_MAX_LENGTHS = 8,
   CLV_LOOK_MAX_CLASSES = 256, /* most classes; samples of further classes are not counted */
 };
 
-/* Result of a reader: how well it reads, and by which method. */
+/* Result of a reader, an attack on tensors: how well it reads, and by which method. */
 typedef struct clv_look_reading {
-  double figure;  /* 0: no better than a guess; 1: everything is read */
-  const char *by; /* method that read the first half best (static text); "": no method applies */
+  /* share that was read above guessing; 0: no better than a guess; 1: everything is read */
+  double figure;
+  /* method that read best the half from which the attack learns (static text); "": no method
+   * applies */
+  const char *by;
 } clv_look_reading;
 
-/* View of the values of a record as a grid of places with a vector each. The value of record r,
- * place (i, k) and channel c is values[r record + first + i row + k column + c channel]. */
+/* View of a tensor as a grid of places with a vector each, as an attack reads it. The value of
+ * record r, place (i, k) and channel c is values[r record + first + i row + k column + c
+ * channel]. */
 typedef struct clv_look_view {
   const float *values;
   size_t record;               /* distance between records, in values */
@@ -35,9 +40,10 @@ typedef struct clv_look_view {
   size_t n_rows, n_columns, n_channels; /* the grid has n_rows * n_columns places */
 } clv_look_view;
 
-/* ---- views (views.c) ------------------------------------------------------------------------- */
+/* ---- views of tensors (views.c) -------------------------------------------------------------- */
 
-/* A tensor for each record; that of record r is row-major from values[r record + first] on. */
+/* One tensor of each record. The tensor of record r is row-major from values[r record + first]
+ * on. */
 typedef struct clv_look_tensor {
   const float *values;
   size_t record, first;
@@ -49,23 +55,23 @@ enum { CLV_LOOK_MAX_VIEWS = 8 }; /* most views of one tensor */
 /* Makes the view of a record as an image [C, H, W] or a signal [C, L]. false: the record is neither
  * of these, or has fewer than CLV_LOOK_MIN_PLACES places. */
 bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret);
-/* Makes the views of a tensor as channels over a grid like that of the records. Returns the number
- * of views. */
+/* Makes the views of a tensor as channels over a grid with the proportions of the records. Returns
+ * the number of views. */
 size_t clv_look_grid_views(const clv_look_tensor *t, const clv_look_view *records,
                            clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
-/* Makes the views of a tensor as vectors of the places of a sequence. One view has the full tensor
- * as its only vector. Returns the number of views. */
+/* Makes the views of a tensor as one vector for each place of a sequence; one further view has the
+ * full tensor as its only vector. Returns the number of views. */
 size_t clv_look_sequence_views(const clv_look_tensor *t, size_t n_tokens,
                                clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
 
-/* ---- readers --------------------------------------------------------------------------------- */
+/* ---- readers, the attacks on tensors --------------------------------------------------------- */
 
-/* How n records are split: readers learn from the first n_fit, and report on the others. */
+/* Halves of n records: attacks learn from the first n_fit, and are tested with the others. */
 typedef struct clv_look_split {
   size_t n, n_fit;
 } clv_look_split;
 
-/* Reads pixels: the figure is the absolute correlation of the best channel of any view with the
+/* Reads pixels. The figure is the absolute correlation of the best channel of any view with the
  * records, which are averaged to the grid of the view, less the mean record. Views below
  * CLV_LOOK_MIN_PLACES places do not count; by "": no view is that large. records: view of the
  * records themselves. */
@@ -79,37 +85,40 @@ typedef struct clv_look_tokens {
 } clv_look_tokens;
 
 /* Reads tokens: the answer for a vector is the token of the nearest vector of the first half. The
- * figure is (hits - base) / (1 - base), where base is the share of the commonest token. It counts
- * places whose token the first half has. The best single place counts as well, less two standard
- * deviations of chance. */
+ * figure is (hits - base) / (1 - base): hits is the share of right answers, base the share of the
+ * commonest token. It counts places whose token the first half has. The best single place counts as
+ * well, less two standard deviations of chance. */
 clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
                           clv_look_split half, clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Gradients [n][width] with their labels; readers learn from the first n_fit, and report on the
- * others. */
+/* Gradients [n][width] with their labels. Attacks learn from the first n_fit, and are tested with
+ * the others. */
 typedef struct clv_look_gradients {
   const float *values;
   /* [n_columns][n] label of each gradient; negative: it has none and is not counted */
   const int64_t *label;
   size_t n, n_fit, width;
-  size_t n_columns;        /* number of labels of a gradient; each column is read separately */
-  const size_t *n_lengths; /* [n_columns] number of groups of lengths, 2..CLV_LOOK_MAX_LENGTHS */
-  bool are_of_outputs;     /* the gradients are those of the model's outputs */
+  size_t n_columns; /* number of labels of a gradient; each column is read separately */
+  /* [n_columns] into how many groups to divide the gradients by length, 2..CLV_LOOK_MAX_LENGTHS */
+  const size_t *n_lengths;
+  bool are_of_outputs; /* the gradients are those of the model's outputs */
 } clv_look_gradients;
 
 /* Reads labels by the sign of one value, by the length of the gradient, by zeros, and by two
  * clusters of directions; from gradients of outputs also by the most negative value. The figure is
- * (hits - base) / (1 - base) of the column that is read best. */
+ * (hits - base) / (1 - base) of the column that is read best: hits is the share of right answers,
+ * base the share of the commonest label. */
 clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret,
                          clv_err *err) CLV_USE_RESULT;
 
 /* Reads which gradients share a label of the first column. Makes as many clusters of directions as
  * there are classes, 64 at most, and answers each with its commonest label. The figure is (hits -
- * base) / (1 - base). */
+ * base) / (1 - base): hits is the share of right answers, base the share of the commonest label. */
 clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_reading *ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Features of records, and the values that a worker receives for the same records. */
+/* Features of records, and the values that a worker receives for the same records; an attack tries
+ * to find the features among the values. */
 typedef struct clv_look_features {
   const float *features;
   size_t record, n_features; /* record: distance between records, in features */
@@ -117,10 +126,10 @@ typedef struct clv_look_features {
   size_t row, n_values; /* row: distance between records, in values */
 } clv_look_features;
 
-/* Reads features: the figure is the absolute correlation of values with one feature each. It is
- * that of most values, of the best values of most features, or of the best pair, less the
- * correlation that random sums of equally large features have by chance. At most 256 features are
- * compared with at most 512 values. */
+/* Reads features. The figure is the absolute correlation of values with one feature each: that of
+ * most values, of the best values of most features, or of the best pair, less the correlation that
+ * random sums of equally large features have by chance. At most 256 features are compared with at
+ * most 512 values. */
 clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
                                 clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * look_int: functions that the readers share (score.c).
+ * look_int: functions that the attacks of the look share (score.c).
  */
 #ifndef CLEAVE_LOOK_INT_H
 #define CLEAVE_LOOK_INT_H
 
 #include "master/look/look.h"
 
-/* Returns (hits - base) / (1 - base) in 0..1; 0 if base is 1. */
+/* Returns (hits - base) / (1 - base) in 0..1; 0 if base is 1. hits: share of right answers; base:
+ * share of right answers by guessing. */
 double look_skill_score(double hits, double base);
 
 /* Returns the value of a view at a record, place and channel. */
@@ -21,7 +22,7 @@ static inline float look_value(const clv_look_view *v, size_t record, size_t pla
 float look_dot(const float *a, const float *b, size_t n);
 float look_distance(const float *a, const float *b, size_t n);
 
-/* ---- answers by groups ----------------------------------------------------------------------- */
+/* ---- groups of samples with one answer each -------------------------------------------------- */
 
 enum { LOOK_MAX_GROUPS = CLV_LOOK_MAX_CLASSES, LOOK_NO_CLASS = UINT16_MAX };
 
@@ -29,14 +30,17 @@ enum { LOOK_MAX_GROUPS = CLV_LOOK_MAX_CLASSES, LOOK_NO_CLASS = UINT16_MAX };
  * Returns the number of classes. */
 size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret);
 
-/* Counts how many samples of each class are in each group, for both halves. */
+/* Number of samples of each class in each group, for the half that an attack learns from and the
+ * half that it is tested with. The answer for a group is one class. */
 typedef struct look_groups {
   size_t n_groups, n_classes;
   uint32_t *count; /* [2][LOOK_MAX_GROUPS][n_classes] number of samples, by half, group and class */
 } look_groups;
 
 typedef struct look_score {
-  double fit, report; /* fit: figure of the first half; report: figure of the second half */
+  /* fit: figure, the share read, of the half to learn from; report: figure of the half to test
+   * with */
+  double fit, report;
 } look_score;
 
 clv_code look_groups_new(size_t n_classes, look_groups *ret, clv_err *err) CLV_USE_RESULT;
@@ -45,7 +49,8 @@ void look_groups_clear(look_groups *g, size_t n_groups);
 static inline void look_groups_add(look_groups *g, bool fit, size_t group, size_t class) {
   g->count[((size_t)!fit * LOOK_MAX_GROUPS + group) * g->n_classes + class]++;
 }
-/* Scores both halves, with the commonest class of the first half as the answer for each group. */
+/* Scores the half to learn from and the half to test with. The answer for each group is its
+ * commonest class in the first half. */
 look_score look_groups_score(const look_groups *g);
 
 #endif

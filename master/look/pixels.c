@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads pictures (clv_look_pixels). Measures whether a channel that a worker receives is the
- * picture of the record, only smaller. The mean record is subtracted first; otherwise any channel
- * would resemble any record.
- *
+ * Reads pictures (clv_look_pixels), as one attack of the look, which measures before a run what
+ * sent tensors show. Measures whether a channel that a worker receives is the picture of the
+ * record, only smaller. The mean record is subtracted first; otherwise any channel would resemble
+ * any record.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,8 +28,8 @@ static void grid_done(grid *g) {
   free(g->channel);
 }
 
-/* Returns the range from..to, of at least one, of the n_record_places places of a record that place
- * `at` of the n_grid_places places of the grid covers. Both numbers are along one axis. */
+/* Returns the range from..to of the places of a record that place `at` of the grid covers, at least
+ * one place. n_record_places, n_grid_places: places of record and grid along one axis. */
 static void get_covered_range(size_t at, size_t n_grid_places, size_t n_record_places, size_t *from,
                               size_t *to) {
   *from = at * n_record_places / n_grid_places;
@@ -51,7 +51,7 @@ static float record_mean(const grid *g, size_t record, size_t place, size_t pict
   return (float)(sum / (double)((c1 - c0) * (y1 - y0) * (x1 - x0)));
 }
 
-/* Subtracts the mean over the records of the first half from all records. */
+/* Subtracts from all records the mean record of the half that the attack learns from. */
 static void subtract_mean_record(const grid *g, float *map) {
   for (size_t p = 0; p < g->n_places; p++) {
     double mean = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores groups of samples: the answer for each group is one class.
+ * Scores groups of samples for the attacks of the look: the answer for each group is one class.
  */
 #include <stdlib.h>
 #include <string.h>

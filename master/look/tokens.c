@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads tokens (clv_look_nearest). Someone who knows the tokens of some records can answer with the
- * tokens of the nearest known vector. The best view of the values, and the best way to compare
- * vectors, are chosen within the first half.
+ * Reads tokens (clv_look_nearest), as one attack of the look, which measures before a run what sent
+ * tensors show. Someone who knows the tokens of some records can answer with the tokens of the
+ * nearest known vector. The best view of the values, and the best way to compare vectors, are
+ * chosen within the first half.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,12 +12,13 @@
 #include "master/look/look_int.h"
 
 enum {
-  MAX_ITEMS = 768,            /* most places of each half that are compared */
+  /* most places that are compared, of the half to learn from and of the half to test with */
+  MAX_ITEMS = 768,
   MAX_COMPARED_VALUES = 1024, /* most values of a vector that are compared */
 };
 
-/* With which vectors a vector is compared: of all places, of all places less the mean vector of
- * their place, or of the same place. */
+/* Vectors with which a vector is compared: those of all places, those of all places less the mean
+ * vector of their place, or those of the same place. */
 typedef enum compare_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, N_WAYS } compare_way;
 
 /* One place of one record, with the tokens that it covers. */
@@ -27,7 +29,8 @@ typedef struct token_place {
 typedef struct dictionary {
   const clv_look_view *view;
   const clv_look_tokens *tokens;
-  /* width: compared values of a vector; step: distance between these, in channels */
+  /* width: compared values of a vector; step: distance between these values in the vector, in
+   * channels */
   size_t n_places, width, step;
   size_t n_records;
   /* vectors: [n_records][n_places][width]; means: [n_places][width] mean vector of each place */
@@ -36,12 +39,12 @@ typedef struct dictionary {
    * that are looked up */
   token_place *known_places, *asked_places;
   size_t n_known, n_asked;
-  size_t from, to;     /* range of the records that are learned from */
+  size_t from, to;     /* range of the records from which the attack learns */
   int64_t *vocabulary; /* tokens of the known places, ascending */
   size_t n_vocabulary;
   int64_t *guesses; /* [n_tokens] commonest token of each place among the known records */
   /* [n_tokens + 1] for each place of a record, and at the end for all places: number of right
-   * answers, of right guesses without a vector, of tokens asked for */
+   * answers, number of right guesses without a vector, number of tokens asked for */
   uint32_t *n_hits, *n_right_guesses, *n_asked_tokens;
   int64_t *answers; /* [n_records * n_tokens] true tokens of the places asked for */
 } dictionary;
@@ -79,7 +82,7 @@ static clv_code dictionary_new(const clv_look_view *v, const clv_look_tokens *to
   return clv_alloc(tokens->n_tokens + 1, sizeof *d->n_asked_tokens, &d->n_asked_tokens, err);
 }
 
-/* ---- vectors --------------------------------------------------------------------------------- */
+/* ---- vectors of the places ------------------------------------------------------------------- */
 
 static float *get_vector(const dictionary *d, token_place at) {
   return d->vectors + (at.record * d->n_places + at.place) * d->width;
@@ -106,7 +109,7 @@ static void subtract_means(dictionary *d, size_t n) {
   }
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------- */
+/* ---- tokens of the places -------------------------------------------------------------------- */
 
 /* Returns the range from..to of the tokens that a place covers; a place of an upsampled sequence
  * may cover none. */
@@ -165,10 +168,10 @@ static bool is_token_known(const dictionary *d, int64_t token) {
   return bsearch(&token, d->vocabulary, d->n_vocabulary, sizeof token, compare_tokens) != NULL;
 }
 
-/* ---- looking up ------------------------------------------------------------------------------ */
+/* ---- looking up the nearest vector ----------------------------------------------------------- */
 
 typedef struct nearest_place {
-  float distance; /* squared */
+  float distance; /* squared distance of the two vectors */
   token_place at;
 } nearest_place;
 
@@ -238,7 +241,7 @@ static double compute_base(const dictionary *d, size_t place, int64_t *list, siz
   return count ? (double)hits / count : 1;
 }
 
-/* The figure over all places, and the figure of the best place. */
+/* Figure (share that was read) over all places, and figure of the best place. */
 typedef struct lookup {
   double figure, best_figure;
   size_t best_place;
@@ -255,7 +258,7 @@ static double compute_base_of_place(const dictionary *d, size_t s, int64_t *list
   return compute_base(d, s, list, n);
 }
 
-/* Returns the figure of a place, less two standard deviations of chance. */
+/* Returns the figure (share that was read) of a place, less two standard deviations of chance. */
 static double compute_figure_of_place(const dictionary *d, size_t s) {
   double n = d->n_asked_tokens[s], base = compute_base_of_place(d, s, d->answers);
   if (n < 8 || base >= 1) return 0;
@@ -292,8 +295,8 @@ static void find_best_place(const dictionary *d, lookup *ret) {
   }
 }
 
-/* Tries a way to compare. If it is the best so far within the first half, its figure of the second
- * half becomes the result. */
+/* Tries one way to compare vectors. If it is the best so far within the first half, the figure of
+ * the second half becomes the result. */
 static void try_way(dictionary *d, compare_way how, clv_look_split half, double *best,
                     clv_look_reading *ret) {
   copy_vectors(d);

@@ -50,7 +50,7 @@ bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret) {
   return true;
 }
 
-/* ---- grids ----------------------------------------------------------------------------------- */
+/* ---- views as grids -------------------------------------------------------------------------- */
 
 /* Arranges `places` places as a grid with the proportions of the records; false: they make no such
  * grid. */
@@ -64,7 +64,7 @@ static bool find_grid(size_t places, const clv_look_view *records, size_t *rows,
   return false;
 }
 
-/* Adds the views of `places` places in a row, `step` values apart. The first of them may be a class
+/* Adds the views of `places` places in a row, `step` values apart. The first place may be a class
  * token instead of a place of the record. If the places make no grid, they may be the columns or
  * the rows of the records. */
 static void add_places(view_list *v, const clv_look_view *records, size_t places, size_t step,
@@ -97,7 +97,7 @@ size_t clv_look_grid_views(const clv_look_tensor *t, const clv_look_view *record
   return v.n;
 }
 
-/* ---- sequences ------------------------------------------------------------------------------- */
+/* ---- views as sequences ---------------------------------------------------------------------- */
 
 static void add_sequence(view_list *v, size_t n_tokens, size_t places, size_t step, size_t channels,
                          size_t channel) {

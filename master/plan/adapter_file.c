@@ -84,7 +84,7 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
   return CLV_OK;
 }
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors of a stage in the file ---------------------------------------------------------- */
 
 static clv_code refuse_tensor(const char *param, clv_err *err) {
   if (clv_name_is_of_adapter(param))
@@ -204,7 +204,7 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   return CLV_OK;
 }
 
-/* ---- stages with tensors in it --------------------------------------------------------------- */
+/* ---- search for folders with adapters of a stage --------------------------------------------- */
 
 /* True if the folder has a tensor of the stage. If the stage names the folder itself
  * (names_folder), its adapters do not count, because the stage loads them anyway. Otherwise they

@@ -37,7 +37,7 @@ clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first, cons
   return CLV_OK;
 }
 
-/* ---- frozen parameters ----------------------------------------------------------------------- */
+/* ---- parameters that a stage with adapters freezes ------------------------------------------- */
 
 bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param) {
   if (!l->targets.n || clv_name_is_of_adapter(param)) return false;

@@ -44,7 +44,7 @@ void clv_blueprint_freep(clv_blueprint **b) {
   *b = NULL;
 }
 
-/* ---- stages ---------------------------------------------------------------------------------- */
+/* ---- making the stages ----------------------------------------------------------------------- */
 
 static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *spec,
                             clv_stage_plan *s, bool *glob_used) {
@@ -90,8 +90,9 @@ static bool are_at_linked_workers(const clv_blueprint *b, int one, int other) {
   return false;
 }
 
-/* Lists the inputs of the stage's graph that are inputs of the model. behind_cut: the first input
- * of the graph is the value that crosses the cut, so it is skipped. */
+/* Lists the inputs of the stage's graph that are inputs of the model. behind_cut: another stage
+ * precedes this one, so the first input of the graph is the value that crosses the cut, and is
+ * skipped. */
 static void find_model_inputs(const clv_blueprint *b, bool behind_cut, clv_stage_plan *s) {
   for (int i = behind_cut; i < s->graph->n_nodes && s->graph->nodes[i].op == CLV_OP_INPUT; i++)
     for (uint32_t k = 0; k < b->inputs.n; k++)
@@ -185,10 +186,11 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
   return CLV_OK;
 }
 
-/* ---- egress ---------------------------------------------------------------------------------- */
+/* ---- making the egress table ----------------------------------------------------------------- */
 
-/* Returns the findings of a row of the egress table. A row of the loss's labels has the finding
- * LABELS; a row of its predictions has the findings of an activation. */
+/* Returns the findings of a row of the egress table: the ways in which a worker can read records or
+ * labels from its tensor. A row of the loss's labels has the finding LABELS; a row of its
+ * predictions has the findings of an activation. */
 static clv_findings findings_of_row(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
                                     uint32_t input) {
   if (kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
@@ -198,8 +200,8 @@ static clv_findings findings_of_row(const clv_blueprint *b, clv_egress_kind kind
   return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_findings : CLV_FINDING_MIXED;
 }
 
-/* Returns the number of hiding layers before the tensor of a row. Records and labels themselves
- * have no layer before them. */
+/* Returns the number of hiding layers, layers that mix by secret weights, before the tensor of a
+ * row. Records and labels themselves have no layer before them. */
 static uint32_t hiding_layers_before(const clv_blueprint *b, const clv_egress_row *r) {
   if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
     return r->findings ? 0 : CLV_POLICY_NO_PATH;
@@ -342,8 +344,8 @@ static void add_state_rows(clv_blueprint *b, uint32_t i) {
   b->egress[b->n_egress - 1].bytes_per_step = bytes;
 }
 
-/* Adds the rows of a worker again for each of its spares, which get the same tensors in its
- * place. */
+/* Adds each row of a worker again for each of its spares: workers that take its place when it is
+ * lost, and then get the same tensors. */
 static void add_spare_rows(clv_blueprint *b) {
   const clv_session_config *c = b->config;
   size_t n = b->n_egress;
@@ -387,7 +389,7 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the blueprint --------------------------------------------------------------------------- */
+/* ---- making the blueprint -------------------------------------------------------------------- */
 
 static void set_batch_sizes(clv_blueprint *b) {
   const clv_train_config *t = &b->config->train;
@@ -497,7 +499,7 @@ clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_d
   return clv_blueprint_new_of_inputs(config, &inputs, clv_dataset_y_dtype(data), ret, err);
 }
 
-/* ---- the table as text ----------------------------------------------------------------------- */
+/* ---- the egress table as text ---------------------------------------------------------------- */
 
 uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
                                   const clv_node *ret[CLV_MAX_NODES]) {

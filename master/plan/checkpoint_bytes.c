@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many bytes of checkpoints stay at workers: the newest ones, the best one, and the one that is
- * being written. `plan` and `check` print them, and `doctor` compares them with the quota that a
- * worker grants.
+ * Computes how many bytes of checkpoints stay at workers: those of the newest ones, the best one,
+ * and the one that is being written. `plan` and `check` print them, and `doctor` compares them with
+ * the quota that a worker grants.
  */
 #include <string.h>
 
 #include "master/plan/plan_int.h"
 
-/* Upper limits in bytes: of the header of a file without its tensors, and of the entry of a tensor
- * in it without the tensor's name. */
+/* Upper limits in bytes: FILE_HEADER_BYTES of the header of a file without its tensors,
+ * TENSOR_ENTRY_BYTES of the entry of a tensor in the header without the tensor's name. */
 enum { FILE_HEADER_BYTES = 512, TENSOR_ENTRY_BYTES = 160 };
 
 /* Returns the bytes of a tensor in a file, with its entry in the file's header. */
@@ -17,7 +17,8 @@ static uint64_t count_tensor_bytes(const clv_param *p, uint64_t value_bytes) {
   return value_bytes + TENSOR_ENTRY_BYTES + strlen(p->name);
 }
 
-/* Returns the bytes of a checkpoint's two files of a stage; 0: the stage has no state. */
+/* Returns the bytes of the two files, weights and optimiser state, of a stage in a checkpoint; 0:
+ * the stage has no state. */
 static uint64_t count_stage_bytes(const clv_blueprint *b, uint32_t stage) {
   const clv_params *params = b->stages[stage].params;
   uint64_t bytes = 0, moments = clv_blueprint_moment_count(b);

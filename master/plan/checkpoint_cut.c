@@ -28,11 +28,11 @@ clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint
   return CLV_OK;
 }
 
-/* ---- the cut --------------------------------------------------------------------------------- */
+/* ---- comparing the cut of a checkpoint ------------------------------------------------------- */
 
-/* True if stage i of the checkpoint left its fixed weights to the artifact that the stage has now.
- * checkpoint_config: session of the checkpoint; NULL: it cannot be read, and counts as the present
- * one. */
+/* True if stage i of the checkpoint left its fixed weights to an artifact of a worker, and the
+ * stage has the same artifact now. checkpoint_config: session of the checkpoint; NULL: it cannot be
+ * read, and counts as the present one. */
 static bool had_same_artifact(const clv_session_config *checkpoint_config,
                               const clv_stage_spec *present_spec, uint32_t i) {
   if (!checkpoint_config) return true;

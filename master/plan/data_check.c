@@ -50,7 +50,7 @@ static clv_code check_same_shapes(const clv_blueprint *b, const data_set *train,
   return CLV_OK;
 }
 
-/* ---- labels and outputs ---------------------------------------------------------------------- */
+/* ---- fit of labels and outputs --------------------------------------------------------------- */
 
 /* Checks that the last layer outputs one vector of classes for each label, with the classes in its
  * last dimension. */
@@ -77,7 +77,7 @@ static clv_code check_largest_class(const clv_blueprint *b, const data_set *s, c
   size_t record;
   char record_text[48] = "";
   const clv_shape *out = &last_layer(b)->shape;
-  /* index of the dimension that has the classes */
+  /* index of the dimension of the output that has the classes */
   int class_dim = clv_dataset_y_shape(s->ds, 1).rank;
   if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= class_dim ||
       high < out->dim[class_dim])
@@ -153,7 +153,7 @@ static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, c
                              s->key, first, clv_loss_name(kind));
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------- */
+/* ---- fit of tokens and embeddings ------------------------------------------------------------ */
 
 static bool reads_input(const clv_blueprint *b, const clv_node *node, const char *input) {
   const clv_node *from = &b->full_graph->nodes[node->in[0]];
@@ -174,7 +174,7 @@ static clv_code check_tokenizer(const clv_blueprint *b, const data_set *s, const
                              (long long)node->attrs.rows);
 }
 
-/* True if the layer reads its first row, whatever numbers the input has (see embedding.c). */
+/* True if the embedding reads its first row, whatever numbers the input has (see embedding.c). */
 static bool always_reads_row_0(const clv_node *node) {
   return node->attrs.column < 0 && node->attrs.minus >= 0;
 }
@@ -183,7 +183,8 @@ static bool is_token_input(const char *input) {
   return strcmp(input, "ids") == 0 || strcmp(input, "input") == 0;
 }
 
-/* True if a number of the range is below 0 or above `max`. Returns this number and its record. */
+/* True if a number of the range is below 0 or above `max`. Returns this number and the index of its
+ * record. */
 static bool has_number_outside(const clv_data_range *r, int64_t max, size_t *ret_record,
                                long long *ret_number) {
   bool is_negative = r->min < 0;
@@ -227,7 +228,7 @@ static clv_code check_embeddings(const clv_blueprint *b, const data_set *s, size
   return CLV_OK;
 }
 
-/* ---- lengths --------------------------------------------------------------------------------- */
+/* ---- lengths of sequences -------------------------------------------------------------------- */
 
 static int64_t sequence_limit_of(const clv_blueprint *b, const char *input) {
   for (int i = 0; i < b->full_graph->n_nodes; i++)
@@ -260,10 +261,10 @@ static clv_code check_inputs(const clv_blueprint *b, const data_set *s, clv_err 
   return CLV_OK;
 }
 
-/* ---- pads ------------------------------------------------------------------------------------ */
+/* ---- padding of sequences -------------------------------------------------------------------- */
 
-/* Message about a record whose pads do not follow the rule of the model: what is wrong, and what
- * helps. */
+/* Message about a record whose padding does not follow the rule of the model: what is wrong, and
+ * what helps. */
 typedef struct pad_text {
   const char *fault, *remedy;
 } pad_text;
@@ -338,7 +339,7 @@ static clv_code check_set(const clv_blueprint *b, const data_set *s, clv_err *er
   return check_padding(b, s, err);
 }
 
-/* ---- sizes of micro-batches ------------------------------------------------------------------ */
+/* ---- sizes of micro-batches that layers can train on ----------------------------------------- */
 
 /* Checks that each layer can train on `records` records together. The error names the layer and the
  * reason. */

@@ -25,7 +25,7 @@ static void append_text_frozen_params(const clv_blueprint *b, uint32_t i, clv_by
   }
 }
 
-/* ---- layers ---------------------------------------------------------------------------------- */
+/* ---- layers of a stage ----------------------------------------------------------------------- */
 
 static const char *name_without_prefix(const clv_blueprint *b, const clv_node *n) {
   size_t len = strlen(b->full_graph->name_prefix);
@@ -160,8 +160,8 @@ static const char *transfer_name(const clv_blueprint *b, uint32_t i) {
   return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
 }
 
-/* Prints the findings of a direct transfer between workers, which has no row in the egress
- * table. */
+/* Prints the findings of a direct transfer between workers (how records and labels can be read from
+ * it), because such a transfer has no row in the egress table. */
 static void append_text_hop(const clv_stage_plan *s, clv_bytes *out) {
   char value_text[CLV_FINDINGS_TEXT], gradient_text[CLV_FINDINGS_TEXT];
   clv_findings_words(s->hop_findings, value_text);

@@ -8,8 +8,8 @@
 
 enum { COLUMNS = 120, DRAWN_STEPS = 8 };
 
-/* Makes the schedule to draw. A round of an asynchronous schedule repeats, so at most DRAWN_STEPS
- * of its steps are drawn. */
+/* Makes the schedule that is drawn as text. A round of an asynchronous schedule repeats, so at most
+ * DRAWN_STEPS of its steps are drawn. */
 static clv_code make_drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret,
                                     clv_err *err) {
   uint32_t n_steps = CLV_MIN(clv_pipeline_steps_in_round(b->config), (uint32_t)DRAWN_STEPS);

@@ -12,7 +12,7 @@
 
 #include "master/plan/plan_int.h"
 
-/* ---- names in the ledger --------------------------------------------------------------------- */
+/* ---- names in the ledger, the list of weights that workers have received --------------------- */
 
 /* True if the node is not the first node of its layer, but for example an adapter. Such a node has
  * its own key, so its name is part of the key's name in the ledger. */
@@ -32,7 +32,7 @@ clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name
   return clv_hmac_sha256(run_secret, name, strlen(name), ret, err);
 }
 
-/* ---- search in the ledger -------------------------------------------------------------------- */
+/* ---- search of a session's weights in the ledger --------------------------------------------- */
 
 typedef struct ledger_search {
   clv_blueprint *b;
@@ -112,7 +112,8 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, ui
   return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
-/* Looks up weights that a worker received in another scale, type or order. */
+/* Looks up weights that a worker received in another scale, type or order. f: moments of the
+ * values, which such a change does not hide. */
 static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_moments *f,
                                 clv_err *err) {
   for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_SPREAD_MEANS; neighbour_bits++) {
@@ -156,8 +157,8 @@ static void count_row_hit(row_hits *h, const clv_sha256 *row) {
 }
 
 /* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
- * with 8 values is enough, because the worker then knows which sum of the record the output of this
- * row is. */
+ * with 8 values is enough: the worker then knows with which weights the output of this row sums the
+ * values of the record. */
 static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *names,
                                  const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -228,7 +229,7 @@ static clv_code look_up_sample(ledger_search *r, uint32_t stage, const clv_param
   return look_up_sample_rows(r, k, s, err);
 }
 
-/* ---- weights of secret files ----------------------------------------------------------------- */
+/* ---- weights in secret files of the master --------------------------------------------------- */
 
 typedef clv_code read_values_fn(void *user, size_t first, size_t n, void *dst, clv_err *err);
 
@@ -275,7 +276,7 @@ static clv_code read_file_values(void *user, size_t first, size_t n, void *dst, 
 
 typedef struct folder_source {
   const clv_stage_folder *folder;
-  size_t at; /* index in the folder's lists */
+  size_t at; /* index of the tensor in the lists of `folder` */
 } folder_source;
 
 static clv_code read_folder_values(void *user, size_t first, size_t n, void *dst, clv_err *err) {
@@ -331,7 +332,7 @@ static clv_code look_up_stage_files(ledger_search *r, uint32_t stage, clv_err *e
   return spec->weights_folder ? look_up_folder(r, stage, s, err) : CLV_OK;
 }
 
-/* ---- all stages ------------------------------------------------------------------------------ */
+/* ---- search for all stages ------------------------------------------------------------------- */
 
 static clv_code look_up_stage(ledger_search *r, const clv_sha256 *run_secret, uint32_t i,
                               clv_err *err) {
@@ -404,7 +405,9 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
 }
 
 clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) {
-  CLV_TRY(clv_look_check(b, err)); /* first, because its message names what the look has measured */
+  /* first, because its message names the result of the look, the measurement of what tensors
+   * show */
+  CLV_TRY(clv_look_check(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   return clv_cache_check(b, err);
 }

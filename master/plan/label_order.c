@@ -14,8 +14,8 @@
 
 #include "master/plan/plan_int.h"
 
-/* largest distance of compared records; most comparisons of a search; fewest records for each
- * distance */
+/* MAX_LAG: largest distance of compared records; MAX_COMPARISONS: most comparisons of a search;
+ * RECORDS_PER_LAG: fewest records for each distance */
 enum { MAX_LAG = 1024, MAX_COMPARISONS = 1 << 26, RECORDS_PER_LAG = 8 };
 /* A block is a run of records with equal labels. The labels have few blocks if there are at most
  * FEW_BLOCKS for each class, with at least RECORDS_PER_BLOCK records on average. */
@@ -47,17 +47,17 @@ static int compare_values(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Statistics of the labels in a random order. */
-typedef struct shuffle {
+/* Statistics of the labels in a random order, with which the order of the files is compared. */
+typedef struct shuffled_statistics {
   double share;              /* expected share of pairs of records with equal labels */
   double standard_deviation; /* standard deviation of the share of neighbours with equal labels */
   size_t n_classes;
-} shuffle;
+} shuffled_statistics;
 
 /* Computes the statistics of the labels in a random order. Sorts `labels`. */
-static shuffle compute_shuffle(double *labels, size_t n) {
+static shuffled_statistics compute_shuffle(double *labels, size_t n) {
   double squares_sum = 0, cubes_sum = 0, n_labels = (double)n;
-  shuffle ret = {0};
+  shuffled_statistics ret = {0};
   qsort(labels, n, sizeof *labels, compare_values);
   for (size_t i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && labels[end] == labels[i];) end++;
@@ -81,8 +81,8 @@ static double equal_share_at_lag(const double *labels, size_t n, size_t lag) {
   return (double)n_equal / (double)(n - lag);
 }
 
-/* True if the share exceeds that of a shuffle by MIN_EXCESS of the possible excess, and by n_sigmas
- * standard deviations. */
+/* True if the share of equal labels exceeds that of a random order by MIN_EXCESS of the possible
+ * excess, and by n_sigmas standard deviations. */
 static bool is_significant(const clv_label_order *o, double n_sigmas, double standard_deviation) {
   double excess = o->equal_share - o->shuffled_share, possible_excess = 1 - o->shuffled_share;
   return o->lag && possible_excess > 0 && excess >= MIN_EXCESS * possible_excess &&
@@ -105,7 +105,7 @@ clv_label_order clv_label_order_compute(double *labels, size_t n) {
     if (share > best.equal_share)
       best = (clv_label_order){.lag = (uint32_t)lag, .equal_share = share};
   }
-  const shuffle s = compute_shuffle(labels, n);
+  const shuffled_statistics s = compute_shuffle(labels, n);
   neighbours.shuffled_share = best.shuffled_share = s.share;
   double n_sigmas =
       has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS;

@@ -3,7 +3,9 @@
  * The look: measures, before a run sends anything, how much of records and labels an observer can
  * read from the tensors that would be sent. privacy.c derives from the graph which tensors must
  * show records or labels; the look measures what they do show. The worse of both is a finding.
- * clv_look_run runs the look, and clv_blueprint_add_look adds its results to a blueprint.
+ * clv_look_run runs the look, and clv_blueprint_add_look adds its results to a blueprint. A
+ * *reader* is one attack of the look, its *figure* is the share that it could read, and a *draw* is
+ * one random choice of the secret weights.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +29,7 @@ static const struct {
 const char *clv_look_name(clv_look_reader reader) { return readers[reader].name; }
 double clv_look_limit(clv_look_reader reader) { return readers[reader].limit; }
 
-/* ---- draws ----------------------------------------------------------------------------------- */
+/* ---- draws of the secret weights ------------------------------------------------------------- */
 
 static bool uses_workers(const clv_blueprint *b) {
   bool uses_any = false;
@@ -35,8 +37,9 @@ static bool uses_workers(const clv_blueprint *b) {
   return uses_any;
 }
 
-/* Derives the seed of the secret weights of a draw. A preview has its own seeds, the same in each
- * preview. If the session file gives the run's seed, the first draw of a preview uses it. */
+/* Derives the seed of the secret weights for one draw of the look. A preview (`plan`, `check`) has
+ * its own seeds, the same in each preview. If the session file gives the run's seed, the first draw
+ * of a preview uses it. */
 static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
                             clv_key *ret, clv_err *err) {
   *ret = b->config->train.seed.key;
@@ -44,8 +47,9 @@ static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, u
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
-/* Merges the results of a reader over all draws: the largest figure counts. The first draw decides
- * whether the reader could run, because later draws may lack the time. */
+/* Merges the results of one attack over all draws of the secret weights: the largest share that it
+ * could read counts. The first draw decides whether the attack could run, because later draws may
+ * lack the time. */
 static void merge_result(clv_look_result *all, const clv_look_result *one, bool is_first) {
   bool have_both_run = one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ;
   if (is_first || (have_both_run && one->figure > all->figure)) *all = *one;
@@ -83,7 +87,7 @@ clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_loo
   return CLV_OK;
 }
 
-/* ---- findings -------------------------------------------------------------------------------- */
+/* ---- findings from the results of the look --------------------------------------------------- */
 
 static bool is_above_limit(const clv_look *look, clv_look_reader k) {
   return look->results[k].state == CLV_LOOK_READ && look->results[k].figure > readers[k].limit;
@@ -102,16 +106,17 @@ static clv_findings uncertain_findings(const clv_look *look) {
   return ret;
 }
 
-/* True if a worker receives the gradient that the look reads. Layers at workers hide nothing, so
- * each worker between this stage and the next stage of the master receives the gradient. */
+/* True if a worker receives the gradient from which the look tries to read labels. Layers at
+ * workers hide nothing, so each worker between this stage and the next stage of the master receives
+ * the gradient. */
 static bool worker_gets_gradient(const clv_blueprint *b, uint32_t stage) {
   uint32_t i = stage;
   while (i < b->n_stages && b->stages[i].worker >= 0) i++;
   return i > stage && i > clv_look_last_worker_stage(b) && b->stages[stage + 1].input_needs_grad;
 }
 
-/* Returns the findings of the look for a kind of tensor: records in values that the master sends,
- * labels in gradients from layers behind the last worker. */
+/* Returns the findings of the look for a kind of tensor: for values that the master sends, how
+ * records can be read; for gradients from layers behind the last worker, how labels can be read. */
 static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *look,
                                      clv_egress_kind kind, uint32_t stage) {
   bool uses_gradient = kind == CLV_EGRESS_GRADIENT && worker_gets_gradient(b, stage);
@@ -131,7 +136,8 @@ static bool has_token_input(const clv_blueprint *b) {
 }
 
 /* Removes from look_findings those that RAW INPUT includes, if graph_findings has RAW INPUT:
- * records that are sent as they are need no PICTURE as well, and repeated vectors no TOKENS. */
+ * records that are sent as they are need not be reported as PICTURE too, nor repeated vectors as
+ * TOKENS. */
 static clv_findings remove_included_findings(const clv_blueprint *b, clv_findings look_findings,
                                              clv_findings graph_findings) {
   clv_findings included_findings = CLV_FINDING_PICTURE;

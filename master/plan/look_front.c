@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads records and tokens: runs all layers before the last cut on a few records, and reads all
- * tensors that leave for a record together. look.c calls clv_look_read_front once for each draw.
+ * Tries to read records and tokens, as one part of the look (look.c): runs all layers before the
+ * last cut on a few records, and attacks all tensors that are sent for a record together. look.c
+ * calls clv_look_read_front once for each draw of the secret weights.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static void free_look_tensors(look_tensors *f) {
   free(f->exchanged_tokens);
 }
 
-/* ---- tensors to read ------------------------------------------------------------------------- */
+/* ---- tensors from which the attacks read ----------------------------------------------------- */
 
 static bool is_output_sent(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
@@ -96,7 +97,7 @@ static clv_code make_parts(look_tensors *f, clv_err *err) {
   return clv_look_parts_tie(f->parts, f->n_parts, err);
 }
 
-/* ---- running --------------------------------------------------------------------------------- */
+/* ---- running the layers ---------------------------------------------------------------------- */
 
 static double macs_per_record(const look_tensors *f) {
   double macs = 0;
@@ -104,8 +105,8 @@ static double macs_per_record(const look_tensors *f) {
   return macs;
 }
 
-/* Chooses as many records as time and memory permit. The records are chosen at the first
- * draw of weights; the later draws use the same ones. */
+/* Chooses as many records as time and memory permit, when the first draw of the weights runs. The
+ * later draws use the same records. */
 static clv_code choose_records(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->draw_end_ns - CLV_MIN(clv_now_ns(), f->r->draw_end_ns)) * 1e-9;
   double max_by_time = left_s * MIN_MACS_PER_S / CLV_MAX(macs_per_record(f), 1.0);
@@ -217,7 +218,7 @@ static clv_code make_values(look_tensors *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading records and tokens from the tensors --------------------------------------------- */
 
 static void set_nothing_to_read(clv_look_result *ret, const char *why) {
   ret->state = CLV_LOOK_NOTHING_TO_READ;
@@ -254,7 +255,7 @@ static bool find_grid_view(const look_tensors *f, clv_look_view *ret) {
 }
 
 /* Lists shapes that a flat tensor may have had before it was flattened: the shapes of layers with
- * as many values. Returns their number. */
+ * as many values as the tensor. Returns the number of shapes. */
 static size_t list_possible_shapes(const look_tensors *f, size_t tensor,
                                    clv_shape ret[MAX_SHAPES]) {
   const clv_shape flat_shape = f->tensors[tensor].shape;
@@ -277,8 +278,8 @@ typedef struct look_views {
 
 static void free_views(look_views *v) { free(v->list); }
 
-/* Lists the views of all tensors: as sequences of n_tokens vectors, or, if n_tokens is 0, as grids
- * like that of `records`. */
+/* Lists the views of all tensors, as which the attacks read them: as sequences of n_tokens vectors,
+ * or, if n_tokens is 0, as grids like that of `records`. */
 static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
                            look_views *ret, clv_err *err) {
   clv_look_view tensor_views[CLV_LOOK_MAX_VIEWS];
@@ -323,8 +324,8 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
   set_result(ret, code, &reading, &err);
 }
 
-/* Finds the first input with tokens. If a token has further columns, such as a box, only the first
- * column counts. */
+/* Finds the first input with tokens. If a token has further numbers, such as those of a box, only
+ * the first number, the token itself, counts. */
 static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens,
                         size_t *values_per_token) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
@@ -358,7 +359,7 @@ static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_toke
   return CLV_OK;
 }
 
-/* Finds the first input of floats that is no grid. */
+/* Finds the first input of floats that is no grid, so neither a picture nor a sequence. */
 static bool find_flat_input(const look_tensors *f, clv_look_tensor *ret) {
   clv_look_view grid;
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
@@ -369,8 +370,8 @@ static bool find_flat_input(const look_tensors *f, clv_look_tensor *ret) {
   return false;
 }
 
-/* Gives equal numbers to records that are equal bit by bit. False: most records differ from all
- * others. */
+/* Numbers the records so that records that are equal bit by bit have equal numbers. False: most
+ * records differ from all others. */
 static bool number_repeated_tokens(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
   size_t n = f->r->sample->record_split.n, n_different = 0;
   clv_look_tensor t;
@@ -394,10 +395,11 @@ static void read_nearest_tokens(const look_tensors *f, const clv_look_tokens *t,
   set_result(ret, code, &reading, &err);
 }
 
-static void read_repeated_tokens(const look_tensors *f, clv_look_result *ret) {
+static void recognize_repeated_records(const look_tensors *f, clv_look_result *ret) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   const clv_look_tokens t = {tokens, 1};
-  if (!number_repeated_tokens(f, tokens)) return; /* why_no_tokens has set the reason */
+  /* nothing to read: why_no_tokens has set the reason */
+  if (!number_repeated_tokens(f, tokens)) return;
   read_nearest_tokens(f, &t, ret);
   if (ret->state == CLV_LOOK_READ) ret->method = "the nearest vector (records repeat)";
 }
@@ -408,7 +410,7 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
   uint32_t input;
   clv_err err;
   if (!find_tokens(f, &input, &n_tokens, &values_per_token)) {
-    read_repeated_tokens(f, ret);
+    recognize_repeated_records(f, ret);
     return;
   }
   clv_code code = list_tokens(f, input, n_tokens, values_per_token, &tokens, &err);
@@ -419,7 +421,7 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
     clv_look_set_skipped(ret, &err);
 }
 
-/* Returns why the records have no tokens, NULL if they have or may have some. Looks at the records
+/* Returns why the records have no tokens; NULL: they have or may have some. Examines the records
  * alone, so that the reason is known even if the layers cannot run. Chooses records if none were
  * chosen yet. */
 static const char *why_no_tokens(const look_tensors *f) {
@@ -434,10 +436,10 @@ static const char *why_no_tokens(const look_tensors *f) {
   return number_repeated_tokens(f, tokens) ? NULL : "records have no tokens";
 }
 
-/* ---- features -------------------------------------------------------------------------------- */
+/* ---- reading features, the numbers of an input ----------------------------------------------- */
 
-/* Returns how many of a record's values the master computes. They are the first ones; the values
- * after them are model inputs. */
+/* Returns how many of the values that are sent for a record the master computes. They come first;
+ * the values after them are model inputs. */
 static size_t count_master_values(const look_tensors *f) {
   size_t k = 0;
   while (k < f->n_tensors && f->stage_of[k] < f->b->n_stages) k++;
@@ -476,8 +478,8 @@ static void read_input_features(const look_tensors *f, uint32_t input, clv_look_
   ret->findings = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
 
-/* True if a is worse than b: its finding needs a key of `privacy` and b's does not, or else its
- * figure is larger. */
+/* True if result a is worse than result b: its finding needs a key of `privacy` and b's does not,
+ * or else its figure, the share that was read, is larger. */
 static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
   bool needs_key[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->findings != CLV_FINDING_PICTURE,
                        b->figure > CLV_LOOK_CERTAIN_FIGURE && b->findings != CLV_FINDING_PICTURE};
@@ -492,7 +494,7 @@ static size_t draw_below(uint64_t draw, size_t n) {
 }
 
 /* Replaces each token of record r by the token at the same position of a record that is drawn from
- * the first n. */
+ * the first n records. */
 static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
                             size_t values_per_token) {
   for (size_t s = 0; s < n_tokens; s++) {
@@ -505,10 +507,10 @@ static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t 
 }
 
 /* Runs the layers again on records with exchanged tokens, and lists the exchanged tokens. In a
- * large vocabulary a token seldom occurs twice at a position, so a reader would have no examples to
- * learn from. So each token of the last three quarters of the records is replaced by the token at
- * the same position of a record that is drawn from the first quarter. The draw is separate for each
- * position, so what is read from a vector is about its own token and not about its neighbours. */
+ * large vocabulary a token seldom occurs twice at a position, so an attack would have no examples
+ * to learn from. So each token of the last three quarters of the records is replaced by the token
+ * at the same position of a record that is drawn from the first quarter. The draw is separate for
+ * each position, so an attack on a vector reads its own token and not its neighbours. */
 static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_tokens,
                                      size_t values_per_token, clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
@@ -528,9 +530,9 @@ static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_t
   return code;
 }
 
-/* Runs the token reader on records whose tokens run_exchanged_tokens has replaced by tokens of
- * other records. Stores the result in *ret if it is worse or if either of the two readers did not
- * run. Call it last, because it replaces f->values. */
+/* Runs the attack on tokens on records whose tokens run_exchanged_tokens has replaced by tokens of
+ * other records. Stores the result in *ret if it is worse than *ret, or if either of the two
+ * attacks did not run. Call it last, because it replaces f->values. */
 static void read_exchanged_tokens(look_tensors *f, clv_look_result *ret) {
   size_t n_tokens, values_per_token;
   uint32_t input;
@@ -566,8 +568,8 @@ static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
   return make_values(f, err);
 }
 
-/* Sets the result of a reader that did not run. why: reason why there is nothing to read; NULL:
- * there is something, but an error in `code` and `err` kept the reader from running. */
+/* Sets the result of an attack that did not run. why: reason why there is nothing to read; NULL:
+ * there is something, but an error in `code` and `err` kept the attack from running. */
 static void set_not_read(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
   if (why)
     set_nothing_to_read(ret, why);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads labels: runs the layers behind the last worker and the loss on random inputs with real
- * labels, and reads the gradients that would go back to that worker. look.c calls
- * clv_look_read_head once for each draw.
+ * Tries to read labels, as one part of the look (look.c): runs the layers behind the last worker
+ * and the loss on random inputs with real labels, and attacks the gradients that would be sent back
+ * to that worker. look.c calls clv_look_read_head once for each draw of the secret weights.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "master/plan/look_int.h"
 
 enum {
-  SAMPLES = 512,     /* gradients to read, approximately */
+  SAMPLES = 512,     /* approximate number of gradients to read labels from */
   MAX_DRAWS = 64,    /* most random inputs per record */
   MAX_PARTS = 8,     /* most values that cross the cut and have one vector for each label */
   MAX_COLUMNS = 256, /* most numbers to read of a numeric label */
@@ -54,8 +54,8 @@ typedef struct look_gradients {
   float *kept_values;          /* values of the kept gradients, [capacity][kept_per_label] */
   int64_t *kept_labels;        /* [capacity] class of each kept gradient's label */
   size_t *kept_records;        /* [capacity] record of each kept gradient */
-  /* n: number of kept gradients; capacity: most of them; n_fit: number in the half that readers
-   * learn from */
+  /* n: number of kept gradients; capacity: most of them; n_fit: number of those, in the first half,
+   * that the attack learns from */
   size_t n, capacity, n_fit;
 } look_gradients;
 
@@ -73,7 +73,7 @@ static void free_look_gradients(look_gradients *h) {
   free(h->kept_records);
 }
 
-/* ---- layers ---------------------------------------------------------------------------------- */
+/* ---- layers behind the last worker ----------------------------------------------------------- */
 
 static size_t values_per_record(const clv_shape *s) {
   size_t n = 1;
@@ -122,8 +122,8 @@ static clv_code make_loss(look_gradients *h, clv_err *err) {
   return clv_alloc(h->batch * h->n_outputs, sizeof *h->dout, &h->dout, err);
 }
 
-/* Finds the values of the gradient that belong to one label. If each position of a sequence has a
- * label, these are the values at the same position. */
+/* Finds the values of a record's gradient that belong to one label. If each position of a sequence
+ * has a label, these are the values at the same position. */
 static clv_code find_label_parts(look_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   uint32_t n = clv_blueprint_cut_values(h->b, h->last_worker_stage, values);
@@ -149,7 +149,7 @@ static clv_code find_label_parts(look_gradients *h, clv_err *err) {
                   h->labels_per_record);
 }
 
-/* Makes the plans for as many records at once as fit into the memory. */
+/* Makes the plans of the layers for as many records at once as fit into the memory. */
 static clv_code make_plan(look_gradients *h, clv_err *err) {
   double left_s = (double)(h->r->draw_end_ns - CLV_MIN(clv_now_ns(), h->r->draw_end_ns)) * 1e-9;
   double macs = h->has_layers_behind ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
@@ -166,7 +166,7 @@ static clv_code make_plan(look_gradients *h, clv_err *err) {
   return make_loss(h, err);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients that would be sent ------------------------------------------------------------ */
 
 static clv_code alloc_gradients(look_gradients *h, clv_err *err) {
   h->step = CLV_MAX((h->values_per_label + MAX_WIDTH - 1) / MAX_WIDTH, (size_t)1);
@@ -255,7 +255,8 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
   return clv_look_part_backward(&h->parts[0], h->dout, h->dx, err);
 }
 
-/* Runs all records. Each record occurs in both halves, with different random inputs. */
+/* Runs all records. Each record occurs in both halves of the samples (attacks learn from the first
+ * and are tested with the second), with different random inputs. */
 static clv_code run_all_records(look_gradients *h, clv_err *err) {
   size_t n_records = h->r->sample->record_split.n,
          n_draws = CLV_MAX(SAMPLES / n_records, (size_t)2);
@@ -279,7 +280,7 @@ static clv_code run_all_records(look_gradients *h, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading labels from the gradients ------------------------------------------------------- */
 
 static const float *numeric_labels_of(const look_gradients *h, size_t record) {
   return (const float *)labels_of_record(h, record);
@@ -342,9 +343,9 @@ static int compare_by_variance(const void *a, const void *b) {
   return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Chooses the columns of numeric labels that are not constant, the most variable first. If there
- * are more than MAX_COLUMNS, half of the choice are the most variable ones, and the others are
- * taken at even steps. */
+/* Chooses the columns of numeric labels that are not constant. If there are more than MAX_COLUMNS,
+ * half of the choice are the most variable columns, and the others are taken at even steps. The
+ * most variable one comes first. */
 static clv_code choose_columns(const look_gradients *h, number_column **ret, size_t *n_ret,
                                clv_err *err) {
   size_t n = 0;
@@ -394,9 +395,10 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
   return clv_look_labels(g, ret, err);
 }
 
-/* Runs the label reader on the gradients of numeric labels. One-hot labels are read as classes, and
- * also by column if the loss has an accuracy; other labels by column only. *ret: the result with
- * the highest figure. *groups is set for one-hot labels only. */
+/* Runs the attack on labels on the gradients of numeric labels. One-hot labels are read as classes,
+ * and also by column if the loss has an accuracy; other labels by column only. *ret: the result
+ * with the highest figure, the share that was read. *groups, which records have equal labels, is
+ * set for one-hot labels only. */
 static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
                                     clv_look_reading *groups, clv_err *err) {
   clv_look_reading columns_reading;
@@ -413,8 +415,8 @@ static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, cl
   return CLV_OK;
 }
 
-/* Returns into how many different lengths (norms) the class weights of the loss scale gradients, at
- * least 2. */
+/* Returns into how many different lengths (norms) the class weights of the loss scale gradients; 2
+ * if there are fewer. */
 static size_t count_gradient_lengths(const look_gradients *h) {
   const clv_class_weights *w = &h->loss->nodes[h->loss->output_node].attrs.class_weights;
   size_t n = 0;
@@ -426,8 +428,8 @@ static size_t count_gradient_lengths(const look_gradients *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-/* Reads the labels, and which records have the same label. groups->by "": groups were not read,
- * because the labels are no classes. */
+/* Reads the labels (*ret), and which records have the same label (*groups). groups->by "": *groups
+ * is not set, because the labels are no classes. */
 static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
                             clv_err *err) {
   const clv_tensor *y = h->r->sample->y;

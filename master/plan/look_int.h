@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look: look.c calls look_records.c to choose records, look_part.c to run layers in this
- * process, look_front.c to read records and tokens, and look_head.c to read labels. look_text.c
- * prints the results.
+ * Functions of the look, which measures before a run what an observer can read from the tensors
+ * that would be sent: look.c calls look_records.c to choose records, look_part.c to run layers in
+ * this process, look_front.c to read records and tokens, and look_head.c to read labels.
+ * look_text.c prints the results.
  */
 #ifndef CLEAVE_MASTER_PLAN_LOOK_INT_H
 #define CLEAVE_MASTER_PLAN_LOOK_INT_H
@@ -10,30 +11,32 @@
 #include "master/look/look.h"
 #include "master/plan/plan_int.h"
 
-/* Limits of a look in bytes: of weights and activations, and of the values that the look keeps. */
+/* Limits of a look in bytes: _MEMORY of weights and activations, _VALUES of the sent values that
+ * the look keeps to read from. */
 #define CLV_LOOK_MAX_MEMORY ((size_t)4 << 30)
 #define CLV_LOOK_MAX_VALUES ((size_t)256 << 20)
-enum { CLV_LOOK_MIN_RECORDS = 8 }; /* fewest records that a reader can learn from */
+enum { CLV_LOOK_MIN_RECORDS = 8 }; /* fewest records that an attack can learn from */
 
-/* ---- records (look_records.c) ---------------------------------------------------------------- */
+/* ---- records that the look runs on (look_records.c) ------------------------------------------ */
 
 typedef struct clv_look_sample {
-  /* number of records, and how many of them a reader learns from; the records to learn from come
-   * first */
+  /* number of records, and how many of them an attack learns from, which come first; it is tested
+   * with the others */
   clv_look_split record_split;
-  size_t n_inputs;                    /* number of inputs, in x */
+  size_t n_inputs;                    /* number of inputs of a record, which are in the list x */
   clv_tensor *x[CLV_DATA_MAX_INPUTS]; /* inputs of all records, without random crops or flips */
   clv_tensor *y;                      /* labels; NULL: the data have no labels */
 } clv_look_sample;
 
 void clv_look_sample_done(clv_look_sample *s); /* frees and zeroes */
 
-/* Sets the state to CLV_LOOK_NOT_LOOKED_AT, with the text of `why` as the reason. */
+/* Sets the state to CLV_LOOK_NOT_LOOKED_AT (the attack could not run), with the text of `why` as
+ * the reason. */
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why);
 /* Returns the last stage that is at a worker; n_stages: no stage is. */
 uint32_t clv_look_last_worker_stage(const clv_blueprint *b);
 
-/* ---- layers (look_part.c) -------------------------------------------------------------------- */
+/* ---- layers that the look runs (look_part.c) ------------------------------------------------- */
 
 /* Stages first to last as one graph, with weights and a plan. Sequences are never packed. */
 typedef struct clv_look_part {
@@ -49,22 +52,23 @@ typedef struct clv_look_part {
   bool needs_input_grad; /* the plan computes the gradient of the first input */
 } clv_look_part;
 
-/* The weights that a look uses. */
+/* The weights with which the look, the measurement of what sent tensors show, runs the layers. */
 typedef struct clv_look_weights {
   const clv_blueprint *b;
   const clv_key *seed;
-  const clv_checkpoint *checkpoint; /* NULL: the initial weights */
+  const clv_checkpoint *checkpoint; /* checkpoint with the weights; NULL: the initial weights */
 } clv_look_weights;
 
-/* Makes the graph and the weights of a part. CLV_UNIMPLEMENTED and CLV_EXHAUSTED do not mean that
- * the session is wrong, but that the look cannot run the part; the message says why. */
+/* Makes the graph and the weights of stages `first` to `last`. CLV_UNIMPLEMENTED and CLV_EXHAUSTED
+ * do not mean that the session is wrong, but that the look cannot run these stages; the message
+ * says why. */
 clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t last,
                            clv_look_part *ret, clv_err *err) CLV_USE_RESULT;
 /* Makes tied parameters read the parameters of their owners, which other parts have. */
 clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) CLV_USE_RESULT;
 /* Returns an estimate of the multiply-adds that one record takes. */
 double clv_look_part_mac_count(const clv_look_part *p);
-/* Makes the plan of the part, for batches of `batch` records. */
+/* Makes the execution plan of the part, for batches of `batch` records. */
 clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) CLV_USE_RESULT;
 /* Runs a batch. in: the inputs in the order of the graph. The output is then in p->output. */
 clv_code clv_look_part_forward(clv_look_part *p, const void *const *in, const clv_rng_key *key,
@@ -80,25 +84,27 @@ void clv_look_part_done(clv_look_part *p); /* frees and zeroes */
 uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
                               int ret[CLV_MAX_INPUTS]);
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- attacks that read from the sent tensors ------------------------------------------------- */
 
-/* One draw of a look: its secret weights, its records, and the time at which it must end. */
+/* One draw of the secret weights, its records, and the time at which it must end. */
 typedef struct clv_look_draw {
   clv_look_weights weights;
   const clv_look_options *o;
-  clv_look_sample *sample; /* records of all draws; record_split.n 0: no records were chosen yet */
-  uint64_t draw_end_ns;    /* time of clv_now_ns when this draw should end */
-  uint64_t look_end_ns;    /* time of clv_now_ns when the look must end */
+  /* records for all draws of the weights; record_split.n 0: no records were chosen yet */
+  clv_look_sample *sample;
+  uint64_t draw_end_ns; /* time of clv_now_ns when this draw of the weights should end */
+  uint64_t look_end_ns; /* time of clv_now_ns when the look, all draws together, must end */
 } clv_look_draw;
 
-/* Chooses the records of all draws, at most max_records, unless they were chosen already. Each
- * class has about the same share in both halves. CLV_PRECONDITION: there are too few records to
+/* Chooses the records for all draws of the secret weights, at most max_records, unless they were
+ * chosen already. Each class has about the same share in both halves: the records that attacks
+ * learn from, and those that they are tested with. CLV_PRECONDITION: there are too few records to
  * learn from. */
 clv_code clv_look_choose_records(const clv_look_draw *r, size_t max_records,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* Run the readers of one draw and set their results. If a reader cannot run, its result has the
- * reason. */
+/* Run the attacks with one draw of the secret weights and set their results. If an attack cannot
+ * run, its result has the reason. */
 void clv_look_read_front(const clv_look_draw *r, clv_look_result results[CLV_LOOK_READERS]);
 void clv_look_read_head(const clv_look_draw *r, clv_look_result *labels, clv_look_result *groups);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs stages of a session in this process: their graph, their initial weights or those of a
- * checkpoint, and a plan. look_front.c and look_head.c call it.
+ * Runs stages of a session in this process for the look: their graph, their initial weights or
+ * those of a checkpoint, and a plan. look_front.c and look_head.c call it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ void clv_look_part_done(clv_look_part *p) {
   *p = (clv_look_part){0};
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
+/* ---- weights of the stages ------------------------------------------------------------------- */
 
 static clv_code read_param(const clv_look_part *part, const clv_weights_file *f,
                            const clv_weights_entry *e, const clv_param *as, clv_err *err) {
@@ -152,7 +152,7 @@ static clv_code read_stage_weights(const clv_look_weights *w, const clv_look_par
   return s->lora.from ? read_adapters(w->b, part, stage, err) : CLV_OK;
 }
 
-/* ---- graph ----------------------------------------------------------------------------------- */
+/* ---- graph of the stages --------------------------------------------------------------------- */
 
 static clv_code fail_too_large(size_t bytes, clv_err *err) {
   char needed_text[24], max_text[24];
@@ -168,8 +168,8 @@ static clv_code refuse_wait_layers(const clv_graph *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* True if the dropout drops nearly all values. The look runs such a dropout, because hardly
- * anything is sent then but values that bypass it, such as a residual. */
+/* True if the dropout drops nearly all values. The look runs such a dropout, because then hardly
+ * any values are sent but those that bypass it, as in a residual. */
 static bool drops_nearly_all(const clv_node *n) {
   return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL_P;
 }
@@ -256,7 +256,7 @@ uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
   return n;
 }
 
-/* ---- plan ------------------------------------------------------------------------------------ */
+/* ---- execution plan of the stages ------------------------------------------------------------ */
 
 static void freeze_all(clv_look_part *p) {
   for (int i = 0; p->runs_as_training && !p->needs_input_grad && i < p->graph->n_nodes; i++)

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chooses the records of a look by the seed of the run, with equally many of each class.
+ * Chooses the records of a look (look.c) by the seed of the run, with equally many of each
+ * class.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/look_int.h"
 
-enum { MAX_POOL = 16384 }; /* most records to choose from */
+enum { MAX_POOL = 16384 }; /* most records among which the look chooses */
 
 typedef struct look_record {
   int64_t class;
   uint32_t record, order, rank; /* rank: position of the record among those of its class */
-  /* true: the record is in the half that a reader is tested with; false: in the half that it learns
-   * from */
+  /* true: the record is in the half that an attack is tested with; false: in the half that it
+   * learns from */
   bool is_in_second_half;
 } look_record;
 
@@ -71,8 +72,9 @@ static clv_code number_classes(const clv_look_options *o, look_record *pool, siz
   return CLV_OK;
 }
 
-/* Ranks the records within their classes, and assigns them to the halves in turn. The first records
- * of the classes go to the two halves in turn as well. */
+/* Ranks the records within their classes, and assigns them in turn to the half that an attack
+ * learns from and the half that it is tested with. If the first record of one class is in one half,
+ * that of the next class is in the other. */
 static void rank_records(look_record *pool, size_t n) {
   uint32_t class = 0;
   qsort(pool, n, sizeof *pool, compare_by_class);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints the results of a look, as text or JSON.
+ * Prints the results of a look, which measures what can be read from sent tensors, as text or
+ * JSON.
  */
 #include <stdio.h>
 
 #include "master/plan/plan_int.h"
 
-/* Appends the limits that a figure exceeds. max_read: the largest figure that the policy permits
- * for this reader; 1: the policy sets no limit. */
+/* Appends the limits that a figure (the share that an attack has read) exceeds. max_read: the
+ * largest figure that the host's policy permits for this attack; 1: the policy sets no limit. */
 static void append_limit(double figure, double limit, double max_read, clv_bytes *out) {
   if (figure > limit) clv_bytes_printf(out, ", above %.1f", limit);
   if (max_read < 1) clv_bytes_printf(out, ", the policy's limit is %g", max_read);
 }
 
-/* Above this figure the text explains what it means that groups of labels can be read. */
+/* Share of readable groups of equal labels, above which the text explains what that means. */
 static const double MIN_EXPLAINED_GROUPS = 0.5;
 
 static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
@@ -35,8 +36,8 @@ void clv_look_summary(const clv_look *look, clv_bytes *out) {
   }
 }
 
-/* Appends a result with its method or reason, and the limits that it exceeds. p: policy of the
- * host, for its own limits. */
+/* Appends the result of one attack with its method or reason, and the limits that it exceeds. p:
+ * policy of the host, which may set lower limits. */
 static void append_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
                           clv_bytes *out) {
   const clv_look_result *r = &look->results[k];

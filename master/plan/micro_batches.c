@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers of micro-batches into which a batch can be cut.
+ * Finds the numbers of micro-batches into which a batch can be cut (clv_micro_batch_choices).
  */
 #include "master/plan/plan.h"
 

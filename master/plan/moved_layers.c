@@ -13,7 +13,7 @@
 
 #include "master/plan/plan_int.h"
 
-/* ---- search ---------------------------------------------------------------------------------- */
+/* ---- search for moved layers ----------------------------------------------------------------- */
 
 void clv_moved_layers_done(clv_moved_layers *m) {
   if (!m) return;
@@ -76,7 +76,7 @@ clv_code clv_moved_layers_find(const clv_blueprint *b, const clv_checkpoint *c,
   return CLV_OK;
 }
 
-/* ---- permission ------------------------------------------------------------------------------ */
+/* ---- permission to move to a worker ---------------------------------------------------------- */
 
 static bool is_permitted(const clv_session_config *c, const char *layer) {
   for (size_t i = 0; i < c->privacy.release.n; i++)
@@ -107,8 +107,8 @@ static void append_name(clv_bytes *out, const char *name, size_t n) {
   if (n == MAX_NAMES) clv_bytes_puts(out, ", ...");
 }
 
-static clv_code fail_unreleased(const clv_blueprint *b, const clv_moved_layer *first,
-                                const char *names, size_t n, clv_err *err) {
+static clv_code fail_layers_need_release(const clv_blueprint *b, const clv_moved_layer *first,
+                                         const char *names, size_t n, clv_err *err) {
   return clv_session_fail_at(
       b->config, b->config->stages[first->stage].at_pos, err,
       "layer%s %s would move from %s to %s, which could then undo %s in activations that it may "
@@ -129,10 +129,10 @@ clv_code clv_moved_layers_check(const clv_blueprint *b, const clv_moved_layers *
     append_name(&names, x->name, n++);
   }
   if (names.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return first ? fail_unreleased(b, first, names.data, n, err) : CLV_OK;
+  return first ? fail_layers_need_release(b, first, names.data, n, err) : CLV_OK;
 }
 
-/* ---- as text --------------------------------------------------------------------------------- */
+/* ---- moved layers as text -------------------------------------------------------------------- */
 
 void clv_moved_layers_describe(const clv_moved_layers *m, bool json, clv_bytes *out) {
   if (json) clv_bytes_puts(out, "[");

@@ -10,7 +10,7 @@
 
 #include "master/plan/plan_int.h"
 
-enum { CHUNK_VALUES = 65536 }; /* values to read at once */
+enum { CHUNK_VALUES = 65536 }; /* number of values to read at once */
 
 /* File or folder from which the values of a parameter are read. */
 typedef struct source {
@@ -28,7 +28,7 @@ static clv_code read_values(const source *s, uint64_t first, float *dst, size_t 
                                               err);
 }
 
-/* *ret_why: why the weights hide nothing, or NULL. */
+/* Finds why the weights hide nothing. *ret_why: the reason; NULL: they hide. */
 static clv_code find_why_not_hiding(const source *s, const clv_param *p, const char **ret_why,
                                     clv_err *err) {
   CLV_AUTO(clv_freep) float *chunk = NULL;

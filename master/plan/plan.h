@@ -57,7 +57,7 @@ typedef struct clv_run_options {
   size_t n_links, n_speeds;
 } clv_run_options;
 
-/* ---- blueprint ------------------------------------------------------------------------------- */
+/* ---- the blueprint, all that is known of a session before a run ------------------------------ */
 
 /* Most stages of a session. Each stage is a module of libcleave, and so are the loss and the loss
  * that the master computes in evaluations; a session has at most 255 modules. */
@@ -65,56 +65,62 @@ enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 };        /* batches in flight in an evaluation */
 enum { CLV_STAGE_DEVICE_NAME = 32 }; /* bytes of a device's name with its final NUL */
 
-/* Readers of the look (look.c): each tries to read one thing from the tensors that leave. */
+/* Readers of the look (look.c). Each is an attack that tries to read one thing, such as the labels,
+ * from the tensors that leave. */
 typedef enum clv_look_reader {
   CLV_LOOK_PIXELS,
   CLV_LOOK_TOKENS,
   CLV_LOOK_LABELS,
   CLV_LOOK_FEATURES,
   CLV_LOOK_GROUPS, /* which records have the same label */
-  CLV_LOOK_READERS /* number of readers */
+  CLV_LOOK_READERS /* number of attacks */
 } clv_look_reader;
 
 typedef enum clv_look_state {
   CLV_LOOK_NOTHING_TO_READ, /* the session has no such data, or sends nothing that shows it */
-  CLV_LOOK_READ,            /* the reader ran; `figure` says how much it could read */
-  CLV_LOOK_NOT_LOOKED_AT,   /* the reader could not run; `reason` says why */
+  CLV_LOOK_READ,            /* the reader (attack) ran; `figure` says how much it could read */
+  CLV_LOOK_NOT_LOOKED_AT,   /* the reader (attack) could not run; `reason` says why */
 } clv_look_state;
 
 enum {
   CLV_LOOK_MAX_RECORDS = 64,
-  CLV_LOOK_DRAWS = 3, /* draws of the initial weights in a preview */
+  CLV_LOOK_DRAWS = 3, /* draws of the initial weights in a preview (`plan`, `check`) */
   CLV_LOOK_MAX_SECONDS = 10,
   CLV_LOOK_WHY = 200 /* bytes of a reason with its final NUL */
 };
 
 typedef struct clv_look_result {
   clv_look_state state;
-  /* in state READ: how much was read, from 0 (no better than a guess) to 1 (all of it) */
+  /* in state READ: share that the attack has read, from 0 (no better than a guess) to 1 (all of
+   * it) */
   double figure;
   const char *method; /* in state READ: name of the method that read best; static text */
-  /* in state READ: clv_findings of a figure above the limit; 0: the usual finding of the reader */
+  /* in state READ: findings (clv_findings) to report if `figure` is above the limit; 0: those that
+   * this attack usually has */
   unsigned findings;
-  char reason[CLV_LOOK_WHY]; /* in other states: why the reader read nothing */
+  char reason[CLV_LOOK_WHY]; /* in other states: why the attack read nothing */
 } clv_look_result;
 
-/* The session must permit a finding with this figure or more by a key of `privacy`. */
+/* Limit of clv_look_result.figure, the share that an attack of the look has read. From this figure
+ * on the session must permit the finding by a key of `privacy`. */
 #define CLV_LOOK_CERTAIN_FIGURE 0.9
 
 typedef struct clv_look {
-  bool has_run; /* false: no look has run, or no tensor is sent */
+  /* false: the look, the measurement before the run, has not run, or no tensor is sent */
+  bool has_run;
   uint32_t records, draws;
   double seconds;
   clv_look_result results[CLV_LOOK_READERS];
-  /* clv_findings of readers with a figure above their limit and below CLV_LOOK_CERTAIN_FIGURE;
-   * clv_blueprint_add_look sets them. `plan` prints them and a policy may forbid them, but they
-   * need no key of `privacy`, unless the analysis of the graph has found them too. */
+  /* clv_findings of the attacks whose figure, the share that they read, is above their limit
+   * (clv_look_limit) and below CLV_LOOK_CERTAIN_FIGURE. `plan` prints these findings and a policy
+   * may forbid them, but they need no key of `privacy`, unless the analysis of the graph has found
+   * them too. clv_blueprint_add_look sets them. */
   unsigned uncertain_findings;
 } clv_look;
 
-/* The element of a value that depends on the fewest positions of a record. n_positions: number of
- * these positions; n_record_positions: number of all positions of the record; 0: there is no such
- * element. */
+/* Element (single number) of a value that depends on the fewest positions of a record. n_positions:
+ * number of these positions; n_record_positions: number of all positions of the record; 0: there is
+ * no such element. */
 typedef struct clv_narrowest_element {
   int64_t n_positions, n_record_positions;
 } clv_narrowest_element;
@@ -133,21 +139,24 @@ typedef struct clv_stage_plan {
   bool has_backward;                     /* the stage has learning parameters or input_needs_grad */
   uint32_t n_learning_params;            /* number of learning parameters */
   uint32_t first_layer, last_layer;
-  bool sends_directly;          /* the stage's worker sends the output straight to the next stage's
-                                  * worker */
+  /* the stage's worker sends the output straight to the next stage's worker, not through the
+   * master */
+  bool sends_directly;
   clv_findings output_findings; /* ways in which records can be read from the stage's output */
-  /* element that depends on the smallest share of a record, in the output or, if a worker has the
-   * stage, in the output's gradient; reported with CLV_FINDING_PICTURE */
+  /* element (single number) that depends on the smallest share of a record, in the output or, if a
+   * worker has the stage, in the output's gradient; reported with CLV_FINDING_PICTURE */
   clv_narrowest_element narrowest_picture_element;
   /* ways in which records can be read from the output that a worker sends to another worker */
   clv_findings hop_findings;
   /* findings of the gradient of the stage's output: how labels can be read from it, if the master
    * has the loss, and how records can, if a worker has the stage */
   clv_findings gradient_findings;
-  /* findings in output_findings and in gradient_findings that the look alone has found */
+  /* findings in output_findings and in gradient_findings that the graph does not show, but that the
+   * look (clv_look) has measured */
   clv_findings output_look_findings, gradient_look_findings;
-  uint32_t n_front_layers; /* hiding layers from the records to the stage's output, on the path with
-                          * the fewest */
+  /* hiding layers, which mix by secret weights, from the records to the stage's output, on the path
+   * with the fewest */
+  uint32_t n_front_layers;
   /* secret learning layers from the stage's output to the loss, on the path with the fewest */
   uint32_t n_head_layers;
   char device[CLV_STAGE_DEVICE_NAME]; /* device that the stage's node has reported; "": it was not
@@ -167,18 +176,20 @@ typedef struct clv_label_order {
   double shuffled_share; /* equal_share to be expected if the records were in random order */
 } clv_label_order;
 
-/* A layer that was at another place when a checkpoint was written. */
+/* A layer that was at another place, the master or a worker, when a checkpoint was written. */
 typedef struct clv_moved_layer {
   char name[CLV_NAME_MAX];
   uint32_t layer, stage; /* number of the layer; stage of the session that has it */
   const char *from, *to; /* "master" or the name of a worker */
-  bool needs_release;    /* it moves to a worker from the master, or from an unknown place */
+  /* the layer moves to a worker from the master, or from an unknown place, so the policy of the
+   * host or privacy.release of the session must permit that */
+  bool needs_release;
 } clv_moved_layer;
 
 typedef struct clv_moved_layers {
   clv_session_config *checkpoint_config; /* session of the checkpoint; NULL: it cannot be read */
   clv_err why_unknown;                   /* why checkpoint_config is NULL */
-  clv_moved_layer *list;                 /* [n] in the order of the model */
+  clv_moved_layer *list;                 /* [n] the layers, in the order of the model */
   size_t n;
 } clv_moved_layers;
 
@@ -186,18 +197,18 @@ typedef struct clv_moved_layers {
  * caller-owned. */
 typedef struct clv_blueprint {
   const clv_session_config *config;
-  clv_graph *full_graph;         /* graph of the full model, for sequences that are not packed */
-  uint32_t n_stages;             /* stages of the model; the loss is stage n_stages */
-  clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
-  clv_model_inputs inputs;       /* shapes and types of the inputs of one record (N = 1) */
-  int64_t micro_size, eval_size; /* samples of the largest micro-batch, in training and in
-                                     * evaluations */
+  clv_graph *full_graph;   /* graph of the full model, for sequences that are not packed */
+  uint32_t n_stages;       /* stages of the model; the loss is stage n_stages */
+  clv_stage_plan *stages;  /* [n_stages + 1] plans of the stages, the loss last */
+  clv_model_inputs inputs; /* shapes and types of the inputs of one record (N = 1) */
+  /* samples of the largest micro-batch: micro_size in training, eval_size in evaluations */
+  int64_t micro_size, eval_size;
   int lengths_input;     /* index of the input with the lengths of sequences; -1: sequences are not
                        * packed */
   int64_t max_positions; /* most positions of a packed sequence */
   double mean_positions; /* mean positions of the sequences of data.train; 0: not counted */
-  /* micro_batches: micro-batches of a step; max_micro_batches: micro-batches in
-   * flight: micro_batches, or CLV_EVAL_WINDOW if that is more */
+  /* micro_batches: micro-batches of a step; max_micro_batches: most micro-batches in flight, the
+   * larger of micro_batches and CLV_EVAL_WINDOW */
   uint32_t micro_batches, max_micro_batches;
   clv_egress_row *egress; /* [n_egress] rows of the egress table */
   size_t n_egress;
@@ -206,8 +217,8 @@ typedef struct clv_blueprint {
   bool *is_worker_used;
   bool has_cache;     /* the worker of stage 1 stores the outputs of stage 0 */
   clv_policy *policy; /* limits what may be sent; NULL: no policy */
-  /* [full_graph->n_nodes] reason why a worker can know a layer of the master ("was at ..."); NULL:
-   * no worker can. The array is NULL until the ledger was read */
+  /* [full_graph->n_nodes] reason why a worker can know the weights of a layer of the master ("was
+   * at ..."); NULL: no worker can. The array is NULL until clv_blueprint_read_ledger was called. */
   char **known_reasons;
   /* secret of the run, from which the ledger derives names of parameters; NULL: none */
   const clv_sha256 *run_secret;
@@ -248,7 +259,7 @@ bool clv_blueprint_is_bf16(const clv_blueprint *b);
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out,
                                 clv_err *err) CLV_USE_RESULT;
 
-/* Appends the schedule as a grid, with the numbers of micro-batches and versions of weights that
+/* Appends the schedule as a grid, with the micro-batches and the versions of weights that the
  * stages hold, or as one JSON object. ret_text: the instructions in the form of pipeline.file. */
 clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_bytes *out,
                                      clv_bytes *ret_text, clv_err *err) CLV_USE_RESULT;
@@ -262,25 +273,25 @@ void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes 
  * worker are not in use. */
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r);
 /* Appends the egress table as text that does not change between releases. A resumed run compares it
- * with the table that the run began with. The text omits findings of the look, whose figures change
- * while weights learn. */
+ * with the table that the run began with. The text omits what the look (clv_look_run) has measured,
+ * because that changes while weights learn. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
-/* ---- the policy (policy_check.c) ------------------------------------------------------------- */
+/* ---- the policy of the host (policy_check.c) ------------------------------------------------- */
 
 /* Kinds and numbers of tensors that a command will send. */
 typedef struct clv_planned_sends {
   bool sends_weights;   /* weights of stages, from a checkpoint */
-  bool sends_optimizer; /* moments of the optimiser */
+  bool sends_optimizer; /* the command sends moments of the optimiser */
   /* most records of an epoch, for training and for evaluations */
   uint64_t n_train_records, n_eval_records;
 } clv_planned_sends;
 
 /* Kinds of commands, by what they send. */
 typedef enum clv_command_kind {
-  CLV_COMMAND_TRAINS,   /* train */
-  CLV_COMMAND_RESUMES,  /* train --resume */
-  CLV_COMMAND_EVALUATES /* eval, predict */
+  CLV_COMMAND_TRAINS,   /* the command train */
+  CLV_COMMAND_RESUMES,  /* the command train --resume */
+  CLV_COMMAND_EVALUATES /* the commands eval and predict */
 } clv_command_kind;
 
 typedef struct clv_run_data clv_run_data;
@@ -293,8 +304,8 @@ clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_se
 /* Returns the bytes of an epoch: of the tensors that leave the master. */
 uint64_t clv_blueprint_epoch_bytes(const clv_blueprint *b, const clv_planned_sends *sends);
 /* Returns a row for a tensor that one worker sends to another: the output of a direct stage, or, if
- * is_gradient, the gradient of the output. The gate at the master never sees this tensor, but
- * policy and record cover it. */
+ * is_gradient, the gradient of the output. The master never sees this tensor, so it cannot check it
+ * when it is sent, but the policy and the egress record cover it. */
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool is_gradient);
 
 /* ---- several runs over the same records (repeats.c) ------------------------------------------ */
@@ -354,7 +365,7 @@ clv_code clv_moved_layers_check(const clv_blueprint *b, const clv_moved_layers *
 /* Appends the layers, as lines or as a JSON array. */
 void clv_moved_layers_describe(const clv_moved_layers *m, bool json, clv_bytes *out);
 
-/* ---- what workers know from earlier sessions (known_layers.c) ----------------------------- */
+/* ---- weights that workers know from earlier sessions (known_layers.c) ------------------------ */
 
 /* Looks up the master's layers in the ledger, and makes the egress table again with the result.
  * run_secret: see clv_blueprint.run_secret. Does nothing if no stage is at a worker. Fails as
@@ -369,14 +380,14 @@ clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) CLV_U
  * array. */
 void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
-/* Return a name in the ledger. _key: of the key of node k's layer, in the graph of a stage or of
- * the full model. _param: of a parameter in a run. */
+/* Return the name under which the ledger has weights. _key: of weights drawn from the key of node
+ * k's layer, in the graph of a stage or of the full model. _param: of a parameter in a run. */
 clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g, int k,
                                 clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* ---- the records of a session ---------------------------------------------------------------- */
 
 struct clv_run_data {
   clv_dataset *train, *test; /* test NULL: the session names no data.test */
@@ -405,7 +416,7 @@ void clv_run_data_done(clv_run_data *d);
 void clv_run_data_describe_held_back(const clv_session_config *config, const clv_run_data *d,
                                      clv_bytes *out);
 
-/* Options of clv_run_data_scan. */
+/* Options of clv_run_data_scan, which reads and checks the records. */
 typedef struct clv_run_scan {
   size_t max_records;  /* most records to read of each set; 0: all */
   bool decodes_images; /* decode the images as well */
@@ -445,43 +456,47 @@ void clv_sampling_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Sets b->mean_positions from data.train, if the session packs sequences. */
 void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b);
 
-/* ---- the look (look.c) ----------------------------------------------------------------------- */
+/* ---- the look: measures what sent tensors show (look.c) -------------------------------------- */
 
-/* Data and weights that a look reads. */
+/* Data and weights that a look reads. The look measures what observers can read from the
+ * tensors. */
 typedef struct clv_look_options {
   const clv_dataset *dataset;
-  const clv_subset *rows;           /* records of `dataset` to choose from */
-  const clv_checkpoint *checkpoint; /* weights to look with; NULL: the initial weights */
-  /* draw the initial weights from other seeds, CLV_LOOK_DRAWS times; false: once, from the
+  const clv_subset *rows; /* records of `dataset` to choose from */
+  /* checkpoint with the weights that the look runs with; NULL: the initial weights */
+  const clv_checkpoint *checkpoint;
+  /* run the look CLV_LOOK_DRAWS times with initial weights from other seeds; false: once, with the
    * session's seed */
   bool is_preview;
   bool only_evaluates; /* the command only evaluates, so it sends no gradients */
 } clv_look_options;
 
-/* Runs the master's first and last layers in this process on a few records, and tries to read
- * records and labels from the tensors that would be sent, for at most CLV_LOOK_MAX_SECONDS. Sends
- * nothing, and changes nothing that training reads. If a reader cannot run, its result says why. */
+/* Runs the look: computes the master's first and last layers in this process on a few records, and
+ * tries to read records and labels from the tensors that would be sent, for at most
+ * CLV_LOOK_MAX_SECONDS. Sends nothing, and changes nothing that training reads. If an attack cannot
+ * run, its result says why. */
 clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
                       clv_err *err) CLV_USE_RESULT;
-/* Copies the look to b->look, and adds results above the limits (pixels 0.5, tokens 0.2, labels
- * 0.3, features 0.9) to the findings of b's rows. clv_blueprint_check_privacy then checks them
- * against the session. */
+/* Copies the results of the look to b->look. A share that was read above the limit (pixels 0.5,
+ * tokens 0.2, labels 0.3, features 0.9) adds a finding to b's rows. clv_blueprint_check_privacy
+ * then checks the findings against the session. */
 void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look);
 
-/* Return the name of a reader, such as "pixels", and the limit above which its figure is a
- * finding. */
+/* Return the name of an attack, such as "pixels", and the limit above which its figure, the share
+ * that it has read, is a finding. */
 const char *clv_look_name(clv_look_reader reader);
 double clv_look_limit(clv_look_reader reader);
-/* Append the results of b->look: as lines, or as a comma and JSON's member "look". */
+/* Append the results of b->look, the measurement of what sent tensors show: as lines, or as a comma
+ * and JSON's member "look". */
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
 void clv_look_describe_json(const clv_blueprint *b, clv_bytes *out);
-/* Write the result of one reader ("0.82", "not applicable" or "not looked at"), and the results of
- * all readers in one line. */
+/* Write the result of one attack ("0.82", "not applicable" or "not looked at"), and the results of
+ * all attacks in one line. */
 enum { CLV_LOOK_RESULT_TEXT = 16 };
 void clv_look_result_text(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEXT]);
 void clv_look_summary(const clv_look *look, clv_bytes *out);
 
-/* ---- schedules ------------------------------------------------------------------------------- */
+/* ---- schedules of micro-batches -------------------------------------------------------------- */
 
 /* Positions of the parts of a call in the execution order of its node, from 1 on; 0: the call has
  * no such part. */
@@ -496,7 +511,7 @@ typedef struct clv_placed_schedule {
   clv_sched *sched;
   clv_sched_report report;
   uint32_t n_micro, n_steps, window;
-  clv_call_positions *positions; /* [stages and loss][n_micro] */
+  clv_call_positions *positions; /* [stages and loss][n_micro] positions of each call */
   uint32_t *step_positions;      /* [stages][n_steps] position of the optimiser step of a stage; 0:
                                   * the stage takes none */
 } clv_placed_schedule;
@@ -514,13 +529,14 @@ void clv_placed_schedule_freep(clv_placed_schedule **l);
 uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
                                  const char *names[CLV_SCHED_RANKS]);
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret);
-uint32_t clv_pipeline_steps_in_round(const clv_session_config *c); /* optimiser steps of a round */
-/* window before anything is measured; 0: the schedule chooses */
+/* number of optimiser steps of a round */
+uint32_t clv_pipeline_steps_in_round(const clv_session_config *c);
+/* window (micro-batches in flight) before anything is measured; 0: the schedule chooses */
 uint32_t clv_pipeline_first_window(const clv_session_config *c);
 /* Checks before the run connects that a schedule for full rounds is possible. */
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* ---- initial weights ------------------------------------------------------------------------- */
+/* ---- files of initial weights ---------------------------------------------------------------- */
 
 /* Finds all tensors of the stage in a weights file. *ret: [params->n] entries; the caller frees the
  * list. Under CLV_WEIGHTS_ALLOW_NO_COUNTS an entry is NULL if the file lacks that tensor. */
@@ -529,9 +545,10 @@ clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const c
                                  clv_err *err) CLV_USE_RESULT;
 
 /* Opens the file of a stage's initial weights and finds the stage's tensors in it. An entry is NULL
- * if it is a count that the file lacks; `notes` gets a line about it. CLV_DATA_LOSS names the line
- * of the session: the file is missing or damaged, has another digest, lacks a tensor of the stage,
- * has one in another type or shape, or has one that the full model lacks. */
+ * if the file lacks the tensor and it is a count, such as num_batches_tracked; `notes` gets a line
+ * about it. CLV_DATA_LOSS names the line of the session: the file is missing or damaged, has
+ * another digest, lacks a tensor of the stage, has one in another type or shape, or has one that
+ * the full model lacks. */
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
                              const clv_weights_entry ***ret_found, clv_bytes *notes,
                              clv_err *err) CLV_USE_RESULT;
@@ -550,7 +567,7 @@ typedef struct clv_stage_folder {
   clv_weights_folder *folder;
   clv_manifest manifest; /* list of the folder's files; empty unless the session has a sha256 */
   size_t n;
-  clv_weights_want *wanted; /* [n] */
+  clv_weights_want *wanted; /* [n] the parameters to find in the folder */
   size_t *folder_index;     /* [n] CLV_WEIGHTS_NONE: the parameter starts from the seed */
 } clv_stage_folder;
 
@@ -584,17 +601,19 @@ clv_code clv_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t e
  * returns the first or last value. size: [n], descending. */
 double clv_interpolate(const int64_t *size, const double *value, uint32_t n, double at);
 
-/* ---- cuts (suggest.c) ------------------------------------------------------------------------ */
+/* ---- suggested cuts (suggest.c) -------------------------------------------------------------- */
 
 /* Link of a worker, or a direct hop between two workers. */
 typedef struct clv_link_estimate {
-  double latency_s, bytes_per_s; /* of one direction: seconds; bytes per second */
-  bool is_given;                 /* an option gives the values; false: they are defaults */
+  /* of one direction of the link: latency in seconds, bandwidth in bytes per second */
+  double latency_s, bytes_per_s;
+  bool is_given; /* an option gives the values; false: they are defaults */
 } clv_link_estimate;
 typedef struct clv_links {
   size_t n;                        /* number of workers of the session */
   clv_link_estimate *worker_links; /* [n] link of each worker to the master */
-  clv_link_estimate *hops;         /* [n][n] direct hops, from the lower to the higher index */
+  /* [n][n] direct hops (transfers from worker to worker), from the lower to the higher index */
+  clv_link_estimate *hops;
   double *speeds;  /* [n + 1] speed of each worker, and of the master as the last, compared
                             * with this machine */
   clv_bytes notes; /* latencies and speeds that were given or assumed: "w1 20 ms, 1000 Mbit/s" */

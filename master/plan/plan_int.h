@@ -9,13 +9,13 @@
 #include "common/model/models/models.h"
 #include "master/plan/plan.h"
 
-/* ---- findings (privacy.c) -------------------------------------------------------------------- */
+/* ---- findings: ways to read records or labels (privacy.c) ------------------------------------ */
 
-/* Computes the findings, narrowest_picture_element, n_front_layers and n_head_layers of all stages
- * of b. */
+/* Computes for all stages of b the findings, narrowest_picture_element, n_front_layers and
+ * n_head_layers (see clv_stage_plan). */
 clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
-/* Returns the findings of a model input. input: its number among the inputs of the stage's
- * graph. */
+/* Returns the findings of a model input: ways in which a worker can read records from it. input:
+ * its number among the inputs of the stage's graph. */
 clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, uint32_t input);
 /* Returns how many values of the full model cross the cut behind a stage. ret: receives the nodes
  * of these values; may be NULL. */
@@ -50,7 +50,7 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 /* Returns how many moments the optimiser keeps for each learning parameter (blueprint.c). */
 size_t clv_blueprint_moment_count(const clv_blueprint *b);
 
-/* ---- labels (data_check.c) ------------------------------------------------------------------- */
+/* ---- labels of model.hf (data_check.c) ------------------------------------------------------- */
 
 /* Returns the attribute `labels` of model.hf; NULL: the session has no model.hf, or no such
  * attribute. */
@@ -58,7 +58,7 @@ const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c);
 /* True if the name of a class is a whole number, such as "10" or "007". */
 bool clv_is_number_name(const char *name);
 
-/* ---- inputs (unread_inputs.c) ---------------------------------------------------------------- */
+/* ---- entries of data.inputs (unread_inputs.c) ------------------------------------------------ */
 
 /* Checks the entries of data.inputs. CLV_INVALID: no layer of the full model reads one of them. */
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
@@ -70,7 +70,7 @@ clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 clv_code clv_class_names_check(const clv_blueprint *b, const clv_dataset *ds, const char *key,
                                clv_config_pos pos, clv_err *err) CLV_USE_RESULT;
 
-/* ---- caches (cache.c) ------------------------------------------------------------------------ */
+/* ---- cached outputs of a frozen stage (cache.c) ---------------------------------------------- */
 
 /* Checks that the outputs of cached stages can be cached. CLV_INVALID, at stages[].cache: they
  * cannot; the message says why. */
@@ -78,7 +78,7 @@ clv_code clv_cache_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Appends the description of the cache for `plan`, as lines or as a JSON object; null: no cache. */
 void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
-/* ---- adapters (adapters.c) ------------------------------------------------------------------- */
+/* ---- low-rank adapters (adapters.c) ---------------------------------------------------------- */
 
 /* Adds the adapters of all stages to the full model. first, last: [n_stages] first and last layer
  * of each stage. Errors name the line of lora.targets. */
@@ -95,25 +95,26 @@ void clv_adapters_find_sources(clv_blueprint *b);
  * in b->known_reasons (plain_weights.c). */
 clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* Checks what the look has read from the tensors (b->look) against the session's privacy settings.
- * CLV_INVALID: a worker could read something that the session does not permit (look.c). */
+/* Checks what the look (clv_look_run) has read from the tensors against the session's privacy
+ * settings. CLV_INVALID: a worker could read something that the session does not permit
+ * (look.c). */
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Checks the names of lora.train. CLV_INVALID: the stage has no parameters with one of these
  * names. */
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 
-/* ---- released layers (moved_layers.c) -------------------------------------------------------- */
+/* ---- layers that privacy.release lets move to a worker (moved_layers.c) ---------------------- */
 
 /* Checks the patterns of privacy.release. CLV_INVALID: one matches no layer of the model. */
 clv_code clv_release_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* ---- ties (ties.c) --------------------------------------------------------------------------- */
+/* ---- parameters that two stages share (ties.c) ----------------------------------------------- */
 
 /* Freezes each tied parameter if the parameter that owns it is frozen. CLV_INVALID: a stage cannot
  * share a weight; the message gives the reason and what helps. */
 clv_code clv_ties_apply(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* ---- layers ---------------------------------------------------------------------------------- */
+/* ---- measured times of layers (profile.c) ---------------------------------------------------- */
 
 enum { CLV_PROFILE_SIZES = 8 };
 
@@ -123,7 +124,8 @@ typedef struct clv_profile {
   uint32_t n_layers, n_sizes;
   /* numbers of samples, descending from the batch size */
   int64_t sample_counts[CLV_PROFILE_SIZES];
-  clv_plan_times *times[CLV_PROFILE_SIZES]; /* [n_layers] */
+  /* [n_layers] times of each layer, for each entry of sample_counts */
+  clv_plan_times *times[CLV_PROFILE_SIZES];
 } clv_profile;
 
 clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
@@ -139,7 +141,7 @@ clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double sa
  * of the stage's plan. On a device it is all memory that the session is charged there, without
  * graph capture. */
 typedef struct clv_stage_usage {
-  size_t n_parameters; /* number of values */
+  size_t n_parameters; /* number of values of all parameters */
   size_t weights, old_weights, optimizer, activations, scratch, cache;
   size_t value_bytes; /* on a device: outputs, and gradients of the values that cross cuts */
   /* on a device: running statistics, and the memory that libraries need per kernel */
@@ -165,7 +167,7 @@ clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_
 clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t n_live, size_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* ---- pictures (picture_values.c) ------------------------------------------------------------- */
+/* ---- normalised pictures (picture_values.c) -------------------------------------------------- */
 
 /* Appends a line if the preprocessor_config.json beside the model's config.json normalises pictures
  * otherwise than the session does. */

@@ -2,8 +2,8 @@
  *
  * Checks a blueprint against the policy of the host, before a run sends anything
  * (clv_blueprint_check_policy): each row of the egress table with its largest shape, tensors that
- * workers send each other, the workers, and the bytes of an epoch. The gate checks each tensor
- * against the same policy again.
+ * workers send each other, the workers, and the bytes of an epoch. The gate, which every sent
+ * tensor passes, checks each tensor against the same policy again.
  */
 #include <stdio.h>
 
@@ -13,7 +13,7 @@ _Static_assert(CLV_LOOK_PIXELS == 0 && CLV_LOOK_TOKENS == 1 && CLV_LOOK_LABELS =
                    CLV_LOOK_FEATURES == 3 && CLV_LOOK_GROUPS == 4,
                "one numbering of readers");
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows of the egress table ---------------------------------------------------------------- */
 
 static bool is_sent_in_evaluation(const clv_egress_row *r) {
   return r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED ||
@@ -63,9 +63,9 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
   return r;
 }
 
-/* Checks a tensor that a worker sends to another worker; it has no row in the table. Until 0.8 hops
- * were named by the findings of the stage, so a policy that permits these findings permits the hop
- * too. */
+/* Checks a tensor that one worker sends directly to another, which has no row in the egress table.
+ * The output of a stage is also permitted if the policy permits the stage's own findings, because
+ * until 0.8 policies named direct outputs by these. */
 static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool is_gradient, clv_err *err) {
   if (!b->stages[i].sends_directly || (is_gradient && !b->stages[i + 1].input_needs_grad))
     return CLV_OK;
@@ -89,7 +89,7 @@ static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
+/* ---- bytes of an epoch ----------------------------------------------------------------------- */
 
 /* Returns the bytes of a row in an epoch. r->bytes_per_step is for a full batch, so it is scaled to
  * the records of the epoch. */

@@ -17,7 +17,7 @@
 
 #include "master/plan/privacy_int.h"
 
-/* ---- layers ---------------------------------------------------------------------------------- */
+/* ---- layers that hide ------------------------------------------------------------------------ */
 
 bool clv_privacy_is_input(const clv_privacy_view *v, int k) {
   return v->g->nodes[k].op == CLV_OP_INPUT;
@@ -33,7 +33,7 @@ bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
 }
 
 /* True if the master also has the transposed weights of the layer, because another layer is tied to
- * it. If there are many features between the two layers, they nearly undo each other. */
+ * it. If many features lie between the two layers, one nearly undoes the other. */
 static bool has_transposed_twin(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   for (int i = 0; i < v->g->n_nodes; i++) {
@@ -81,7 +81,7 @@ static void find_layers(clv_privacy_view *v, bool is_for_labels) {
   for (int k = 0; k < v->g->n_nodes; k++) v->layer_kinds[k] = reach_layer_of(v, k, is_for_labels);
 }
 
-/* ---- the view -------------------------------------------------------------------------------- */
+/* ---- the view, the analysis of the full model ------------------------------------------------ */
 
 /* Finds for each node of a stage's graph the same node of the full model. Both graphs have the
  * nodes in the same order. */
@@ -109,7 +109,8 @@ static void note_layer_params(clv_privacy_view *v, const clv_stage_plan *s,
   }
 }
 
-/* Copies to a tied layer the facts about its weights, from the layer that owns them. */
+/* Copies to a tied layer the facts about its weights (stage, frozen, initial values) from the layer
+ * that owns them. */
 static void copy_owner_facts(clv_privacy_view *v, int k, int owner) {
   const clv_layer_facts own_facts = v->layers[k], *owner_facts = &v->layers[owner];
   v->layers[k] =
@@ -202,7 +203,7 @@ static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
 
 /* ---- findings of records in gradients -------------------------------------------------------- */
 
-/* True if workers receive the value. Layers at workers compute from these values alone. */
+/* True if workers receive the value of node k. Layers at workers compute from such values alone. */
 static bool is_known_to_workers(const clv_privacy_view *v, int k) {
   const clv_blueprint *b = v->b;
   bool is_input = clv_privacy_is_input(v, k);
@@ -216,7 +217,7 @@ static bool is_known_to_workers(const clv_privacy_view *v, int k) {
 }
 
 /* Sets ret[k] for the values that workers receive. Returns true if a layer behind layer `first`
- * reads a value made of records that workers do not receive. */
+ * reads a value that is made of records and that workers do not receive. */
 static bool find_known_values(const clv_privacy_view *v, uint32_t first, bool *ret) {
   bool is_hidden[CLV_MAX_NODES], has_hidden_value = false;
   for (int k = 0; k < v->g->n_nodes; k++) {
@@ -243,7 +244,7 @@ static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
                             v->record_gradient_reach, err);
 }
 
-/* ---- from the loss --------------------------------------------------------------------------- */
+/* ---- findings of labels in gradients --------------------------------------------------------- */
 
 clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k) {
   return clv_findings_of_reach(&v->record_gradient_reach[k]);
@@ -269,7 +270,7 @@ static clv_code follow_labels_back(clv_privacy_view *v, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- findings at the cuts -------------------------------------------------------------------- */
 
 clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
                               clv_err *err) {
@@ -329,10 +330,11 @@ int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
 
 /* Findings of all values that together cross the cut behind a layer. */
 typedef struct cut_facts {
-  /* how records can be read from the values, labels from the gradients, and records from the
-   * gradients */
+  /* how records can be read from the values (value_findings), labels from their gradients
+   * (label_findings), and records from these gradients (gradient_findings) */
   clv_findings value_findings, label_findings, gradient_findings;
-  uint32_t n_front_layers, n_head_layers; /* as in clv_stage_plan */
+  /* fewest hiding layers before the cut and behind it, as in clv_stage_plan */
+  uint32_t n_front_layers, n_head_layers;
   clv_narrowest_element narrowest_in_value, narrowest_in_gradient;
 } cut_facts;
 
@@ -411,8 +413,8 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
   return find_hop_findings(b, err);
 }
 
-/* model_inputs has no entry for the value that crosses the cut, which is input 0 of all stages but
- * the first. */
+/* Input 0 of all stages but the first is the value that crosses the cut, which model_inputs does
+ * not list. So input k is entry k - 1 there. */
 clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
   return findings_of_input(b->full_graph, (int)b->stages[stage].model_inputs[input - (stage > 0)]);
 }

@@ -117,7 +117,7 @@ static bool is_vector_per_token_sent(const clv_blueprint *b) {
 }
 
 /* Prints how many tokens can be read from their vectors. tests/seeds/seed000.py measures the first
- * figure of each line, at the first step, where most can be read; the other figures are published
+ * number of each line, at the first step, where most can be read; the other numbers are published
  * ones. */
 static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
   bool is_vector_per_token = is_vector_per_token_sent(b);
@@ -135,7 +135,7 @@ static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
 }
 
 /* Returns the narrowest element of all cuts at which a picture is sent. An element is a single
- * value that is sent; the narrowest one is made of the smallest share of a record's positions. */
+ * number that is sent; the narrowest one depends on the smallest share of a record's positions. */
 static clv_narrowest_element narrowest_picture_of(const clv_blueprint *b) {
   clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {

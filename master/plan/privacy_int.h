@@ -9,11 +9,11 @@
 #include "master/plan/plan_int.h"
 #include "master/reach/reach.h"
 
-/* Number of hiding layers where there is no path. */
+/* number of hiding layers on a path, where there is no path */
 #define CLV_NO_PATH UINT32_MAX
 
-/* Stages that have a layer and its weights, and whether the weights are frozen or start from the
- * seed. */
+/* Facts about a layer: the stages that have it and its weights, and whether the weights are frozen
+ * or start from the seed. */
 typedef struct clv_layer_facts {
   uint32_t stage; /* stage that has the layer */
   /* stage that owns the layer's weights; another one if they are tied */
@@ -23,7 +23,8 @@ typedef struct clv_layer_facts {
   bool starts_from_seed;
 } clv_layer_facts;
 
-/* Analysis of the full model. All arrays are indexed by node. */
+/* Analysis of the full model: what workers could read of records and labels. All arrays are indexed
+ * by node. */
 typedef struct clv_privacy_view {
   const clv_blueprint *b;
   const clv_graph *g;
@@ -32,21 +33,23 @@ typedef struct clv_privacy_view {
   clv_layer_facts layers[CLV_MAX_NODES];
   /* how the layer counts: secret, known to a worker, or at a worker */
   clv_reach_layer layer_kinds[CLV_MAX_NODES];
-  clv_reach record_reach[CLV_MAX_NODES]; /* how far records reach into values */
-  clv_reach label_reach[CLV_MAX_NODES];  /* how far labels reach into gradients */
-  /* how far records reach into gradients; all 0: not at all */
+  /* summary of the elements of the node's value that depend on the record (reach.h) */
+  clv_reach record_reach[CLV_MAX_NODES];
+  /* summary of the elements of the node's gradient that depend on labels (reach.h) */
+  clv_reach label_reach[CLV_MAX_NODES];
+  /* summary of the elements of the node's gradient that depend on the record; all 0: none do */
   clv_reach record_gradient_reach[CLV_MAX_NODES];
   /* [node] ways in which records (not labels) can be read from the node's value */
   clv_findings record_findings[CLV_MAX_NODES];
-  /* fewest hiding layers on a path from the records */
+  /* fewest hiding layers on a path from the records to the node */
   uint32_t n_front_layers[CLV_MAX_NODES];
-  /* fewest secret learning layers on a path to the loss */
+  /* fewest secret learning layers on a path from the node to the loss */
   uint32_t n_head_layers[CLV_MAX_NODES];
   uint32_t last_reader[CLV_MAX_NODES]; /* last layer that reads the value */
 } clv_privacy_view;
 
-/* Make a view; the caller frees it. _new fills only `layers` and last_reader, _analyze all
- * fields. */
+/* Make a view, the analysis of a blueprint; the caller frees it. _new fills only `layers` and
+ * last_reader, _analyze all fields. */
 clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
                               clv_err *err) CLV_USE_RESULT;
 clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,

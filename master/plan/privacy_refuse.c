@@ -39,7 +39,8 @@ static void find_path_to_loss(const clv_privacy_view *v, uint32_t last, layer_pa
     if ((k = find_reader_to_loss(v, k)) >= 0) w->node[w->n] = k;
 }
 
-/* Returns the end of a long name, which identifies the layer; messages have limited room. */
+/* Returns the end of a long layer name, because the end identifies the layer and messages have
+ * limited room. */
 static const char *short_name(const clv_node *n) {
   const char *name = n->name, *dot;
   while (strlen(name) > MAX_SHOWN_NAME_LEN && (dot = strchr(name, '.'))) name = dot + 1;
@@ -62,7 +63,8 @@ static void append_path(const clv_privacy_view *v, const layer_path *w, clv_byte
   if (!w->n) clv_bytes_puts(out, "of no layer at all");
 }
 
-/* Returns why a mixing layer hides nothing; NULL: it hides. */
+/* Returns why a mixing layer hides nothing of records or, if is_for_labels, of labels; NULL: it
+ * hides. */
 static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, is_for_labels);
   const clv_reach *r = is_for_labels ? &v->label_reach[k] : &v->record_reach[k];

@@ -10,7 +10,7 @@
 #include "master/plan/plan_int.h"
 
 enum { MIN_REPETITIONS = 3, MAX_REPETITIONS = 9 };
-/* no more repetitions after this time, unless they are fewer than MIN_REPETITIONS */
+/* seconds of measured runs, after which a measurement ends if it has MIN_REPETITIONS */
 static const double MIN_MEASURED_S = 0.25;
 
 /* A graph, its plan, and the memory that the plan uses. */
@@ -100,7 +100,7 @@ static clv_code measure_repeatedly(bench *m, size_t *ret_n, clv_err *err) {
   uint64_t begin = 0;
   size_t n = 0;
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
-  /* not measured, because the first run touches new memory and packs the weights */
+  /* this run is not measured, because it touches new memory and packs the weights */
   CLV_TRY(run_bench_once(m, err));
   for (begin = clv_now_ns(); n < MAX_REPETITIONS; n++) {
     bool is_long_enough = (double)(clv_now_ns() - begin) * 1e-9 > MIN_MEASURED_S;
@@ -112,7 +112,7 @@ static clv_code measure_repeatedly(bench *m, size_t *ret_n, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- medians --------------------------------------------------------------------------------- */
+/* ---- medians of measured times --------------------------------------------------------------- */
 
 static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -148,8 +148,8 @@ static clv_code measure_times_of_batch(const clv_blueprint *b, int threads, int6
                          .training = true,
                          .threads = threads,
                          .bf16 = clv_blueprint_is_bf16(b),
-                         /* split as in the stages of a pipeline, so that both halves are
-                          * measured */
+                         /* split into gradients of inputs and of weights, as in the stages of a
+                          * pipeline, so that both are measured */
                          .split_backward = true};
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
@@ -159,7 +159,7 @@ static clv_code measure_times_of_batch(const clv_blueprint *b, int threads, int6
   return CLV_OK;
 }
 
-/* ---- sizes ----------------------------------------------------------------------------------- */
+/* ---- profiles for several batch sizes -------------------------------------------------------- */
 
 clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret, clv_err *err) {
   CLV_AUTO(clv_profile_freep) clv_profile *p = NULL;
@@ -171,7 +171,7 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
     uint32_t k = p->n_sizes;
     CLV_TRY(clv_alloc(p->n_layers, sizeof *p->times[k], &p->times[k], err));
     clv_code code = measure_times_of_batch(b, threads, n, p->times[k], err);
-    /* batch norm cannot train on so few samples */
+    /* batch norm cannot train on so few samples: ends the profile with the larger sizes */
     if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK;
     CLV_TRY(code);
     p->sample_counts[p->n_sizes++] = n;

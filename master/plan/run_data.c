@@ -67,8 +67,9 @@ static clv_page_options make_page_options(const clv_data_config *d) {
                                        .max_memory_bytes = d->documents.memory_mib << 20}};
 }
 
-/* Returns the set of 1 << clv_date_part of names that the schema has checked. */
-static unsigned make_parts(const clv_text_list *names) {
+/* Returns the set (bits 1 << clv_date_part) of the parts of a date that `names` lists. The schema
+ * has checked the names. */
+static unsigned date_parts_of_names(const clv_text_list *names) {
   unsigned parts = 0;
   for (size_t i = 0; i < names->n; i++)
     for (int k = 0; k < CLV_DATE_PARTS; k++)
@@ -93,7 +94,7 @@ static clv_code make_table_options(const clv_data_config *d, clv_column_options 
                                          .value = s->value,
                                          .has_indicator = s->has_indicator,
                                          .format = s->format,
-                                         .parts = make_parts(&s->parts)};
+                                         .parts = date_parts_of_names(&s->parts)};
   }
   *ret = (clv_table_options){.separator = separators[d->table.separator],
                              .has_decimal_comma = d->table.decimal == CLV_DECIMAL_COMMA,
@@ -126,10 +127,12 @@ typedef struct set_files {
   const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos key_pos;
-  uint64_t limit;     /* most records to use; 0: all */
-  bool skips_labels;  /* read no labels, and limit to the first records */
-  bool reads_groups;  /* read the groups of the records */
-  unsigned kept_sets; /* by: column, set of 1 << clv_set to keep; 0: all records */
+  uint64_t limit;    /* most records to use; 0: all */
+  bool skips_labels; /* read no labels, and limit to the first records */
+  bool reads_groups; /* read the groups of the records */
+  /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
+   * records */
+  unsigned kept_sets;
 } set_files;
 
 static set_files describe_train_files(const clv_session_config *c) {
@@ -216,7 +219,7 @@ static const char *find_labels_path(const clv_session_config *c, const set_files
   return has_file && !s->skips_labels ? s->files->items[n_inputs] : NULL;
 }
 
-/* Sets the values of a column that name the set of a record. */
+/* Sets which values of the column of sets mean training, validation and test. */
 static void set_values(const clv_data_config *d, clv_dataset_options *o) {
   static const char *const training_names[] = {"train", "training"}, *const test_names[] = {"test"};
   static const char *const validation_names[] = {"validation", "valid", "val", "dev"};
@@ -233,7 +236,8 @@ static void set_values(const clv_data_config *d, clv_dataset_options *o) {
                              : usual_values[set];
 }
 
-/* Sets how the column of groups, times or sets is read, if it is. */
+/* Sets how the column is read that has the groups, the times or the sets of records, if the session
+ * splits its records by one. */
 static void set_split_column(const clv_data_config *d, const set_files *s, clv_dataset_options *o) {
   if (!s->reads_groups && !s->kept_sets) return;
   o->text.group = d->split_column ? d->split_column : d->validation_group;
@@ -251,7 +255,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   clv_err reason;
   bool needs_classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
-  /* first, because otherwise an error of the model would appear as an error of the records */
+  /* first, because otherwise errors of the model would appear as errors of the records */
   CLV_TRY(clv_model_check_hf(c, err));
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
@@ -363,7 +367,7 @@ clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret
   return code;
 }
 
-/* ---- notes on the sets ----------------------------------------------------------------------- */
+/* ---- notes for the user on the sets of records ----------------------------------------------- */
 
 static const char *describe_split(const clv_session_config *c, const clv_run_data *d) {
   static const char *const words[] = {
@@ -484,7 +488,7 @@ static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_by
   note_untrained_classes("data.test", d->test, &d->test_rows, d, notes);
 }
 
-/* ---- values that are not finite -------------------------------------------------------------- */
+/* ---- scan for values that are not finite ----------------------------------------------------- */
 
 typedef struct scan_progress {
   const clv_run_scan *o;
@@ -634,8 +638,8 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
   return CLV_OK;
 }
 
-/* Fails if a set had records, and all of them were left out. n_before: numbers of
- * records of training, validation and test before any was left out. */
+/* Fails if all records of a set that had some were left out. n_before: numbers of records of
+ * training, validation and test before any was left out. */
 static clv_code check_sets_left(const clv_session_config *c, const clv_run_data *d,
                                 const size_t n_before[3], clv_err *err) {
   const struct {

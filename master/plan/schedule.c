@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Turns a session's schedule into positions (clv_placed_schedule_new): the index of each forward,
- * backward and step of a stage among the instructions of its node. Ranks are the nodes that
- * compute: the master first, then the workers.
+ * backward and optimiser step of a stage among the instructions of its node. Ranks are the nodes
+ * that compute: the master first, then the workers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static clv_code read_schedule_file(const clv_session_config *c, const clv_sched_
   return CLV_OK;
 }
 
-/* ---- positions ------------------------------------------------------------------------------- */
+/* ---- positions of instructions --------------------------------------------------------------- */
 
 static bool is_stage_learning(const clv_blueprint *b, uint32_t stage) {
   return stage < b->n_stages && b->stages[stage].n_learning_params > 0;
@@ -90,7 +90,7 @@ static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, 
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->instrs[rank][i];
     clv_call_positions *t = &l->positions[in->stage * l->n_micro];
-    if (b->has_cache && in->stage == 0) continue; /* no step calls a cached stage */
+    if (b->has_cache && in->stage == 0) continue; /* a step does not call a cached stage */
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
         t[in->micro_batch].forward = ++position;
@@ -121,7 +121,7 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
   clv_sched_costs default_costs;
   bool is_full_round = l->n_micro == b->micro_batches * l->n_steps;
   if (!is_full_round && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
-    /* the short last batch of an epoch has too few micro-batches for these schedules */
+    /* the short last batch of an epoch has too few micro-batches for the session's schedule */
     o.kind = CLV_SCHED_1F1B;
   clv_pipeline_find_ranks(b, &o.shape, names);
   o.shape.n_micro_batches = l->n_micro;
@@ -192,7 +192,7 @@ clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
                                  clv_pipeline_first_window(b->config), NULL, &l, err);
 }
 
-/* ---- the session's numbers ------------------------------------------------------------------- */
+/* ---- numbers of the session's schedule ------------------------------------------------------- */
 
 uint32_t clv_pipeline_steps_in_round(const clv_session_config *c) {
   return clv_sched_is_async((clv_sched_kind)c->pipeline.schedule)

@@ -57,7 +57,7 @@ static clv_code list_model_tensors(const clv_params *all, clv_weights_want **ret
   return CLV_OK;
 }
 
-/* ---- tied tensors ---------------------------------------------------------------------------- */
+/* ---- comparing tied tensors ------------------------------------------------------------------ */
 
 enum { MAX_PART_VALUES = 1 << 18 };
 
@@ -131,7 +131,7 @@ static clv_code check_ties_of_folder(const clv_params *all, clv_weights_folder *
   return CLV_OK;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- one file of initial weights ------------------------------------------------------------- */
 
 static clv_code check_no_unknown_tensor(const clv_blueprint *b, const clv_weights_file *f,
                                         clv_err *err) {
@@ -197,7 +197,7 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
   return CLV_OK;
 }
 
-/* ---- folders --------------------------------------------------------------------------------- */
+/* ---- folders of initial weights -------------------------------------------------------------- */
 
 void clv_stage_folder_done(clv_stage_folder *f) {
   if (!f) return;

@@ -36,12 +36,12 @@ static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {
   return false;
 }
 
-/* ---- the plan -------------------------------------------------------------------------------- */
+/* ---- the execution plan of a stage ----------------------------------------------------------- */
 
 /* Size, number and purpose of the calls of a stage. */
 typedef struct stage_calls {
   int64_t batch_samples;
-  uint32_t n_live; /* calls that exist at once */
+  uint32_t n_live; /* number of calls that exist at once */
   bool is_training;
 } stage_calls;
 
@@ -92,14 +92,14 @@ static size_t activation_bytes(const clv_blueprint *b, uint32_t i, size_t call_b
   return call_bytes + n_live * input_bytes(b->stages[i].graph);
 }
 
-/* ---- on a device ----------------------------------------------------------------------------- */
+/* ---- memory of a stage on a device ----------------------------------------------------------- */
 
 static const clv_node *output_node(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output_node];
 }
 
-/* Returns the bytes of values. An output stays on the device until it is no longer needed, and the
- * gradient of the input until it is sent. */
+/* Returns the bytes of values on a device. An output stays there until it is no longer needed, and
+ * the gradient of the input until it is sent. */
 static size_t value_bytes(const clv_blueprint *b, uint32_t i, uint32_t n_live) {
   const clv_stage_plan *s = &b->stages[i];
   size_t gradient = s->input_needs_grad ? node_bytes(&s->graph->nodes[0]) : 0;
@@ -132,14 +132,14 @@ static clv_code add_device_memory(const clv_backend *backend, const clv_blueprin
   return add_evaluation_memory(backend, b, i, f, err);
 }
 
-/* Returns the most calls at once. A device may prepare a forward before the preceding backward has
- * ended. */
+/* Returns the most calls (forward and backward of a micro-batch) that exist at once. A device may
+ * prepare a forward before the preceding backward has ended. */
 static uint32_t max_live_calls(const clv_backend *backend, const clv_blueprint *b,
                                uint32_t n_live) {
   return backend->memory ? CLV_MIN(n_live + 1, CLV_MAX(n_live, b->micro_batches)) : n_live;
 }
 
-/* ---- the sum --------------------------------------------------------------------------------- */
+/* ---- memory of a stage in total -------------------------------------------------------------- */
 
 static clv_code compute_on_backend(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
                                    uint32_t n_live, uint32_t n_versions, clv_stage_usage *ret,

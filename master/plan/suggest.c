@@ -38,7 +38,7 @@ static void free_cut_search(clv_cut_search *c) {
   clv_bytes_done(&c->notes);
 }
 
-/* ---- times ----------------------------------------------------------------------------------- */
+/* ---- times of layers ------------------------------------------------------------------------- */
 
 static double *running_sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choice,
                                int pass) {
@@ -89,7 +89,7 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- links ----------------------------------------------------------------------------------- */
+/* ---- times of tensors on links --------------------------------------------------------------- */
 
 /* Computes the time that a tensor takes between two nodes (worker index; -1: the master). Unless it
  * is sent directly, a tensor between two workers is sent over two links, one after the other. */
@@ -139,7 +139,7 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
       0;
 }
 
-/* ---- the schedule ---------------------------------------------------------------------------- */
+/* ---- the schedule of the search -------------------------------------------------------------- */
 
 static void set_schedule(clv_cut_search *c) {
   const clv_session_config *config = c->b->config;
@@ -165,7 +165,7 @@ static void set_schedule(clv_cut_search *c) {
   c->cuts.user = c;
 }
 
-/* ---- other cuts as a session ----------------------------------------------------------------- */
+/* ---- other cuts written as a session file ---------------------------------------------------- */
 
 /* The session with other cuts; all other settings are the session's. */
 typedef struct variant {
@@ -254,7 +254,7 @@ static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err 
   return write_stages(&v, &w->yaml, err);
 }
 
-/* ---- the search ------------------------------------------------------------------------------ */
+/* ---- search for the best cuts ---------------------------------------------------------------- */
 
 static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++)
@@ -278,8 +278,8 @@ static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_spl
   return CLV_OK;
 }
 
-/* Adds a cut plan. If the session would refuse the plan, it is left out: returns CLV_OK, and `why`
- * has the reason. */
+/* Adds a plan of cuts to the result. If the session would refuse the plan, it is left out: returns
+ * CLV_OK, and `why` has the reason. */
 static clv_code add_plan(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
   clv_cut_plan *w = &c->best_plans[c->n_best_plans];
   w->split = *split;
@@ -309,7 +309,7 @@ static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
     CLV_TRY(take_fewest_micro_batches(c, &best_splits[i], err));
     CLV_TRY(add_plan(c, &best_splits[i], err));
   }
-  /* no plan is left: err has the reason of the last one */
+  /* CLV_INVALID: all plans were left out; `err` has the reason of the last one */
   return c->n_best_plans ? CLV_OK : CLV_INVALID;
 }
 

@@ -8,7 +8,7 @@
 
 #include "master/plan/suggest_int.h"
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- layers behind which a cut may be -------------------------------------------------------- */
 
 /* True if the op outputs as many values as it reads. A cut then belongs behind the op, and the
  * kernel before it may compute it as well. */
@@ -70,7 +70,7 @@ static clv_code find_free_places(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- limits ---------------------------------------------------------------------------------- */
+/* ---- limits of the cuts ---------------------------------------------------------------------- */
 
 static bool is_same_text(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
@@ -118,9 +118,11 @@ static uint32_t find_first_learning(const clv_cut_search *c) {
   return first_learning;
 }
 
-/* Findings of each cut, if the master had all layers on its side of the cut. */
+/* Findings (ways to read records or labels) of each cut, if the master had all layers on its side
+ * of the cut. */
 typedef struct cut_findings {
-  clv_findings *of_values, *of_gradients; /* [n_layers] */
+  /* [n_layers] findings of the values that cross behind each layer, and of their gradients */
+  clv_findings *of_values, *of_gradients;
 } cut_findings;
 
 static void free_cut_findings(cut_findings *f) {

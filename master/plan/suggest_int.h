@@ -36,8 +36,8 @@ typedef struct clv_cut_search {
   uint32_t n_profiles, profile_of_stage[CLV_MAX_STAGES]; /* profile_of_stage: index in profiles */
   uint32_t *micro_batch_choices; /* [n_choices] numbers of micro-batches to compare, ascending */
   uint32_t n_choices;
-  /* [profile][choice][N_PASSES][n_layers + 1] seconds of all layers before each
-   * layer, in a pass: forward, gradient of the input, gradient of the weights */
+  /* [profile][choice][N_PASSES][n_layers + 1] seconds that all layers before each layer take
+   * together, in a pass: forward, gradient of the input, gradient of the weights */
   double *layer_sums;
   /* [n_layers] bytes of the values that cross behind the layer, for a batch */
   double *crossing_bytes;

@@ -22,7 +22,7 @@ static const char *layer_name(const clv_cut_search *c, uint32_t layer) {
   return "?";
 }
 
-/* ---- text ------------------------------------------------------------------------------------ */
+/* ---- cuts as text ---------------------------------------------------------------------------- */
 
 static void append_text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t s,
                               clv_bytes *out) {
@@ -117,7 +117,7 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
                    c->best_plans[0].split.n_micro_batches, c->best_plans[0].yaml.data);
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- cuts as JSON ---------------------------------------------------------------------------- */
 
 static void append_json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *out) {
   clv_bytes_printf(

@@ -12,7 +12,7 @@
 typedef struct tied {
   const clv_session_config *c;
   const clv_blueprint *b;
-  /* stage: of the layer with the tied weight; owner_stage: of the layer that owns the weight */
+  /* stage of the layer with the tied weight, and stage of the layer that owns the weight */
   uint32_t stage, owner_stage;
   const char *name, *owner;
 } tied;

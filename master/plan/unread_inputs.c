@@ -54,7 +54,8 @@ static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err
 
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
-  /* names that the format itself gives may stay unread */
+  /* an entry that the user did not name, because the format of the data gives its name, may stay
+   * unread */
   bool has_own_names = d->inputs.n && !clv_format_row_of(d->format)->default_inputs[0];
   for (int i = 0; has_own_names && i < b->full_graph->n_nodes; i++)
     if (b->full_graph->nodes[i].op == CLV_OP_INPUT && !is_read(b->full_graph, i))

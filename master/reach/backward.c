@@ -9,8 +9,8 @@
 
 #include "master/reach/reach_int.h"
 
-/* most outputs that are places of their own; in a model with more, the outputs of one row are one
- * place */
+/* most outputs of the model that are places, the units of the analysis, of their own; in a model
+ * with more outputs, those of one row are one place */
 enum { MAX_OUTPUTS = 1 << 18 };
 
 typedef struct walk_back {

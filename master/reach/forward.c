@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Follows records forwards: finds which places a record has, and from which places each value is
- * made (clv_reach_forward, clv_reach_returned).
+ * Follows records forwards: finds which places (pixels, steps, tokens, or features of a table) a
+ * record has, and from which places each value is made (clv_reach_forward, clv_reach_returned).
  *
  * No attribute of a graph says whether a record of floats is [N, channels, places...] or [N,
  * places..., channels]. A convolution implies that channels come first. Without one both are tried,
@@ -23,7 +23,7 @@ static void walk_done(reach_walk *w) {
   free(w->results);
 }
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- places of the inputs -------------------------------------------------------------------- */
 
 static bool is_input(const reach_walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
 static bool is_known(const reach_walk *w, int k) { return w->is_known && w->is_known[k]; }
@@ -119,7 +119,8 @@ static int64_t count_places(reach_walk *w) {
   return n;
 }
 
-/* Sets the stored extents of an input: the extents of its places, but 1 for the channels. */
+/* Sets the extents that are stored of an input: the extents of its places, but 1 for the channels,
+ * because all channels of a place count as one. */
 static clv_code fill_shape(reach_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
   *ret = (reach_value){.shape = get_place_shape(w, k)};
   if (w->pool.is_over_budget)
@@ -167,7 +168,7 @@ static clv_code fill_inputs(reach_walk *w, clv_err *err) {
   return w->pool.has_failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* ---- multiples of one value ------------------------------------------------------------------ */
+/* ---- values that are multiples of one other value -------------------------------------------- */
 
 static void find_origin(reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
@@ -183,7 +184,7 @@ static void find_origin(reach_walk *w, int k) {
   w->factor[k] = factor;
 }
 
-/* ---- a node ---------------------------------------------------------------------------------- */
+/* ---- values of one node ---------------------------------------------------------------------- */
 
 /* Marks elements of an embedding at the master. The embedding of a token has the token's place, and
  * hides nothing; its features are different functions of the token. An embedding at a worker counts
@@ -212,8 +213,8 @@ static reach_element get_constant(const reach_walk *w, int k) {
   return is_constant ? REACH_CONSTANT : REACH_ABSENT;
 }
 
-/* False if node k is attention whose values are the same for all keys: their mean does not depend
- * on the scores. */
+/* False if node k is attention whose values are the same for all keys. The output is a mean of the
+ * values, which then does not depend on the scores. p: the profile. */
 static bool has_effective_scores(const reach_walk *w, int k, int p) {
   const clv_node *n = &w->g->nodes[k];
   if (n->op != CLV_OP_ATTENTION) return true;
@@ -300,10 +301,11 @@ static clv_code walk_nodes(reach_walk *w, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- findings -------------------------------------------------------------------------------- */
+/* ---- results of all walks through the graph -------------------------------------------------- */
 
-/* Merges the result `other` into `to`: of each finding the worse one is kept; n_fewest_places
- * and n_places are taken from the result with the smaller share. */
+/* Merges the result `other` into `to`. Each flag is set if it is set in either result, except that
+ * sums_two and sums_none must be set in both; n_fewest_places and n_places are those of the result
+ * with the smaller share. */
 static void merge_result(clv_reach *to, const clv_reach *other) {
   bool is_first = !to->n_places;
   double share = (double)other->n_fewest_places / (double)other->n_places;
@@ -339,10 +341,10 @@ static clv_code walk_under_assumption(const reach_walk *as, clv_reach *ret, clv_
   return CLV_OK;
 }
 
-/* ---- assumptions ----------------------------------------------------------------------------- */
+/* ---- assumptions about the position of channels ---------------------------------------------- */
 
-/* True if every reader of the value of node k implies that the channels are at `where`. Looks
- * behind readers that treat each element by itself. */
+/* True if every reader of the value of node k implies that the channels are at `where`. A reader
+ * that treats each element by itself implies nothing; its own readers count then. */
 static bool are_channels_at(const clv_graph *g, int k, reach_channels where) {
   bool has_reader = false;
   for (int m = k + 1; m < g->n_nodes; m++)
@@ -357,40 +359,43 @@ static bool are_channels_at(const clv_graph *g, int k, reach_channels where) {
   return has_reader;
 }
 
-/* Assumptions to try. may_be_last, may_be_first: the channels of some input may be last, first.
- * only_reshaped: every flat input that a node reshapes is read only in that reshaped form. */
+/* Assumptions about the inputs to try. channels_may_be_last, channels_may_be_first: the channels of
+ * some input may be its last, or its first dimension. inputs_only_reshaped: every flat input that a
+ * node reshapes is read only in that reshaped form. */
 typedef struct reach_assumptions {
-  bool may_be_last, may_be_first, only_reshaped;
+  bool channels_may_be_last, channels_may_be_first, inputs_only_reshaped;
 } reach_assumptions;
 
 static reach_assumptions list_assumptions(const clv_graph *g) {
-  reach_assumptions ret = {.only_reshaped = true};
+  reach_assumptions ret = {.inputs_only_reshaped = true};
   bool has_input = false;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op != CLV_OP_INPUT || g->nodes[k].dtype == CLV_I64) continue;
     bool is_only_reshaped = true;
     int shape_node = find_shape_node(g, k, &is_only_reshaped);
-    ret.only_reshaped &= shape_node == k || is_only_reshaped;
+    ret.inputs_only_reshaped &= shape_node == k || is_only_reshaped;
     if (g->nodes[shape_node].shape.rank < 3) continue;
-    ret.may_be_last |= !are_channels_at(g, shape_node, REACH_CHANNELS_FIRST);
-    ret.may_be_first |= !are_channels_at(g, shape_node, REACH_CHANNELS_LAST);
+    ret.channels_may_be_last |= !are_channels_at(g, shape_node, REACH_CHANNELS_FIRST);
+    ret.channels_may_be_first |= !are_channels_at(g, shape_node, REACH_CHANNELS_LAST);
     has_input = true;
   }
-  ret.may_be_first |= !has_input;
+  ret.channels_may_be_first |= !has_input;
   return ret;
 }
 
-/* Walks the graph under each assumption; for each node the worst result is kept. */
+/* Walks the graph under each assumption about its inputs. For each node the worst result is
+ * kept. */
 static clv_code walk_under_all(const reach_walk *as, clv_reach *ret, clv_err *err) {
   const reach_assumptions r = list_assumptions(as->g);
   reach_walk w = *as;
   memset(ret, 0, (size_t)w.g->n_nodes * sizeof *ret);
   w.uses_reshaped_form = true;
-  if (r.may_be_first) CLV_TRY(walk_under_assumption(&w, ret, err));
+  if (r.channels_may_be_first) CLV_TRY(walk_under_assumption(&w, ret, err));
   w.channels_last = true;
-  if (r.may_be_last || !r.may_be_first) CLV_TRY(walk_under_assumption(&w, ret, err));
+  if (r.channels_may_be_last || !r.channels_may_be_first)
+    CLV_TRY(walk_under_assumption(&w, ret, err));
   w.uses_reshaped_form = w.channels_last = false;
-  return r.only_reshaped ? CLV_OK : walk_under_assumption(&w, ret, err);
+  return r.inputs_only_reshaped ? CLV_OK : walk_under_assumption(&w, ret, err);
 }
 
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,

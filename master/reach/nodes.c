@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Describes a node for one record: its shape, the shapes and attributes of its op, its steps, and
- * the summary of its elements.
+ * Describes a node for the analysis of one record: its shape, the shapes and attributes of its op,
+ * the steps from its inputs to its output, and the summary of its elements.
  */
 #include "master/reach/reach_int.h"
 
@@ -22,8 +22,8 @@ void reach_op_site(const clv_graph *g, int node, clv_op_site *ret) {
   }
 }
 
-/* Sets the number of sums that the layer makes of the same places, and their axis: axis 1 for
- * convolutions, the last axis for all other ops. */
+/* Sets the number of sums that the layer makes of the same places (s->width), and the axis along
+ * which these sums are: axis 1 for convolutions, the last axis for all other ops. */
 static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
   const clv_node *n = &g->nodes[k];
   clv_shape shape = reach_shape(g, node);

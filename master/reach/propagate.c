@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes one step (reach_propagate): the elements of an input's share in an output, or backwards,
- * of an output's gradient in that of an input. Each element of the result is made of a bundle of
- * elements of the source, which the op's relation determines.
+ * Computes one step of the analysis (reach_propagate): from the elements of an input, those that it
+ * contributes to an output, or backwards, from the elements of an output's gradient, those that it
+ * contributes to an input's gradient. Each element of the result is made of a bundle of elements of
+ * the source, which the op's relation determines.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 #include "master/reach/reach_int.h"
 
-/* ---- indexes along one axis ------------------------------------------------------------------ */
+/* ---- indexes of the source along one axis ---------------------------------------------------- */
 
 typedef struct run {
   int64_t first, step, n;
@@ -33,16 +34,16 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
   return a;
 }
 
-/* Returns the windows that read index x: all w with w stride - pad + u dilation = x for some index
- * u of the kernel. Stride and dilation determine the distance between these u, and so the distance
- * between the windows. */
+/* Returns the windows (outputs of a convolution or pooling) that read index x: all w with w stride
+ * - pad + u dilation = x for some index u of the kernel. Stride and dilation determine the distance
+ * between these u, and so the distance between the windows. */
 static run windows_reading(const reach_axis *a, int64_t x, int64_t extent) {
   int64_t divisor = greatest_common_divisor(a->stride, a->dilation), u = 0,
           kernel_distance = a->stride / divisor;
   while (u < CLV_MIN(a->kernel, kernel_distance) && (x + a->pad - u * a->dilation) % a->stride) u++;
   if (u == CLV_MIN(a->kernel, kernel_distance)) return (run){0};
   int64_t n = (a->kernel - 1 - u) / kernel_distance + 1, step = a->dilation / divisor;
-  /* the smallest u belongs to the last window */
+  /* the smallest u of the kernel belongs to the last window */
   int64_t last = (x + a->pad - u * a->dilation) / a->stride;
   return clip_run(last - (n - 1) * step, step, n, extent);
 }
@@ -61,13 +62,15 @@ static run block_indexes(int64_t own, int64_t other, int64_t x) {
   return (run){x / own * other, 1, other};
 }
 
-/* Returns the index that a flip or roll moves to x, or from x. */
+/* Returns the index of the source whose element a flip or roll moves to index x; backwards, the
+ * index to which it moves the element at x. */
 static run turned_index(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
   int64_t at = is_backward ? (x - a->a) * a->b : a->a + a->b * x;
   return (run){(at % extent + extent) % extent, 1, 1};
 }
 
-/* Returns the outputs that read input x, or the inputs that output x reads. */
+/* Returns the outputs of a resize that read its input x, if is_backward, or else the inputs that
+ * its output x reads. */
 static run resampled_indexes(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
   const clv_resample *r = &a->resample;
   int axis = (int)a->a;
@@ -111,9 +114,9 @@ static int other_axis(const reach_axis *a, bool is_backward) {
   return is_backward ? a->out : a->in;
 }
 
-/* ---- a bundle -------------------------------------------------------------------------------- */
+/* ---- a bundle, the sum that makes one element ------------------------------------------------ */
 
-/* State of a sum of elements. */
+/* State of a sum of elements: a bundle is the sum that makes one element of the result. */
 typedef struct bundle {
   uint32_t first, last; /* sets of places of the first and of the last added element */
   /* set of all places of the elements added so far; from the second different set on the union is
@@ -153,8 +156,8 @@ static void add_to_bundle(reach_pool *p, bundle *b, reach_element e, int64_t n) 
   b->has_places = true;
 }
 
-/* True if the op sums along the source's sibling_axis, along which elements with the same places
- * are different sums. */
+/* True if the op sums along the source's sibling_axis, the axis along which elements with the same
+ * places are different sums of them. */
 static bool sums_siblings(const reach_step *s) {
   int axis = s->from->sibling_axis;
   const reach_relation *r = s->relation;
@@ -181,7 +184,7 @@ static bool is_safe_from_dropout(const reach_step *s, const bundle *b, uint32_t 
   bool is_unmixed = b->flags & REACH_UNMIXED;
   int64_t n_places = is_unmixed ? CLV_MIN(reach_set_count(s->pool, set), b->n) : b->n;
   int64_t n_copies = is_unmixed ? CLV_MAX(CLV_MIN(b->n / n_places, s->from->n_copies), 1) : 1;
-  /* the elements are hidden already */
+  /* the elements are hidden already, so it does not matter how many places dropout leaves */
   if (!(b->flags & (REACH_UNMIXED | REACH_MIXED))) return true;
   return leaves_two_places(s->from->dropout_rate, n_places, n_copies);
 }
@@ -227,7 +230,7 @@ static reach_element finish_element(reach_step *s, bundle *b, uint32_t set) {
   return reach_make_element(choose_stored_set(s, b->flags, set), b->flags);
 }
 
-/* ---- extents --------------------------------------------------------------------------------- */
+/* ---- extents of the result ------------------------------------------------------------------- */
 
 static const reach_axis *find_axis(const reach_step *s, int own) {
   for (int i = 0; i < s->relation->n; i++) {
@@ -254,7 +257,7 @@ static void set_stored_extents(const reach_step *s, reach_value *ret) {
   }
 }
 
-/* ---- the step -------------------------------------------------------------------------------- */
+/* ---- one step from source to result ---------------------------------------------------------- */
 
 /* Finds the source elements of one target index, as a run along each axis of the source.
  * *ret_alike: number of equal elements that each stored element in the runs represents. False:
@@ -317,9 +320,9 @@ static reach_element gather_element(reach_step *s, const int64_t *index, const i
   return b.has_element ? finish_element(s, &b, set) : REACH_ABSENT;
 }
 
-/* True if each target element sums all steps up to its own (backwards: from its own on), and
- * nothing else distinguishes target elements. Then each sum is the previous sum plus the elements
- * of one step. */
+/* True if each element of the target is the sum of all steps up to its own (backwards: from its own
+ * on), and nothing else distinguishes elements of the target. Then each sum is the previous sum
+ * plus the elements of one step. */
 static bool is_running_sum(const reach_step *s, const reach_value *to) {
   const reach_axis *a = find_axis(s, 1);
   return a && a->kind == REACH_CAUSAL && to->stored_extents[1] > 1 &&
@@ -352,12 +355,12 @@ static void make_running_sums(reach_step *s, const int64_t *steps, reach_value *
 
 static int find_sibling_axis(const reach_step *s) {
   if (s->has_weights) return (s->sums_two || sums_siblings(s)) && s->width > 1 ? s->width_axis : 0;
-  /* dropout often leaves the value of a single key */
+  /* dropout often leaves the value of a single key, so no axis has different sums */
   if (!leaves_two_places(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
     int own = own_axis(a, s->is_backward);
-    /* the elements of a block are different sums */
+    /* the elements of a block are different sums of the same places */
     if (a->kind == REACH_BLOCKS && (s->is_backward ? a->b : a->a) > 1) return own;
     bool moves_index = a->kind == REACH_SAME || a->kind == REACH_SHIFT || a->kind == REACH_HEADS;
     if (moves_index && a->kind != REACH_FIXED &&
@@ -410,8 +413,8 @@ static int64_t count_copies(const reach_step *s) {
   return CLV_MAX(n / n_places, 1);
 }
 
-/* Sets the dropout that the result carries. After a secret layer that sums two places earlier
- * dropout has no effect any more. */
+/* Sets the dropout that the result carries on to later layers. After a secret layer that sums two
+ * places earlier dropout has no effect any more. */
 static void mark_dropped(const reach_step *s, reach_value *ret) {
   bool ends_dropout = s->has_weights && s->layer == CLV_REACH_SECRET && s->sums_two;
   ret->dropout_rate =

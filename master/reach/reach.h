@@ -28,7 +28,7 @@
 
 #include "common/model/graph/graph.h"
 
-/* Knowledge of a layer's weights that a worker can have. */
+/* Knowledge of the weights of a layer that a worker can have. */
 typedef enum clv_reach_layer {
   /* a worker has the layer, so the layer hides nothing and does not count as mixing */
   CLV_REACH_AT_WORKER,
@@ -36,7 +36,8 @@ typedef enum clv_reach_layer {
   CLV_REACH_SECRET, /* no worker can know the initial weights */
 } clv_reach_layer;
 
-/* Summary of the elements of a value, or of its gradient, that depend on places of the record. */
+/* Summary of the elements of a value, or of its gradient, that depend on places of the record
+ * (pixels, steps, tokens or features). */
 typedef struct clv_reach {
   bool is_unmixed,
       is_unmixed_token; /* some path has no layer that mixes two places; _token: the path goes
@@ -48,9 +49,11 @@ typedef struct clv_reach {
   bool has_narrow, has_narrow_token;
   int64_t n_fewest_places; /* fewest places that an element is made of */
   int64_t n_places;        /* number of places of a record */
-  bool sums_two;           /* for a layer with weights: each output sums at least two places */
-  bool sums_none;          /* for a layer with weights: no output sums two places */
-  bool is_thinned;         /* dropout too often leaves some output with a single place */
+  /* for a layer with weights: each of its outputs sums at least two places */
+  bool sums_two;
+  bool sums_none; /* for a layer with weights: no output sums two places */
+  /* dropout leaves some output with a single place too often (more than once in fifty) */
+  bool is_thinned;
   /* the budget of memory or work ran out, so the value may be wider and better hidden than
    * reported */
   bool is_over_budget;
@@ -63,13 +66,13 @@ typedef struct clv_reach {
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
                            clv_reach *ret, clv_err *err) CLV_USE_RESULT;
 /* Follows the records in gradients, back to the values of layers 0..`first` and of inputs.
- * is_known: [n_nodes] true: the receiver of a gradient knows the node's value, so that it learns
- * nothing new from it. */
+ * is_known: [n_nodes] true: the receiver of a gradient knows the node's value already, so it learns
+ * nothing new if the gradient shows it. */
 clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *is_known,
                             uint32_t first, clv_reach *ret, clv_err *err) CLV_USE_RESULT;
-/* Follows the labels in gradients, back to the values of layers 0..`first` and of inputs.
- * `is_unmixed` means that an element has the gradient of one output alone. In a model with one
- * output a layer counts as summing if it has several inputs. */
+/* Follows the labels in gradients, back to the values of layers 0..`first` and of inputs. In these
+ * results `is_unmixed` means that an element has the gradient of one output alone. In a model with
+ * one output a layer counts as summing if it has several inputs. */
 clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, uint32_t first,
                             clv_reach *ret, clv_err *err) CLV_USE_RESULT;
 

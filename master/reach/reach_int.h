@@ -16,7 +16,7 @@
 
 /* numbers of the empty set and of the set of all places */
 enum { REACH_EMPTY = 0, REACH_FULL = 1 };
-/* budget of work of one analysis, which takes a few seconds */
+/* most work (elements and words of sets that are read) of one analysis; it takes a few seconds */
 enum { REACH_MAX_WORK = 200 * 1000 * 1000 };
 
 typedef struct reach_span {
@@ -28,7 +28,8 @@ typedef struct reach_set {
   int32_t count;  /* number of places in the set */
 } reach_set;
 
-/* Sets of places, each with a number. Equal sets have the same number. */
+/* Sets of places (pixels, steps, tokens or features), each with a number. Equal sets have the same
+ * number. */
 typedef struct reach_pool {
   int64_t n_places; /* number of places of a record */
   reach_span *spans;
@@ -37,9 +38,10 @@ typedef struct reach_pool {
   uint64_t *bits;  /* bitmap of the set under construction */
   size_t n_spans, cap_spans, n_sets, cap_sets, lowest, highest;
   int table_bits;
-  uint64_t work;       /* work done so far: elements and words of sets that were read */
-  bool is_over_budget; /* the budget is used up, so reach_give_up makes all later values */
-  bool has_failed;     /* an allocation has failed */
+  uint64_t work; /* work done so far: elements and words of sets that were read */
+  /* true: the budget of work is used up; from then on reach_give_up makes all values */
+  bool is_over_budget;
+  bool has_failed; /* true: an allocation has failed, so the results are not valid */
 } reach_pool;
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
@@ -50,7 +52,7 @@ void reach_pool_add(reach_pool *p, uint32_t set);
 void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n);
 /* ends the set under construction and returns its number */
 uint32_t reach_pool_take(reach_pool *p);
-/* Charges work to the budget. false: the budget is used up. */
+/* Adds work to that done so far. False: the budget (REACH_MAX_WORK) is used up. */
 static inline bool reach_charge_work(reach_pool *p, size_t work) {
   p->work += work;
   p->is_over_budget |= p->work > REACH_MAX_WORK;
@@ -60,7 +62,7 @@ static inline int32_t reach_set_count(const reach_pool *p, uint32_t set) {
   return p->sets[set].count;
 }
 
-/* ---- elements -------------------------------------------------------------------------------- */
+/* ---- elements of values ---------------------------------------------------------------------- */
 
 /* Description of an element in 32 bits: the number of its set of places, and how the paths that the
  * element sums have mixed these places: not at all (UNMIXED), by known weights (MIXED), by secret
@@ -92,15 +94,16 @@ static inline reach_element reach_make_element(uint32_t set, unsigned flags) {
  * one is stored. */
 typedef struct reach_value {
   clv_shape shape;
-  /* stored extents: as in `shape`, or 1 along an axis where all elements are equal */
+  /* stored extents along each axis: as in `shape`, or 1 along an axis where all elements are
+   * equal */
   int64_t stored_extents[CLV_MAX_RANK];
   reach_element *element; /* NULL: the value has no elements yet */
   bool is_borrowed;       /* another value owns `element` */
   /* axis along which mixed elements with the same places are different sums of these places; 0: no
    * such axis is known */
   int sibling_axis;
-  /* Dropout since the last secret layer that mixed places. dropout_rate: 0 to 1; n_copies: number
-   * of elements of a place that dropout drops independently. */
+  /* Dropout since the last layer with secret weights that mixed places. dropout_rate: 0 to 1;
+   * n_copies: number of elements of a place that dropout drops independently. */
   double dropout_rate;
   int64_t n_copies;
 } reach_value;
@@ -121,14 +124,14 @@ void reach_value_steps(const reach_value *v, int64_t ret[CLV_MAX_RANK]);
 /* Advances an index within `extents`; false: it was the last index. */
 bool reach_next_index(int64_t *index, const int64_t *extents, int rank);
 size_t reach_offset(const int64_t *index, const int64_t *steps, int rank);
-/* along each axis where all elements are equal, keeps only one */
+/* keeps only one element along each axis where all elements are equal */
 void reach_compress(reach_value *v);
 /* Makes ret from the elements of `from`, in row-major order under another shape. */
 clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *shape,
                        reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Which of several paths to an element a profile keeps: the most exposed, the narrowest or the
- * widest. */
+/* Rule by which a value keeps one of several paths to an element: the most exposed path, the
+ * narrowest (made of the fewest places) or the widest. */
 typedef enum reach_profile {
   REACH_EXPOSED,
   REACH_NARROW,
@@ -136,28 +139,30 @@ typedef enum reach_profile {
   REACH_PROFILES
 } reach_profile;
 
-/* Merges the paths of `other` into `to`, which may have no elements yet. Consumes `other`. product:
+/* Merges the paths of `other` into `to`, which may have no elements yet; frees `other`. product:
  * the values are multiplied, so an element is zero if it is zero in either. */
 clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
                      reach_value *other, clv_err *err) CLV_USE_RESULT;
-/* Returns which of the elements a and b a profile keeps. */
+/* Returns the one of the elements a and b that the profile keeps. */
 reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
                                 reach_element b);
 
-/* ---- relations (relations.c) ----------------------------------------------------------------- */
+/* ---- relations of outputs to inputs (relations.c) -------------------------------------------- */
 
 /* How index o along an axis of the output depends on index i along an axis of the input. */
 typedef enum reach_kind {
-  REACH_SAME,              /* i = o */
-  REACH_SHIFT,             /* i = o + a */
-  REACH_WINDOW,            /* i = o stride - pad + u dilation, for all u of the kernel */
-  REACH_TRANSPOSED_WINDOW, /* o = i stride - pad + u dilation */
-  REACH_CAUSAL,            /* i <= o */
-  REACH_BLOCKS,            /* o / a = i / b */
+  REACH_SAME,   /* index i = o: the same index */
+  REACH_SHIFT,  /* i = o + a: an index moved by a */
+  REACH_WINDOW, /* i = o stride - pad + u dilation, for all u of the kernel */
+  /* o = i stride - pad + u dilation, for all u of the kernel: transposed convolution */
+  REACH_TRANSPOSED_WINDOW,
+  REACH_CAUSAL, /* i <= o: all indexes up to the output's */
+  /* o / a = i / b, as integers: blocks of a outputs read blocks of b inputs */
+  REACH_BLOCKS,
   /* a: values of a head; b: number of heads of the output for each head of the input */
   REACH_HEADS,
   REACH_TURNED,    /* i = (a + b o) mod the extent of the axis; b: 1 or -1 */
-  REACH_FIXED,     /* i = a, for all outputs */
+  REACH_FIXED,     /* i = a, for all outputs: one fixed index */
   REACH_RESAMPLED, /* i is one of the taps of o (clv_taps_of) along axis a of the images */
 } reach_kind;
 
@@ -184,17 +189,17 @@ typedef enum reach_channels {
   REACH_CHANNELS_ANY,
   REACH_CHANNELS_EACH,  /* the op reads each element by itself, so it implies no position */
   REACH_CHANNELS_FIRST, /* [N, channels, places...], if the op has one group */
-  REACH_CHANNELS_LAST,  /* [N, steps, channels] */
+  REACH_CHANNELS_LAST,  /* the op reads [N, steps, channels] */
 } reach_channels;
 
-/* Row of the table of ops. */
+/* Row of the table of ops: how the outputs and the derivatives of an op depend on its inputs. */
 typedef struct reach_op {
   void (*relate)(const clv_op_site *site, const clv_shape *out, int input, reach_relation *ret);
   /* True if the derivative by input `to` depends on input `of`. A derivative that reads the op's
    * output depends on all inputs of that output. */
   bool (*reads)(int to, int of);
   /* For an op with two inputs: how the gradient of input `to` depends on the other input; NULL: as
-   * on the gradient of the output. */
+   * it depends on the gradient of the output. */
   void (*back)(const clv_op_site *site, int to, reach_relation *ret);
   /* How the non-zero elements of the input's gradient depend on the output's gradient; NULL: as
    * `relate` says. */
@@ -208,7 +213,7 @@ typedef struct reach_op {
 
 const reach_op *reach_op_of(clv_op op); /* row of an op; NULL: the op is an input of the graph */
 
-/* ---- one step (propagate.c) ------------------------------------------------------------------ */
+/* ---- one step of the analysis (propagate.c) -------------------------------------------------- */
 
 typedef struct reach_step {
   reach_pool *pool;
@@ -216,22 +221,24 @@ typedef struct reach_step {
   bool is_backward; /* the step is backwards: from the output's gradient to an input's gradient */
   bool places_are_outputs; /* the places are outputs of the model (clv_reach_backward) */
   const reach_value *from;
-  /* source before reach_drop_uniform_columns changed `from`; NULL: nothing was dropped */
+  /* `from` before reach_drop_uniform_columns left out columns; NULL: it left out none */
   const reach_value *undropped_from;
-  clv_shape to;            /* shape of the result */
-  bool is_widest;          /* the profile is REACH_WIDE, which ignores hidden elements */
-  bool has_weights;        /* the op sums with weights */
-  bool has_bias;           /* the layer has a bias, so an empty sum is a constant, not zero */
+  clv_shape to;     /* shape of the result */
+  bool is_widest;   /* the profile is REACH_WIDE, which ignores hidden elements */
+  bool has_weights; /* the op sums with weights */
+  /* the layer has a bias, so an output that sums nothing is a constant, not zero */
+  bool has_bias;
   double op_dropout_rate;  /* dropout rate of the op; 0: the op is no dropout */
   double key_dropout_rate; /* rate at which attention drops values of keys */
-  bool has_one_output;     /* the model has one output, so has_several_inputs says whether the layer
-                            * sums */
+  /* the model has one output, so there is one place; a layer counts as summing if it has several
+   * inputs */
+  bool has_one_output;
   bool has_several_inputs; /* the layer has several inputs */
   clv_reach_layer layer;   /* if has_weights: what workers know of the layer's weights */
   /* if has_weights: number of different sums that the layer makes of the same places */
   int64_t width;
   int width_axis;           /* axis along which the `width` sums of the same places are */
-  bool is_thinned;          /* result: dropout too often leaves an output with a single place */
+  bool is_thinned;          /* result: dropout leaves some output with a single place too often */
   bool sums_two, sums_none; /* results, if has_weights: as in clv_reach */
 } reach_step;
 
@@ -239,19 +246,19 @@ typedef struct reach_step {
  * of an output contributes to the gradient of an input. */
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 /* Makes the result without following places: each element is as exposed and as narrow as the worst
- * element of the source. Used when the budget is used up. */
+ * element of the source. Called when the budget of work is used up. */
 clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- columns (uniform_columns.c) ------------------------------------------------------------- */
+/* ---- columns that are the same everywhere (uniform_columns.c) -------------------------------- */
 
 /* Makes a copy of a layer's source without the places of columns that are the same at all positions
  * of the layer. ret has no elements if there are no such columns, or no others. */
 clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- from the records, and back (returned.c) ------------------------------------------------- */
+/* ---- the walk through the graph, forwards and back (returned.c) ------------------------------ */
 
-/* State of a walk through the graph, for one assumption about the position of the records'
- * channels. */
+/* State of a walk through the graph under one assumption about the position of the records'
+ * channels (first or last). */
 typedef struct reach_walk {
   const clv_graph *g;
   const clv_reach_layer *layers;
@@ -259,7 +266,7 @@ typedef struct reach_walk {
   const bool *is_known;
   /* last: last layer to analyse; back_to: gradients are followed back to its values */
   uint32_t last, back_to;
-  bool follows_returned; /* the results are those of gradients */
+  bool follows_returned; /* true: `results` are those of gradients; false: those of values */
   bool channels_last;
   /* a flat record has the places of the shape to which the graph reshapes it */
   bool uses_reshaped_form;
@@ -268,7 +275,7 @@ typedef struct reach_walk {
    * sequences; first_token_place: first place of sequences */
   int64_t n_places, n_token_places, first_token_place;
   reach_value *values[REACH_PROFILES]; /* [n_nodes] elements of each node's value */
-  /* [n_nodes] node of whose value the node's value is a multiple */
+  /* [n_nodes] node of which the node's value is a multiple; the node itself: none */
   int *origin_node;
   double *factor;     /* [n_nodes] factor of that multiple */
   clv_reach *results; /* [n_nodes] results of this walk */
@@ -277,7 +284,7 @@ typedef struct reach_walk {
 /* Replaces w->results by the results of gradients. Call it after the forward walk. */
 clv_code reach_walk_back(reach_walk *w, clv_err *err) CLV_USE_RESULT;
 
-/* ---- all directions (forward.c) ------------------------------------------------------------- */
+/* ---- facts of single nodes (nodes.c) --------------------------------------------------------- */
 
 static inline int64_t reach_groups_of(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
 clv_shape reach_shape(const clv_graph *g, int node); /* shape of a node's value, for one record */

@@ -25,7 +25,7 @@ static void add_axes(reach_relation *r, int first, int end) {
   for (int i = first; i < end; i++) add_same(r, i, i);
 }
 
-/* ---- element by element ---------------------------------------------------------------------- */
+/* ---- ops on each element --------------------------------------------------------------------- */
 
 /* Relates each output element to the input element at the same index. An input with one value along
  * an axis is broadcast along it. */
@@ -64,7 +64,7 @@ static int64_t get_places(const clv_op_site *s) {
   return n;
 }
 
-/* ---- moves ----------------------------------------------------------------------------------- */
+/* ---- ops that move elements ------------------------------------------------------------------ */
 
 static void relate_reshaped(const clv_op_site *s, const clv_shape *out, int input,
                             reach_relation *r) {
@@ -78,8 +78,8 @@ static void relate_permuted(const clv_op_site *s, const clv_shape *out, int inpu
   for (int i = 1; i < out->rank; i++) add_same(r, i, (int)s->attrs->order.dim[i - 1]);
 }
 
-/* Relates the output of an op that joins batches. Records that are joined along the batch never
- * meet in an element. */
+/* Relates the output of an op that joins its inputs along an axis. Records that are joined along
+ * the batch never meet in an element. */
 static void relate_joined(const clv_op_site *s, const clv_shape *out, int input,
                           reach_relation *r) {
   int axis = clv_axis_index(s->attrs, out);
@@ -133,7 +133,7 @@ static void relate_looked_up(const clv_op_site *s, const clv_shape *out, int inp
     add_axis(r, (reach_axis){.kind = REACH_FIXED, .in = s->in[0].rank - 1, .a = s->attrs->column});
 }
 
-/* ---- sums ------------------------------------------------------------------------------------ */
+/* ---- ops that sum elements ------------------------------------------------------------------- */
 
 static void relate_row(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   (void)s, (void)input;
@@ -247,7 +247,7 @@ static void relate_steps(const clv_op_site *s, const clv_shape *out, int input, 
   add_axis(r, (reach_axis){.kind = REACH_CAUSAL, .out = 1, .in = 1});
 }
 
-/* Relates the product of [..., m, k] by [..., k, n] to one factor. */
+/* Relates a matrix product, [..., m, k] by [..., k, n], to one of its two factors. */
 static void relate_product(const clv_op_site *s, const clv_shape *out, int input,
                            reach_relation *r) {
   int last = out->rank - 1, shared = input ? last : last - 1;
@@ -280,7 +280,7 @@ static void relate_nothing(const clv_op_site *s, const clv_shape *out, int input
   r->is_independent = true;
 }
 
-/* ---- derivatives ----------------------------------------------------------------------------- */
+/* ---- inputs that derivatives read ------------------------------------------------------------ */
 
 static bool reads_nothing(int to, int of) {
   (void)to, (void)of;
@@ -329,7 +329,7 @@ static void spread_along_channel(const clv_op_site *s, reach_relation *r) {
   add_same(r, 1, 1);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of ops ------------------------------------------------------------------------ */
 
 /* A row of the table: the relation, and the function that says which inputs the derivatives
  * read. */

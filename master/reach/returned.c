@@ -14,7 +14,7 @@
 typedef struct walk_returned {
   reach_walk *w;
   reach_value *grads[REACH_PROFILES]; /* [n_nodes] gradient of each node */
-  /* [n_nodes] badness of the worst share of each gradient so far */
+  /* [n_nodes] badness (get_badness) of the worst share of each gradient so far */
   int *worst;
 } walk_returned;
 
@@ -34,7 +34,7 @@ static int get_badness(const reach_pool *p, const reach_value *v) {
   return r.has_known_mixing ? 2 : r.has_narrow;
 }
 
-/* Adds a share to the gradient of node `to`; consumes the share. reader: as in clv_reach.
+/* Adds a share to the gradient of node `to` and frees the share. reader: as in clv_reach.
  * is_direct: the reader reads the value of `to` directly; it then replaces an equally bad
  * reader. */
 static clv_code add_share(walk_returned *r, int to, int p, int reader, bool is_direct,
@@ -51,11 +51,12 @@ static clv_code add_share(walk_returned *r, int to, int p, int reader, bool is_d
   return code;
 }
 
-/* A node during the walk backwards. */
+/* A node at which the walk back from the loss has arrived. */
 typedef struct back_node {
   int k, p;
   reach_value grad; /* gradient of the node's output */
-  /* elements of the gradient; REACH_NOTHING where it is 0, so that the derivative has no effect */
+  /* elements of the gradient; REACH_NOTHING where the gradient is 0, so that the derivative has no
+   * effect there */
   reach_value nonzero_grad;
 } back_node;
 
@@ -72,8 +73,8 @@ static clv_code copy_value(const reach_value *from, reach_value *ret, clv_err *e
   return CLV_OK;
 }
 
-/* Prepares a node. If its op normalizes, all elements that it normalizes together get a
- * gradient. */
+/* Prepares a node for the walk back. If its op normalizes, all elements that it normalizes together
+ * get a gradient. */
 static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   const clv_graph *g = r->w->g;
   const reach_op *op = reach_op_of(g->nodes[b->k].op);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets of places, stored as sorted runs; equal sets are stored once. A union is made by setting the
- * bits of all its sets in a bitmap, whose runs are then read.
+ * Sets of places (pixels, steps, tokens or features of a record), stored as sorted runs; equal sets
+ * are stored once. A union is made by setting the bits of all its sets in a bitmap, whose runs are
+ * then read.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +98,7 @@ clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) {
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   p->sets[p->n_sets++] = (reach_set){0};
   reach_pool_add_run(p, 0, p->n_places);
-  (void)reach_pool_take(p); /* makes the set REACH_FULL */
+  (void)reach_pool_take(p); /* makes the set of all places, whose number is REACH_FULL */
   return p->has_failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 

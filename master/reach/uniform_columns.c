@@ -52,7 +52,7 @@ static size_t get_column(const reach_columns *c, const int64_t *index, int rank)
   return (size_t)at;
 }
 
-/* Returns for how many elements, at different positions of a column, a stored element stands. */
+/* Returns how many elements, at different positions of a column, one stored element represents. */
 static int64_t count_copies(const reach_step *s, const reach_columns *c) {
   int64_t n = 1;
   for (int i = 0; i < s->from->shape.rank; i++)
@@ -62,9 +62,10 @@ static int64_t count_copies(const reach_step *s, const reach_columns *c) {
 }
 
 typedef struct reach_column {
-  uint32_t set;          /* set of the column's last element with places */
-  int64_t n;             /* number of the column's elements with places */
-  bool has_several_sets; /* its elements have different sets, or it has fewer than two elements */
+  uint32_t set; /* set of the column's last element with places */
+  int64_t n;    /* number of the column's elements with places */
+  /* true: elements of the column have different sets, or fewer than two have places */
+  bool has_several_sets;
 } reach_column;
 
 static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_columns,
@@ -83,7 +84,7 @@ static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_c
   for (size_t i = 0; i < n_columns; i++) columns[i].has_several_sets |= columns[i].n < 2;
 }
 
-/* ---- the same at some positions -------------------------------------------------------------- */
+/* ---- columns that are the same at some positions --------------------------------------------- */
 
 /* Returns a key for each element, made of its column and its set, so that equal elements have equal
  * keys. */

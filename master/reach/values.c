@@ -54,7 +54,7 @@ size_t reach_offset(const int64_t *index, const int64_t *steps, int rank) {
   return (size_t)at;
 }
 
-/* ---- alike ----------------------------------------------------------------------------------- */
+/* ---- axes along which all elements are equal ------------------------------------------------- */
 
 static void get_outer_and_inner(const reach_value *v, int axis, size_t *outer, size_t *inner) {
   *outer = *inner = 1;
@@ -84,7 +84,7 @@ void reach_compress(reach_value *v) {
     if (v->stored_extents[i] > 1 && is_uniform_along(v, i)) keep_first_along(v, i);
 }
 
-/* ---- another shape --------------------------------------------------------------------------- */
+/* ---- values under another shape -------------------------------------------------------------- */
 
 /* Returns the most exposed element of v; of equally exposed ones the narrowest. */
 static reach_element get_worst(const reach_pool *p, const reach_value *v) {
@@ -132,7 +132,7 @@ clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *
   return CLV_OK;
 }
 
-/* ---- several paths --------------------------------------------------------------------------- */
+/* ---- merging several paths to an element ----------------------------------------------------- */
 
 /* Returns how exposed an element is. The lowest bit of its kinds is the most exposed kind of its
  * paths. */
@@ -166,8 +166,8 @@ static reach_element merge_elements(const reach_pool *p, reach_profile profile, 
   return product && zero ? REACH_NOTHING : reach_choose_path(p, profile, a, b);
 }
 
-/* True if any element of v has places. (If one of two merged values has none, the result takes
- * sibling_axis from the other value.) */
+/* True if any element of v has places. If one of two merged values has none, the result takes
+ * sibling_axis from the other value. */
 static bool has_path(const reach_value *v) {
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (reach_is_path(v->element[i])) return true;

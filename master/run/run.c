@@ -29,10 +29,10 @@ void clv_run_done(clv_run *r) {
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
   clv_run_lock_free(
-      r->lock); /* released last, so that the next process with the lock finds complete files */
+      r->lock); /* released last: the next process that gets the lock then finds complete files */
 }
 
-/* ---- blueprint ------------------------------------------------------------------------------- */
+/* ---- the blueprint of a command -------------------------------------------------------------- */
 
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
   bool has_chosen_micro_batches = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
@@ -132,7 +132,7 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
 /* Prints the result of check. sets: text of clv_run_describe_sets. */
 static void print_check_result(const clv_run *r, const char *sets) {
   CLV_AUTO(clv_bytes_done) clv_bytes kept = {0};
-  char classes[48], looked_text[80] = "all of them were looked at";
+  char classes_text[48], looked_text[80] = "all of them were looked at";
   size_t n_records = clv_dataset_count(r->data.train), n_checked = clv_run_scan_limit(r, n_records);
   size_t n_samples = r->data.train_rows.n + r->data.validation_rows.n;
   if (n_checked < n_records)
@@ -151,7 +151,7 @@ static void print_check_result(const clv_run *r, const char *sets) {
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), n_samples,
-           CLV_S(n_samples), format_classes(r, classes, sizeof classes), looked_text);
+           CLV_S(n_samples), format_classes(r, classes_text, sizeof classes_text), looked_text);
   CLV_AUTO(clv_bytes_done) clv_bytes held_back = {0};
   clv_run_data_describe_held_back(r->config, &r->data, &held_back);
   if (!r->o->json && held_back.len && !held_back.failed) printf("%s\n", held_back.data);
@@ -196,7 +196,7 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* Compares the egress table with the table of the run that trained the weights, and opens that
- * run's egress record. */
+ * run's egress record, the file that lists the sent tensors. */
 static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
   CLV_TRY(clv_run_resolve_micro_batches(r, true, err));
@@ -204,7 +204,8 @@ static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   return clv_run_open_egress_record(r, command, err);
 }
 
-/* Checks and prints the layers that are at other places than when the run trained. */
+/* Checks and prints the layers that are at other places (master or worker) than when the run
+ * trained. */
 static clv_code check_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes moved = {0};
   CLV_TRY(clv_run_check_moved_layers(r, c, err));
@@ -235,15 +236,16 @@ static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, 
 }
 
 static clv_exit_code exit_code_of_failed_open(const clv_run *r, const clv_err *err) {
-  bool has_no_checkpoint = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
-  return has_no_checkpoint ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err);
+  bool lacks_usable_checkpoint = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
+  return lacks_usable_checkpoint ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err);
 }
 
 static clv_code check_changed_files(clv_run *r, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_run_compare_files(r, err));
-  r->changes.len = 0; /* clv_run_compare_files has printed these changes */
+  /* clv_run_compare_files has printed these changes, so they are not printed again */
+  r->changes.len = 0;
   return clv_run_warn_changed_keys(r, err);
 }
 
@@ -280,7 +282,8 @@ static void print_test_result(clv_run *r, const clv_step_result *e) {
   clv_run_print_eval(r, "test", e, when, json);
 }
 
-/* Checks that data.test has labels, and for images that its classes are those of the training. */
+/* Checks that data.test has labels, and, if the data are images, that its classes are those of the
+ * training. */
 static clv_code check_labels(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   const clv_session_config *c = r->config;

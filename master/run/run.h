@@ -34,8 +34,8 @@ typedef struct clv_run_outline {
  * and without a run folder. Prints its own errors. Returns the exit code. */
 clv_exit_code clv_run_preview(const clv_session_config *config, clv_run_outline *ret);
 
-/* Returns the state of the run's sealed copies, with the text of an error in `text`. False: the
- * session has no checkpoint.escrow. */
+/* Returns the state of the run's sealed copies (encrypted copies of checkpoints), with the text of
+ * an error in `text`. False: the session has no checkpoint.escrow. */
 bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
                          char text[CLV_ERR_TEXT]);
 

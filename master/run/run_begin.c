@@ -75,7 +75,7 @@ clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the start of --resume ------------------------------------------------------------------- */
+/* ---- where --resume starts ------------------------------------------------------------------- */
 
 /* Fails because the run had checkpoints, and they are missing now. Starting at step 1 would
  * silently repeat work that may have taken days. */
@@ -86,8 +86,8 @@ static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
                   r->dir.data);
 }
 
-/* Restores the newest sealed copy of the run. If there is none, returns failed_code, and *err stays
- * the error of the caller, which found no checkpoint. */
+/* Restores the newest sealed copy (encrypted copy of a checkpoint) of the run. If there is none,
+ * returns failed_code, and *err stays the error of the caller, which found no checkpoint. */
 static clv_code restore_copy(clv_run *r, clv_code failed_code, clv_err *err) {
   bool has_copy;
   clv_err reason;

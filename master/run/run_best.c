@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Chooses a checkpoint: the newest, that of a step, or the best, which a run keeps in addition to
- * the newest ones. A file with one line in the run folder names the best one for a resumed run.
+ * the newest ones. A file of one line in the run folder names the best one, so that a resumed run
+ * knows it.
  */
 #include <ctype.h>
 #include <math.h>
@@ -14,7 +15,7 @@
 
 enum { MAX_LINE_LEN = 160 };
 
-/* ---- the line of the best checkpoint --------------------------------------------------------- */
+/* ---- the line that names the best checkpoint ------------------------------------------------- */
 
 static void format_best_line(const clv_best_checkpoint *b, char line[MAX_LINE_LEN]) {
   snprintf(line, MAX_LINE_LEN, "%s %.17g step %llu\n", clv_best_metric_name(b->metric), b->value,
@@ -67,7 +68,7 @@ static clv_code write_best_file(const char *dir, const clv_best_checkpoint *b, c
   return clv_file_write_durable(path.data, line, strlen(line), 0644, err);
 }
 
-/* ---- while training -------------------------------------------------------------------------- */
+/* ---- the best checkpoint while training ------------------------------------------------------ */
 
 void clv_run_forget_best(const char *dir) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -94,8 +95,8 @@ static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *e
   return CLV_OK;
 }
 
-/* If the best checkpoint of a resumed run is damaged or missing, the run starts without a best
- * checkpoint, and the next evaluation sets it. */
+/* Reads which checkpoint is the best of a resumed run. If it is damaged or missing, the run starts
+ * without a best checkpoint, and the next evaluation sets it. */
 void clv_run_read_best(clv_run *r) {
   clv_err err;
   r->best_checkpoint = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};

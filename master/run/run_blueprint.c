@@ -7,7 +7,8 @@
 #include "master/run/run_int.h"
 
 /* Returns which tensors the command will send if it runs to its end. clv_blueprint_check_policy
- * checks these against the policy; the gate counts the bytes that are actually sent. */
+ * checks these against the policy; while the command runs, the gate, which every tensor passes,
+ * counts the bytes that are actually sent. */
 static clv_planned_sends list_planned_sends(const clv_run *r) {
   if (r->purpose == RUN_EVALUATION) {
     clv_planned_sends s = clv_planned_sends_of(&r->data, CLV_COMMAND_EVALUATES);

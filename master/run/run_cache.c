@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cache of a frozen front at a worker. clv_run_cache_begin derives the cache's key and finds
- * the rows of an earlier attempt; clv_run_cache_end deletes the cache. `train` calls both.
+ * The cache of a frozen front at a worker: the worker of the second stage keeps the outputs of a
+ * first stage that does not learn. clv_run_cache_begin derives the cache's key and finds the rows
+ * of an earlier attempt; clv_run_cache_end deletes the cache. `train` calls both.
  */
 #include <stdio.h>
 

@@ -18,7 +18,7 @@ void clv_run_add_change(clv_run *r, const char *key, const char *before, const c
   clv_bytes_printf(&r->changes, "%s%c%s%c%s%c", key, 0, before, 0, after, 0);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- changed keys of the session file -------------------------------------------------------- */
 
 /* Returns the value of a key in lines of "key: value"; NULL: no such key. *ret_len: bytes of the
  * value. */
@@ -47,9 +47,9 @@ static void add_key_change(clv_run *r, const char *key, size_t key_len, const ch
 
 enum { NO_COMMON_STAGE = 0 };
 
-/* Returns true for keys of a stage that the change of the cut describes: its layers, and all keys
- * of a stage that one of the sessions lacks. n_common: number of stages that both sessions have;
- * NO_COMMON_STAGE: the sessions have different layers, so every key counts. */
+/* Returns true for keys of a stage that the change of the cut describes already: its layers, and
+ * all keys of a stage that one of the two sessions lacks. n_common: number of stages that both
+ * sessions have; NO_COMMON_STAGE: the sessions have different layers, so every key counts. */
 static bool is_key_of_cut(const char *key, size_t n_common) {
   static const char stages[] = "stages.", layers[] = ".layers";
   if (n_common == NO_COMMON_STAGE || strncmp(key, stages, sizeof stages - 1) != 0) return false;
@@ -77,7 +77,7 @@ static void compare_key_lines(clv_run *r, const clv_bytes *one, const clv_bytes 
   }
 }
 
-/* ---- the length of the run ------------------------------------------------------------------- */
+/* ---- changed length of the run --------------------------------------------------------------- */
 
 static uint64_t count_steps_of_run(const clv_train_config *t, uint64_t records) {
   uint64_t steps_per_epoch = records / t->batch + (!t->drop_last && records % t->batch != 0);
@@ -278,7 +278,8 @@ clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   clv_err reason;
   CLV_TRY(load_last_session(r, &last_session, &reason, err));
   if (!last_session)
-    return CLV_OK; /* not compared here: loading the checkpoint fails if it does not fit */
+    /* no error: if the checkpoint does not fit the session, loading the checkpoint fails */
+    return CLV_OK;
   return check_optimizer(r, last_session, err);
 }
 
@@ -302,7 +303,8 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
   clv_err reason;
   CLV_TRY(load_last_session(r, &earlier_session, &reason, err));
-  if (!earlier_session) return CLV_OK; /* the folder has only checkpoints, no session */
+  /* no error: the folder has only checkpoints, no session to compare with */
+  if (!earlier_session) return CLV_OK;
   CLV_TRY(clv_session_config_write_lines(earlier_session, &before, err));
   CLV_TRY(clv_session_config_write_lines(r->config, &after, err));
   compare_key_lines(r, &before, &after, false, NO_COMMON_STAGE);

@@ -12,7 +12,7 @@
 
 #include "master/run/run_int.h"
 
-/* ---- the list -------------------------------------------------------------------------------- */
+/* ---- the list of checkpoints ----------------------------------------------------------------- */
 
 static void free_checkpoint(clv_run_checkpoint *c) {
   clv_manifest_clear(&c->manifest);
@@ -26,7 +26,8 @@ void clv_run_checkpoints_free(clv_run_checkpoints *l) {
   *l = (clv_run_checkpoints){0};
 }
 
-/* Checks that the files in the folder are there and have the listed sizes. */
+/* Checks that the files that the manifest lists for the folder are there and have the listed
+ * sizes. */
 static clv_code check_sizes(const clv_run_checkpoint *c, clv_err *err) {
   for (size_t i = 0; i < c->manifest.n_files; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -106,7 +107,7 @@ clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err) {
   return err->code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : clv_run_setup_exit_code(err);
 }
 
-/* ---- ls -------------------------------------------------------------------------------------- */
+/* ---- the command checkpoint ls --------------------------------------------------------------- */
 
 void clv_run_append_worker_json(const clv_stores *s, const char *identity, clv_bytes *out) {
   clv_bytes_puts(out, ",\"worker\":");
@@ -151,7 +152,8 @@ static bool is_same_place(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-/* Appends "home 1.2 MiB, w1 3.4 MiB": the places of the files in the order of their first file. */
+/* Appends the places of the files in the order of their first file, "home" for the run folder, such
+ * as "home 1.2 MiB, w1 3.4 MiB". */
 static void append_places(const clv_stores *s, const clv_manifest *m, clv_bytes *out) {
   for (size_t i = 0; i < m->n_files; i++) {
     const char *place = m->files[i].keeper_identity;
@@ -183,7 +185,8 @@ static void append_line(const clv_stores *s, const clv_run_checkpoint *c, clv_by
   if (c->problem.code != CLV_OK) clv_bytes_printf(out, "    %s\n", c->problem.text);
 }
 
-/* Appends the orphans of the run folder. */
+/* Appends the orphans of the run folder: files at workers that belong to no checkpoint and await
+ * removal. */
 static clv_code append_orphans(const clv_session_config *config, const clv_stores *s, bool json,
                                clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
@@ -227,7 +230,7 @@ clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_
   return CLV_EXIT_OK;
 }
 
-/* ---- verify ---------------------------------------------------------------------------------- */
+/* ---- the command checkpoint verify ----------------------------------------------------------- */
 
 /* Result of the comparison of one or several checkpoints. */
 typedef struct verification {
@@ -259,7 +262,8 @@ static void append_problem(const verification *v, const clv_run_checkpoint *c, c
   clv_bytes_puts(out, "}");
 }
 
-/* Compares all files. Appends the problems, and returns their number. */
+/* Compares all files of a checkpoint with its manifest. Appends the problems, and returns their
+ * number. */
 static size_t compare_files(verification *v, const clv_run_checkpoint *c, clv_bytes *out) {
   size_t n = 0;
   for (size_t i = 0; i < c->manifest.n_files && v->exit_code != CLV_EXIT_INTERRUPTED; i++) {

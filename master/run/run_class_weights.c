@@ -10,8 +10,8 @@
 
 #include "master/run/run_int.h"
 
-/* Allocates a list of `n` class weights, which the run owns, and makes r->config point at the run's
- * own copy of the session, so that the list can be stored there. */
+/* Allocates a list of `n` class weights, which the run owns. Makes r->config point at the run's own
+ * copy of the session, so that the list can be stored there. */
 static clv_code make_weight_list(clv_run *r, size_t n, clv_number_list *ret, clv_err *err) {
   free(r->class_weights);
   r->class_weights = NULL;

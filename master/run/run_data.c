@@ -22,7 +22,7 @@
 
 enum { MAX_BYTES = 1 << 16, PART_TEXT_BYTES = 80, MAX_CHANGES_SHOWN = 3 };
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- the file data.digest -------------------------------------------------------------------- */
 
 static void append_digest_line(const clv_data_digest *p, clv_bytes *out) {
   char hex[65];
@@ -74,10 +74,10 @@ static clv_code read_digests(const char *dir, clv_data_digests *ret, clv_err *er
   return clv_data_digests_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
-/* ---- digests --------------------------------------------------------------------------------- */
+/* ---- computing digests ----------------------------------------------------------------------- */
 
 typedef struct digested_set {
-  const char *name; /* "train", "validation", "test" */
+  const char *name; /* "train", "validation" or "test", as in the names of data.digest */
   const clv_dataset *ds;
   const clv_subset *rows;
   bool digests_rows_only; /* another set has the same records, so only the rows get a digest */
@@ -204,7 +204,7 @@ static clv_code compute_data_digests(clv_run *r, const clv_data_digests *earlier
   return CLV_OK;
 }
 
-/* ---- comparing ------------------------------------------------------------------------------- */
+/* ---- comparing digests ----------------------------------------------------------------------- */
 
 static bool has_suffix(const char *name, const char *ending) {
   size_t n = strlen(name), k = strlen(ending);
@@ -332,7 +332,7 @@ static clv_code compare_digests(clv_run *r, const clv_data_digests *earlier_dige
                   r->dir.data, text.data);
 }
 
-/* ---- runs of earlier versions ---------------------------------------------------------------- */
+/* ---- data of runs that earlier versions began ------------------------------------------------ */
 
 /* Fails if the session chooses other records than versions up to 0.7 did. Those versions took the
  * validation records from the end of arrays, or at random from data in other formats, and limited a
@@ -370,7 +370,7 @@ static clv_code warn_of_missing_digests(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- in a run -------------------------------------------------------------------------------- */
+/* ---- comparing data in a run ----------------------------------------------------------------- */
 
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
   clv_data_digests earlier_digests = {0};
@@ -489,6 +489,7 @@ clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) {
     append_digest_line(&r->data_digests.list[i], &text);
   clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, r->dir.data);
   if (text.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  /* Mode 0600: others could find a small set of labels by comparing the digests of all guesses. */
+  /* Mode 0600, because another user could find a small set of labels by comparing the digest with
+   * those of all possible sets. */
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }

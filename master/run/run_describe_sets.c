@@ -10,11 +10,11 @@
 #include "master/run/run_int.h"
 
 enum {
-  SAMPLE_RECORDS = 32,   /* records whose values are examined */
+  SAMPLE_RECORDS = 32,   /* records of each set whose values are examined */
   MAX_SHOWN_CLASSES = 8, /* most classes listed in a line */
   MAX_CLASS_ROWS = 20,   /* most classes listed in a table */
   NAME_WIDTH = 24,       /* characters of the column of names */
-  SETS = 3,              /* training, validation, test */
+  SETS = 3,              /* number of sets: training, validation, test */
 };
 
 typedef struct set {
@@ -30,7 +30,7 @@ static void begin_member(clv_bytes *out, const char *key) {
   clv_bytes_printf(out, "%s\"%s\":{", is_first ? "" : ",", key);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- ranges of values ------------------------------------------------------------------------ */
 
 static void append_levels(const set *s, const clv_value_levels *f, clv_bytes *out) {
   char levels[48] = "", range_text[64] = "";
@@ -68,7 +68,7 @@ static clv_code describe_levels(const set *s, bool json, clv_bytes *out, clv_err
   return CLV_OK;
 }
 
-/* ---- classes --------------------------------------------------------------------------------- */
+/* ---- classes of one set ---------------------------------------------------------------------- */
 
 static size_t count_classes(const clv_dataset *ds) {
   int64_t low, high;
@@ -147,7 +147,7 @@ static clv_code describe_classes(const set *s, bool json, clv_bytes *out, clv_er
   return CLV_OK;
 }
 
-/* ---- classes by set -------------------------------------------------------------------------- */
+/* ---- table of the classes of all sets -------------------------------------------------------- */
 
 static void append_row(clv_bytes *out, const char *name, const size_t counts[SETS],
                        const bool is_shown[SETS]) {
@@ -218,7 +218,7 @@ static clv_code describe_all_classes(const set sets[SETS], clv_bytes *out, clv_e
   return CLV_OK;
 }
 
-/* ---- records that are the same --------------------------------------------------------------- */
+/* ---- records that occur twice ---------------------------------------------------------------- */
 
 static void append_duplicates(const set *s, const set *reference_set, bool by_id,
                               const clv_duplicates *d, clv_bytes *out) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handles the egress table and the egress record of a run: compares the table with that of the
- * first attempt, opens and closes the record, and chooses the number of micro-batches. `train`,
- * `eval` and `predict` call these functions.
+ * Handles the egress table (the tensors that a run may send) and the egress record (the file of
+ * those that it has sent): compares the table with that of the first attempt, opens and closes the
+ * record, and chooses the number of micro-batches. `train`, `eval` and `predict` call these
+ * functions.
  */
 #include <stdio.h>
 #include <string.h>
@@ -137,7 +138,7 @@ void clv_run_drop_egress_record(clv_run *r) {
     unlink(path.data);
 }
 
-/* ---- the number of micro-batches ------------------------------------------------------------- */
+/* ---- choice of the number of micro-batches --------------------------------------------------- */
 
 /* Chooses the number of micro-batches by trial steps, which are a separate attempt in the egress
  * record. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handles sealed copies of a run's checkpoints (checkpoint.escrow): reads or makes the key, starts
- * and stops the thread that seals, and restores a copy when workers have lost their files.
+ * Handles sealed copies of a run's checkpoints (checkpoint.escrow), which are encrypted: reads or
+ * makes the key, starts and stops the thread that seals, and restores a copy when workers have lost
+ * their files.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 
 static bool has_escrow(const clv_session_config *c) { return c->checkpoint.escrow.every_ms > 0; }
 
-/* ---- the place ------------------------------------------------------------------------------- */
+/* ---- the place of the sealed copies ---------------------------------------------------------- */
 
 clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
                               clv_escrow_place *ret, clv_err *err) {
@@ -67,9 +68,10 @@ clv_code clv_run_escrow_remove_later(const clv_session_config *config, uint64_t 
                                                         : CLV_OK;
 }
 
-/* ---- the key --------------------------------------------------------------------------------- */
+/* ---- the key of the sealed copies ------------------------------------------------------------ */
 
-/* Makes a key. Fails if there is a copy that was sealed with another key, which is missing now. */
+/* Makes a key for sealed copies. Fails if there is a copy that was sealed with another key, which
+ * is missing now. */
 static clv_code make_key(clv_run *r, const clv_escrow_place *place, clv_err *err) {
   const char *path = r->config->checkpoint.escrow.key;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -110,7 +112,7 @@ clv_code clv_run_escrow_open(clv_run *r, clv_err *err) {
   return check_key(r, &place, err);
 }
 
-/* ---- while training -------------------------------------------------------------------------- */
+/* ---- sealing while training ------------------------------------------------------------------ */
 
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) {
   clv_escrow_place place;
@@ -120,7 +122,7 @@ clv_code clv_run_escrow_start(clv_run *r, clv_err *err) {
   return clv_escrow_start(r->config, &place, &r->escrow_key, r->dir.data, &r->escrow, err);
 }
 
-/* Passes the progress of the thread to the metrics. */
+/* Passes the progress of the sealing thread to the metrics. */
 static void update_metrics(const clv_run *r) {
   clv_escrow_progress p;
   if (!r->escrow) return;
@@ -144,9 +146,10 @@ void clv_run_escrow_stop(clv_run *r) {
   clv_escrow_stop(clv_steal(&r->escrow));
 }
 
-/* ---- restoring ------------------------------------------------------------------------------- */
+/* ---- restoring a sealed copy ----------------------------------------------------------------- */
 
-/* Notes the files of a checkpoint that are still at workers, before its copy replaces them. */
+/* Lists the files of a checkpoint at workers as orphans, files that are removed later, because its
+ * sealed copy is about to replace the checkpoint in the run folder. */
 static clv_code note_orphan_files(const char *dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   if (clv_checkpoint_read_manifest(dir, step, &m, NULL) != CLV_OK) return CLV_OK;

@@ -46,7 +46,7 @@ static void free_export(export *x) {
   free(x->ledger_items);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading the checkpoint ------------------------------------------------------------------ */
 
 static clv_code read_session(export *x, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -98,8 +98,8 @@ static clv_code add_tensor_as_f32(export *x, const clv_weights_entry *e, const c
   return CLV_OK;
 }
 
-/* Adds a tensor to the list. prefix "": under its own name; otherwise under `prefix` and the name
- * that peft uses. */
+/* Adds a tensor to the list of tensors to write. prefix "": under its own name; otherwise under
+ * `prefix` and the name that peft uses. */
 static clv_code add_tensor(export *x, const clv_weights_entry *e, const char *prefix,
                            clv_err *err) {
   char peft_name[CLV_PEFT_PARAM];
@@ -137,7 +137,7 @@ static clv_code compare_model_config(const export *x, bool accepts_change, clv_e
   return CLV_OK;
 }
 
-/* ---- for peft -------------------------------------------------------------------------------- */
+/* ---- export for peft ------------------------------------------------------------------------- */
 
 typedef struct names {
   const char **list;
@@ -174,7 +174,7 @@ static clv_code find_module(export *x, uint32_t stage, const char *param, const 
   return CLV_OK;
 }
 
-/* Adds a module to the list, under the name that peft uses. */
+/* Adds a module to the list modules_to_save, under the name that peft uses. */
 static clv_code add_module(export *x, names *modules_to_save, const char *module, clv_err *err) {
   char peft_name[CLV_PEFT_PARAM], *name;
   CLV_TRY(clv_strdup(clv_model_peft_name(x->family, module, peft_name), &name, err));
@@ -183,7 +183,8 @@ static clv_code add_module(export *x, names *modules_to_save, const char *module
   return CLV_OK;
 }
 
-/* Adds an entry for a layer whose rank or alpha differs from the first stage with adapters. */
+/* Adds the rank or alpha of a layer to peft's exceptions, if it differs from that of the first
+ * stage with adapters. */
 static clv_code add_layer_exception(clv_peft *p, const clv_lora_config *l, const char *layer,
                                     clv_err *err) {
   double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = adapter_scale(l) * root;
@@ -276,7 +277,7 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   return write_peft_config(folder, &text, err);
 }
 
-/* ---- merged ---------------------------------------------------------------------------------- */
+/* ---- export of merged weights ---------------------------------------------------------------- */
 
 /* Computes w[o][i] + scale sum_k b[o][k] a[k][i], with w stored as [out, in] or [in, out]. */
 static void add_product(const clv_weights_entry *w, const clv_weights_entry *a,
@@ -351,8 +352,9 @@ static void sample_freep(clv_weights_sample **s) {
   free(*s);
 }
 
-/* Adds a merged tensor to the items for the ledger. A worker that has both matrices of the adapter
- * and the base can compute the same sum, so the sum is not secret. */
+/* Adds a merged tensor to the items for the ledger, the list of weights that workers know. A worker
+ * that has both matrices of the adapter and the base can compute the same sum, so the sum is not
+ * secret. */
 static clv_code note_merged_tensor(export *x, uint32_t stage, const clv_shape *shape,
                                    const float *sum, clv_err *err) {
   int worker = x->session->stages[stage].worker;
@@ -457,7 +459,7 @@ clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err 
   return write_tensors(&x, folder, "model.safetensors", err);
 }
 
-/* ---- for transformers ------------------------------------------------------------------------ */
+/* ---- export for transformers ----------------------------------------------------------------- */
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 

@@ -31,7 +31,8 @@ static void free_command(checkpoint_command *c) {
 /* Locks the run folder, which must exist, and lists its checkpoints. */
 static clv_code open_command(checkpoint_command *c, clv_err *err) {
   c->dir = c->config->checkpoint.dir;
-  CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err)); /* fails if there is no folder */
+  /* fails if there is no run folder */
+  CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err));
   CLV_TRY(clv_run_lock_new(c->dir, &c->lock, err));
   clv_run_checkpoints_free(&c->checkpoints);
   CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err));
@@ -46,13 +47,13 @@ static clv_exit_code fail_command(const clv_err *err) {
 /* Reports a failure that does not end the command, and keeps the first exit code. */
 static void note_failure(checkpoint_command *c, const clv_err *reason) {
   clv_exit_code code = clv_run_checkpoints_exit_code(reason);
-  /* this code would mean that a checkpoint is missing, but here the session file lacks the
-   * worker */
+  /* CLV_EXIT_CHECKPOINT would mean that a checkpoint is missing, but here the session file lacks
+   * the worker */
   if (code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
   if (c->exit_code == CLV_EXIT_OK) c->exit_code = code;
 }
 
-/* ---- orphans --------------------------------------------------------------------------------- */
+/* ---- orphans, files at workers that no checkpoint needs -------------------------------------- */
 
 static void print_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   checkpoint_command *c = user;
@@ -86,7 +87,7 @@ static clv_code remove_unneeded_files(checkpoint_command *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- gather ---------------------------------------------------------------------------------- */
+/* ---- the command checkpoint gather ----------------------------------------------------------- */
 
 static void print_fetched(void *user, const clv_manifest_file *f, const clv_err *reason) {
   checkpoint_command *c = user;
@@ -169,7 +170,7 @@ clv_exit_code clv_run_checkpoint_gather(const clv_session_config *config,
   return c.exit_code;
 }
 
-/* ---- rm -------------------------------------------------------------------------------------- */
+/* ---- the command checkpoint rm --------------------------------------------------------------- */
 
 static clv_code remove_checkpoint(const checkpoint_command *c, const clv_run_checkpoint *k,
                                   clv_err *err) {
@@ -205,7 +206,7 @@ clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_
   return c.exit_code;
 }
 
-/* ---- --fresh --------------------------------------------------------------------------------- */
+/* ---- files at workers of a run that --fresh deletes ------------------------------------------ */
 
 /* Appends the names of the files at a worker. Returns their number; *ret_bytes: their bytes. */
 static size_t list_files_at(const clv_run_checkpoints *checkpoints, const char *place,

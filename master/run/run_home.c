@@ -83,7 +83,7 @@ static void gather_step(gathering *g, uint64_t step) {
   print_line(g->run, "fetched", text);
 }
 
-/* ---- leftovers ------------------------------------------------------------------------------- */
+/* ---- files at workers that no checkpoint lists ----------------------------------------------- */
 
 static bool lists_file(const clv_manifest *m, const char *kept_file_name) {
   for (size_t i = 0; i < m->n_files; i++)
@@ -96,7 +96,8 @@ static bool lists_file(const clv_manifest *m, const char *kept_file_name) {
 static bool is_needed(const clv_run *r, const char *kept_file_name) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
   size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps));
-  bool may_be_listed = n == CLV_COUNT(steps); /* there may be more checkpoints */
+  /* true: the run may have more checkpoints than were listed, and one of these may need the file */
+  bool may_be_listed = n == CLV_COUNT(steps);
   for (size_t i = 0; i < n && !may_be_listed; i++) {
     CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
     may_be_listed = clv_checkpoint_read_manifest(r->dir.data, steps[i], &m, NULL) != CLV_OK ||
@@ -122,7 +123,8 @@ static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
       clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", l.files[i].name, w->name, reason.text);
 }
 
-/* Callback of clv_orphans_sweep. */
+/* Callback of clv_orphans_sweep, which removes files that no checkpoint needs: logs a file that
+ * stays at its worker. */
 static void log_kept_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   const gathering *g = user;
   if (reason)

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run_int: functions that the commands share. run.c has plan, check and eval, run_predict.c has
- * predict, run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers
- * after a worker was lost. run_save.c saves checkpoints, and run_home.c fetches them when a run
- * ends. run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses
- * checkpoints; run_rewind.c goes back to one; run_stop_early.c stops early; run_egress.c compares
- * the egress table and opens the egress record; run_look.c measures what the sent tensors show;
- * run_scan.c checks the values of records; run_print.c prints; run_public_session.c writes the
- * session without confidential keys; run_cache.c begins and ends the cache of a frozen front at a
- * worker; run_checkpoints.c lists and verifies checkpoints, run_gather.c fetches and removes them,
- * run_escrow.c starts the thread that writes sealed copies of them.
+ * run_int: functions that the commands share. A *run* is a folder with checkpoints, and each
+ * process that trains it is an *attempt*.
+ *
+ * run.c has plan, check and eval, run_predict.c has predict, run_train.c trains, run_open.c opens a
+ * run that trains, and run_recover.c recovers after a worker was lost. run_save.c saves
+ * checkpoints, and run_home.c fetches them when a run ends. run_begin.c decides whether a run
+ * begins, resumes or is finished; run_best.c chooses checkpoints; run_rewind.c goes back to one;
+ * run_stop_early.c stops early;
+ * run_egress.c compares the egress table and opens the egress record; run_look.c measures what the
+ * sent tensors show; run_scan.c checks the values of records; run_print.c prints;
+ * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
+ * the cache of a frozen front at a worker; run_checkpoints.c lists and verifies checkpoints,
+ * run_gather.c fetches and removes them, run_escrow.c starts the thread that writes sealed copies
+ * of them.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -23,7 +27,7 @@
 /* Purpose of a command, which decides for which tensors the policy is checked. */
 typedef enum run_purpose {
   RUN_TRAINING,   /* train; also plan and check, which check the tensors that train would send */
-  RUN_EVALUATION, /* eval, predict */
+  RUN_EVALUATION, /* eval and predict */
 } run_purpose;
 
 /* The best checkpoint, which a run keeps in addition to the newest ones, and its validation
@@ -65,19 +69,19 @@ typedef struct clv_run_steps {
   uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t bad_losses, bad_gradients;
-  clv_stopping stopping; /* what early stopping has seen */
+  clv_stopping stopping; /* validations that early stopping has counted */
   uint64_t last_epoch;   /* epoch of the last batch that was trained */
 } clv_run_steps;
 
-/* The checkpoints of a training (run_save.c). */
+/* When a training saves its checkpoints (run_save.c). */
 typedef struct clv_run_saving {
   uint64_t step; /* step of the checkpoint in progress or of the last one */
   /* monotonic time when this checkpoint began (with `every: auto`: when it was complete); before
    * the first checkpoint, when the training began */
   uint64_t began_ns;
   bool is_due; /* a checkpoint begins as soon as none is in progress */
-  /* nanoseconds by which a checkpoint delays the training: cost_ns of the last checkpoint,
-   * present_cost_ns so far of the one in progress */
+  /* nanoseconds by which a checkpoint delays the training: cost_ns is that of the last complete
+   * checkpoint, present_cost_ns the delay so far by the one in progress */
   uint64_t cost_ns, present_cost_ns;
   uint64_t usual_round_ns; /* running mean of a round without a checkpoint; 0: no round yet */
   uint64_t n_rounds;       /* rounds of this attempt so far */
@@ -89,11 +93,12 @@ typedef struct clv_run_recovery {
   uint64_t worker_lost_at_ns;
   /* monotonic time since which the master tries to connect to the present workers */
   uint64_t tried_since_ns;
-  uint64_t last_step;               /* last step before the worker was lost */
-  uint64_t checkpoint_at_last_loss; /* step of the newest checkpoint when a worker was last lost */
+  uint64_t last_step; /* last step before the worker was lost */
+  /* step of the newest checkpoint at the time when a worker was last lost */
+  uint64_t checkpoint_at_last_loss;
   /* how often a worker was lost since the newest checkpoint was written */
   uint64_t n_losses_since_checkpoint;
-  /* data were damaged in transit once already; the next damage ends the run */
+  /* data were damaged in transit once; if that happens again, the run ends */
   bool has_had_damage;
   clv_exit_code exit_code; /* exit code if the run cannot recover */
   uint64_t printed_at_ns;  /* monotonic time of the last printed line about a failed try; 0: none */
@@ -109,11 +114,14 @@ typedef struct clv_run {
   bool describes_only; /* `plan`: describes the tensors that privacy forbids before it fails */
   const clv_run_options *o;
   clv_run_data data;
-  double *class_weights; /* numbers of loss.class_weights; NULL: the session does not have it */
-  double *sampling;      /* sums of the chances of records; NULL: each record comes once */
-  uint64_t n_left_out;   /* records left out because they have values that are not finite */
+  /* class weights that replace loss.class_weights; NULL: the session does not have this key */
+  double *class_weights;
+  double *sampling;    /* sums of the chances of records; NULL: each record comes once */
+  uint64_t n_left_out; /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
-  clv_look look;      /* results of clv_run_look, which every blueprint of the run gets */
+  /* results of the look, which measures what sent tensors show (clv_run_look); each blueprint of
+   * the run gets them */
+  clv_look look;
   clv_policy *policy; /* policy of this host; NULL: none */
   clv_trainer *trainer;
   clv_run_steps steps;
@@ -128,7 +136,8 @@ typedef struct clv_run {
   clv_exit_code exit_code;          /* exit code of the command */
   clv_run_lock *lock;               /* lock of `dir`; only `train` has one, else NULL */
   clv_journal *journal;             /* journal in `dir`; only `train` has one, else NULL */
-  /* key of the sealed copies; without a path if the session has no escrow */
+  /* key of the sealed (encrypted) copies of checkpoints; without a path if the session has no
+   * escrow */
   clv_seal_key escrow_key;
   clv_escrow *escrow; /* seals copies of checkpoints; NULL: not running */
   /* step CLV_CHECKPOINT_NONE: the run has no best checkpoint */
@@ -150,13 +159,13 @@ void clv_run_done(clv_run *r);
  * CLV_SCAN_VALUES: all except images; CLV_SCAN_IMAGES: all. */
 typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
 
-/* Opens the policy and the data and makes the blueprint. need_train: also checks that the pipeline
- * has a schedule. */
+/* Opens the policy and the data, and makes the blueprint. need_train: the command trains, so the
+ * training records are opened, and the pipeline must have a schedule. */
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope,
                                 clv_err *err) CLV_USE_RESULT;
 /* Checks the records for values that are not finite (run_scan.c). Fails on such a record or leaves
- * it out, as data.non_finite says, and prints its progress. decodes_images: decodes images as
- * well. */
+ * it out, as data.non_finite says, and prints its progress. decodes_images: decodes the images
+ * too. */
 clv_code clv_run_scan_data(clv_run *r, bool decodes_images, clv_err *err) CLV_USE_RESULT;
 /* Returns how many of n_records records clv_run_scan_data reads: fewer with --quick. */
 size_t clv_run_scan_limit(const clv_run *r, size_t n_records);
@@ -164,8 +173,8 @@ size_t clv_run_scan_limit(const clv_run *r, size_t n_records);
  * what an observer could read from the tensors, measured before anything is sent), and checks the
  * blueprint against session and policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Checks the blueprint, with the findings of r->look if clv_run_look has set it, against session
- * and policy. */
+/* Checks the blueprint against session and policy, together with the results of the look, the
+ * measurement of what sent tensors show, if clv_run_look has run it. */
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of tensors that the policy permits now but refuses at a later command. For `plan` and
  * `check`. */
@@ -182,7 +191,7 @@ clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * (run_sampling.c) */
 clv_code clv_run_make_sampling(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
+/* ---- starting a training (run_open.c) -------------------------------------------------------- */
 
 /* Reads data and session, locks the run folder, calls clv_run_look and opens the egress record.
  * Prints its own errors. r->is_finished: the run is finished, and there is nothing to do. To open a
@@ -191,23 +200,24 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err);
 /* Opens the metrics port, unless it is open, and a trainer, which connects to its workers.
  * BLOCKS. */
 clv_code clv_run_open_trainer(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Loads the newest checkpoint, if the run resumes, into the trainer, the counters and the loader. A
- * second call rewinds the run to the newest checkpoint and drops the lines of later steps from the
- * run's files. */
+/* If the run resumes, loads its newest checkpoint into the trainer, the counters and the loader. A
+ * second call, after a worker was lost, rewinds the run to the newest checkpoint and drops the
+ * lines of later steps from the run's files. */
 clv_code clv_run_restore(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Sets the session id and the epoch that the master sends to workers. */
 void clv_run_set_attempt_id(clv_run *r);
 /* Prints why the run cannot begin. Returns the exit code. */
 clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err);
 
-/* ---- the loop (run_train.c) ------------------------------------------------------------------ */
+/* ---- the loop of steps (run_train.c) --------------------------------------------------------- */
 
 /* Takes steps until the end, --max-steps or an interrupt. Then saves a checkpoint. */
 clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- early stopping (run_stop_early.c) ------------------------------------------------------- */
 
-/* Counts a validation with this value of the score of `c`. */
+/* Counts a validation whose score, the one that train.early_stopping in `c` names, has this
+ * value. */
 void clv_stopping_count(clv_stopping *s, const clv_train_config *c, double value, uint64_t step);
 /* Returns true if the run stops: the patience of `c` is used up. */
 bool clv_stopping_is_over(const clv_stopping *s, const clv_train_config *c);
@@ -242,8 +252,9 @@ clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifes
 void clv_run_reset_saving(clv_run *r);
 /* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns);
-/* Adds a round that took `ns` to the usual time of a round or, while a checkpoint is in progress,
- * what it took longer to the checkpoint's cost. Leaves out the first rounds of an attempt. */
+/* Adds a round that took `ns` to the running mean of rounds or, while a checkpoint is in progress,
+ * adds the time above that mean to the checkpoint's cost. Leaves out the first rounds of an
+ * attempt. */
 void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns);
 
 /* ---- recovery (run_recover.c) ---------------------------------------------------------------- */
@@ -260,17 +271,17 @@ clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * deadlock can be analysed. */
 void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason);
 
-/* ---- the look (run_look.c) ------------------------------------------------------------------- */
+/* ---- the look: measures what sent tensors show (run_look.c) ---------------------------------- */
 
 /* Runs the look: computes the tensors that would be sent, with the initial weights (c NULL) or
  * those of a checkpoint, and measures how much of the records they show. Sends nothing.
  * CLV_INVALID: session or policy do not permit the result. */
 clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_look, but with secret weights drawn for this look only, because `plan` and `check`
- * have no run that has drawn its weights. */
+/* As clv_run_look, but with secret weights that are drawn for this measurement only. For `plan` and
+ * `check`, which have no run whose weights were drawn. */
 clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_look, with the newest checkpoint if the run resumes, otherwise with the initial
- * weights. */
+/* As clv_run_look, with the weights of the newest checkpoint if the run resumes, otherwise with the
+ * initial weights. */
 clv_code clv_run_look_at_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
@@ -279,8 +290,8 @@ clv_code clv_run_look_at_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * predict); false: draws one. Without train.seed, derives the seed from the secret. Call before the
  * data is read. CLV_NOT_FOUND: the run has checkpoints, but no secret and no seed. */
 clv_code clv_run_resolve_key(clv_run *r, bool reads_existing, clv_err *err) CLV_USE_RESULT;
-/* Sets the secret of the run that --resume would continue, if the folder has checkpoints and a key.
- * For commands that neither train nor evaluate. */
+/* Sets the secret of the run that --resume would continue, if the folder has checkpoints and a key
+ * file. For commands that neither train nor evaluate. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Writes the secret into the locked run folder, readable by its owner only. */
 clv_code clv_run_write_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
@@ -298,7 +309,8 @@ clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out,
  * predictions: as in clv_trainer_eval. Prints its own errors. */
 clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_result *ret,
                                       clv_tensor **predictions);
-clv_exit_code clv_run_check_has_test(const clv_run *r); /* prints an error without data.test */
+/* fails, with a printed error, if the session has no data.test */
+clv_exit_code clv_run_check_has_test(const clv_run *r);
 
 /* ---- printing (run_print.c) ------------------------------------------------------------------ */
 
@@ -307,12 +319,12 @@ clv_exit_code clv_run_check_has_test(const clv_run *r); /* prints an error witho
 clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *err);
 /* Prints a message that does not end the command, and adds it to the journal. */
 void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, const char *message);
-/* Prints each line of `notes` with clv_run_warn. `notes` lists, for example, refused
- * checkpoints. */
+/* Prints each line of `notes`, such as a list of checkpoints that could not be used, with
+ * clv_run_warn. */
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
 /* Prints the notices of the trainer that have come since the last call. */
 void clv_run_print_notices(const clv_run *r);
-/* Prints one notice. user: the run. */
+/* Callback that prints one notice of the trainer or the journal. user: the run. */
 void clv_run_on_notice(void *user, const char *text);
 /* Prints to standard output: `json` if the user asked for JSON, else `text`. */
 void clv_run_print_line(const clv_run *r, const char *text, const char *json);
@@ -338,7 +350,7 @@ clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) CLV_USE_RES
 /* Writes the scores of `eval --intervals` into the run folder, for a report. */
 clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e,
                                  clv_err *err) CLV_USE_RESULT;
-/* Returns a number of the last evaluation, whose result is `e`; NaN: not defined. */
+/* Returns the value of `metric` in the last evaluation, whose result is `e`; NaN: not defined. */
 double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric);
 
 /* Appends the scores of the last evaluation to `text` and `json`, and ends the JSON object.
@@ -353,8 +365,8 @@ bool clv_run_has_accuracy(const clv_run *r);    /* a prediction can be right or 
  * list. Prints the error and returns CLV_EXIT_CONNECT if it cannot. even_without_workers: checks
  * even if the session has no stage at a worker. */
 clv_exit_code clv_run_check_identity(const clv_run *r, bool even_without_workers, clv_err *err);
-/* Each of these functions returns the exit code of a failure: _setup_exit_code of a failure before
- * the master connects, _connect_exit_code while it connects, _exit_code while it computes. */
+/* Each of these functions returns the exit code of a failure: _setup_exit_code before the master
+ * connects, _connect_exit_code while it connects, _exit_code while it computes. */
 clv_exit_code clv_run_setup_exit_code(const clv_err *err);
 clv_exit_code clv_run_connect_exit_code(const clv_run *r, const clv_err *err);
 clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err);
@@ -397,7 +409,7 @@ bool clv_run_has_stored_session(const clv_run *r);
 /* Prints where --fresh has moved the folder of the finished run, if there was one. */
 void clv_run_print_moved_folder(const clv_run *r);
 
-/* ---- changes since the last attempt (run_data.c, run_changes.c) ------------------------------ */
+/* ---- changes of session and data since the last attempt (run_data.c, run_changes.c) ---------- */
 
 /* Parses the text of data.digest: `len` bytes and a NUL. CLV_DATA_LOSS: the file is damaged; err
  * names `label` and the line. */
@@ -416,7 +428,7 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_compare_model_config(const char *dir, const clv_session_config *c,
                                       bool accepts_change, clv_bytes *notes,
                                       clv_err *err) CLV_USE_RESULT;
-/* Writes data.digest. */
+/* Writes the digests of the data and of the model's files to data.digest in the run folder. */
 clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Adds a change to r->changes, which clv_run_print_changes prints. */
 void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after);
@@ -430,7 +442,7 @@ clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
  * data.tokenizer.lower_case. For `eval` and `predict`. */
 clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- another cut (run_cut.c, run_moved_layers.c) --------------------------------------------- */
+/* ---- another cut than in the last attempt (run_cut.c, run_moved_layers.c) -------------------- */
 
 /* Appends the cut of the last attempt to *ret_before and the present one to *ret_after, if they
  * differ. Appends nothing if the model of the last attempt cannot be read; its keys are then
@@ -450,7 +462,8 @@ void clv_run_find_moved_layers(clv_run *r);
 
 /* ---- choice of a checkpoint (run_best.c) ----------------------------------------------------- */
 
-/* Sets r->best_checkpoint to the best checkpoint of a resumed run, or to none. */
+/* Sets r->best_checkpoint to the best checkpoint of a resumed run; step CLV_CHECKPOINT_NONE: it has
+ * none. */
 void clv_run_read_best(clv_run *r);
 /* Returns true if this evaluation is better than all earlier ones of the run. The caller then
  * writes the checkpoint and calls clv_run_write_best with *ret. */
@@ -493,12 +506,12 @@ typedef struct clv_run_checkpoint {
   char *folder;
   clv_manifest manifest; /* without files if the manifest cannot be read */
   clv_err problem;       /* code CLV_OK: the manifest is valid, and the folder has its files */
-  bool is_newest;        /* newest one without a problem */
+  bool is_newest;        /* true: the newest checkpoint that has no problem */
   bool is_best;
 } clv_run_checkpoint;
 
 typedef struct clv_run_checkpoints {
-  clv_run_checkpoint *list; /* [n] newest first */
+  clv_run_checkpoint *list; /* [n] the checkpoints, the newest first */
   size_t n;
 } clv_run_checkpoints;
 
@@ -511,8 +524,8 @@ clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret,
  * checkpoint. */
 clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, const char *which,
                                     clv_err *err) CLV_USE_RESULT;
-/* Call before a run is deleted. Notes as orphans the files of its checkpoints that are at workers,
- * and prints them. (run_gather.c) */
+/* Call before a run is deleted. Notes the files of its checkpoints at workers as orphans, which are
+ * removed later, and prints them. (run_gather.c) */
 clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *checkpoints,
                               clv_err *err) CLV_USE_RESULT;
 /* Returns the exit code for a failure of the commands on checkpoints. */
@@ -520,7 +533,7 @@ clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err);
 /* Appends the identity of a worker and its name as members of a JSON object. */
 void clv_run_append_worker_json(const clv_stores *s, const char *identity, clv_bytes *out);
 
-/* ---- sealed copies of checkpoints (run_escrow.c) --------------------------------------------- */
+/* ---- sealed, encrypted copies of checkpoints (run_escrow.c) ---------------------------------- */
 
 /* Returns the place of the sealed copies of a run. ret_id: receives the run's id from run.json, and
  * must outlive *ret, which refers to it. CLV_NOT_FOUND: run.json has no id. */
@@ -536,7 +549,7 @@ clv_code clv_run_escrow_remove_later(const clv_session_config *config, uint64_t 
  * the key was read before. CLV_INVALID: the key is lost, does not fit the existing copies, or may
  * be read by other users. */
 clv_code clv_run_escrow_open(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Starts to seal copies in the background; call when the run trains. */
+/* Starts the thread that seals copies; call when the run trains. */
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* prints which copies were sealed since the last call */
 void clv_run_escrow_print(const clv_run *r);
@@ -553,7 +566,7 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
 
 typedef struct clv_classes {
   char *text;
-  const char **names; /* [n], ascending */
+  const char **names; /* [n] names of the classes in the order of their numbers */
   size_t n;           /* number of classes; 0: the run has no names */
 } clv_classes;
 
@@ -572,7 +585,7 @@ clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const c
  * same names. */
 clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- tables (run_table.c) -------------------------------------------------------------------- */
+/* ---- data in tables (run_table.c) ------------------------------------------------------------ */
 
 /* Reads the file with what the run has learnt of its training table. *ret stays NULL if the run has
  * no such file. CLV_DATA_LOSS: the file is damaged. */
@@ -641,11 +654,11 @@ size_t clv_predictions_page_count(const clv_predictions *r);
 /* Appends the line of one page. page: index of the page, from 0. */
 void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t page);
 
-/* ---- the cache of a frozen front (run_cache.c) ----------------------------------------------- */
+/* ---- the cache of a frozen front, a first stage that does not learn (run_cache.c) ------------ */
 
-/* Begins the cache of a session whose front is cached: from now on the worker keeps rows. Prints
- * whether the worker still has the rows of an earlier attempt. Call after the trainer has restored
- * its checkpoint. */
+/* Begins the cache of a session whose front (its frozen first stage) is cached: from now on the
+ * worker keeps the front's output rows. Prints whether the worker still has the rows of an earlier
+ * attempt. Call after the trainer has restored its checkpoint. */
 clv_code clv_run_cache_begin(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Asks the worker to delete the cache, and prints the result. Call after a run has ended or
  * failed. */

@@ -53,8 +53,8 @@ clv_code clv_run_resolve_key(clv_run *r, bool reads_existing, clv_err *err) {
                         &seed->key, err);
 }
 
-/* Leaves r->has_secret false if the folder has no key: then the ledger has no layers of this
- * run. */
+/* Leaves r->has_secret false if the folder has no key. The ledger, which lists weights that workers
+ * know, then finds no layers of this run. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) {
   if (r->has_secret || !clv_checkpoint_has_any(r->config->checkpoint.dir)) return CLV_OK;
   clv_code code = read_key(r, &r->secret, err);

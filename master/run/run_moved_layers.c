@@ -13,7 +13,8 @@ static clv_code find_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err *
   return clv_moved_layers_find(b, c, &b->moved, err);
 }
 
-/* Adds the layers that move from the master to workers to the changes of the attempt. */
+/* Adds the layers that move from the master to workers to the list of changes since the last
+ * attempt. */
 static void add_released_layers(clv_run *r) {
   const clv_moved_layers *m = &r->blueprint->moved;
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};

@@ -10,7 +10,7 @@
 
 #include "master/run/run_int.h"
 
-/* ---- the run folder -------------------------------------------------------------------------- */
+/* ---- preparing the run folder ---------------------------------------------------------------- */
 
 /* Callback for errors of the journal. Prints them only to standard error, because the journal
  * itself has failed. */
@@ -21,8 +21,9 @@ static void print_to_stderr_only(void *user, const char *text) {
 
 static const clv_notifier stderr_notifier = {.notify = print_to_stderr_only};
 
-/* Locks the run folder, unless this process has locked it already. The lock restores a run that a
- * killed --fresh had moved. The folder belongs to this process until clv_run_done. */
+/* Locks the run folder, unless this process has locked it already. If a killed --fresh had moved a
+ * run away from the folder, clv_run_lock_new moves it back. The folder belongs to this process
+ * until clv_run_done. */
 static clv_code lock_run_dir(clv_run *r, clv_err *err) {
   if (r->lock) return CLV_OK;
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
@@ -30,14 +31,16 @@ static clv_code lock_run_dir(clv_run *r, clv_err *err) {
   return clv_run_lock_new(r->dir.data, &r->lock, err);
 }
 
-/* Locks the folder of a resumed run before its key is read, because another process may begin a run
- * there meanwhile. Other runs make their folder later, when everything else has been checked. */
+/* Locks the folder of a resumed run before its key is read, because otherwise another process could
+ * begin a run there in between. The folder of a new run is made later, when everything else has
+ * been checked. */
 static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
   bool has_folder = access(r->config->checkpoint.dir, F_OK) == 0;
   return r->o->resume && has_folder ? lock_run_dir(r, err) : CLV_OK;
 }
 
-/* Moves the earlier run aside. If that run will be deleted, reports its files at workers. */
+/* Moves the earlier run in the folder to another folder. If that run is deleted instead, notes and
+ * prints its files at workers. */
 static clv_code move_earlier_run_aside(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints earlier_run = {0};
   CLV_TRY(clv_run_checkpoints_read(r->dir.data, &earlier_run, err));
@@ -77,7 +80,8 @@ static clv_code print_egress_table(const clv_run *r, clv_err *err) {
   clv_blueprint_describe_egress(r->blueprint, true, &json);
   clv_bytes_puts(&json, "}");
   if (text.failed || json.failed || !text.len) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  text.data[text.len - 1] = '\0'; /* removes the last newline, because clv_report_notice adds one */
+  /* removes the last newline, because clv_report_notice adds one itself */
+  text.data[text.len - 1] = '\0';
   clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
   return CLV_OK;
 }
@@ -87,7 +91,9 @@ void clv_run_set_attempt_id(clv_run *r) {
                           &r->effective_config.attempt.attempt_number);
 }
 
-/* Prepares the run folder: lock, look, micro-batches, egress table, session, digests and record. */
+/* Prepares the run folder: takes the lock, runs the look (which measures what sent tensors show),
+ * chooses the number of micro-batches, and writes egress table, session, digests and egress
+ * record. */
 static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(begin_run(r, err));
   if (r->is_finished) return CLV_OK;
@@ -97,7 +103,8 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   clv_run_print_validation_split(r);
   CLV_TRY(clv_run_look_at_start(r, err));
   if (needs_trials)
-    CLV_TRY(print_egress_table(r, err)); /* the trials send random numbers under this table */
+    /* before the micro-batch trials, the call below, which send random numbers under this table */
+    CLV_TRY(print_egress_table(r, err));
   CLV_TRY(clv_run_resolve_micro_batches(r, reads_chosen, err));
   CLV_TRY(clv_run_write_classes(r, err));
   CLV_TRY(clv_run_write_learnt(r, err));
@@ -107,7 +114,8 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   clv_blueprint_egress_text(r->blueprint, &table);
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   CLV_TRY(clv_run_write_file(r, "egress.table", &table, err));
-  clv_run_set_attempt_id(r); /* the trials before had session ids of their own */
+  /* set now, because the micro-batch trials had session ids of their own */
+  clv_run_set_attempt_id(r);
   CLV_TRY(clv_hmac_sha256(&r->secret, config.data, config.len,
                           &r->effective_config.attempt.config_digest, err));
   CLV_TRY(clv_run_print_changes(r, err));
@@ -115,7 +123,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_write_file(r, "session.effective.yaml", &config, err));
   return clv_run_open_egress_record(r, "train", err);
 }
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening the run and its trainer --------------------------------------------------------- */
 
 /* Returns true for failures caused by a worker, not by the contents of the run folder. */
 static bool is_worker_failure(const clv_err *err) {
@@ -159,7 +167,7 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
     return clv_run_fail(r, CLV_EXIT_FAILED, err);
   return CLV_EXIT_OK;
 }
-/* ---- restoring ------------------------------------------------------------------------------- */
+/* ---- restoring a checkpoint ------------------------------------------------------------------ */
 
 /* Returns the steps of the session. --max-steps does not change them: the option ends an attempt
  * early, but not the run. */
@@ -191,8 +199,8 @@ static void print_first_step(const clv_run *r, uint64_t step) {
   clv_reporter_notice(r->reporter, text, json);
 }
 
-/* Opens the reporter: step lines, event files and the console. The first time also notes in
- * run.json that the attempt has started. */
+/* Opens the reporter, which writes step lines, event files and the console. The first call also
+ * notes in run.json that the attempt has started. */
 static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes public_session = {0}, events = {0};
   clv_sha256 digest;
@@ -248,8 +256,8 @@ static clv_code restore_checkpoint(clv_run *r, clv_train_position *ret, clv_err 
 static clv_code find_start_position(clv_run *r, clv_err *err) {
   clv_train_position at = {0};
   if (r->is_resumed) CLV_TRY(restore_checkpoint(r, &at, err));
-  /* If the user accepted shorter data, the position may be behind their end: begin the next
-   * epoch. */
+  /* If the user has accepted data with fewer records, the position may be behind their end; then
+   * the next epoch begins. */
   if (r->has_other_data && at.cursor.index >= r->data.train_rows.n)
     at.cursor = (clv_cursor){at.cursor.epoch + 1, 0};
   r->steps = (clv_run_steps){.cursor = at.cursor,

@@ -20,7 +20,7 @@ static bool has_page_outputs(const clv_predictions *r) {
   const clv_shape *s = &r->outputs->shape;
   size_t n_positions = 0;
   if (s->rank < 2 || s->rank > 3 || !r->outputs->n) return false;
-  if (s->rank == 3) (void)clv_dataset_token_words(r->data, r->index[0], &n_positions);
+  if (s->rank == 3) (void)clv_dataset_token_word_indices(r->data, r->index[0], &n_positions);
   return s->rank == 2 || (size_t)s->dim[1] == n_positions;
 }
 
@@ -55,7 +55,7 @@ static rows_of_page find_rows_of_page(const clv_predictions *r, const clv_kept_p
   return (rows_of_page){find_first_row(r, p->first), find_first_row(r, p->first + p->windows)};
 }
 
-/* ---- a label --------------------------------------------------------------------------------- */
+/* ---- label of a word or page, with its probability ------------------------------------------- */
 
 /* Returns the probability of class k: exp(x_k) / sum_j exp(x_j), or exp(x_k) for nll, whose outputs
  * are logarithms. */
@@ -78,7 +78,7 @@ static void append_probability(clv_bytes *out, double p) {
   clv_bytes_puts(out, clv_json_number(p, 6, number));
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- labels of words ------------------------------------------------------------------------- */
 
 /* Finds the outputs of the token that labels each word. ret: [p->n], NULL for a word without such a
  * token. */
@@ -88,7 +88,7 @@ static void find_outputs_of_words(const clv_predictions *r, const clv_kept_page 
   size_t n, n_classes = last_dimension(r->outputs);
   for (size_t i = 0; i < p->n; i++) ret[i] = NULL;
   for (size_t row = rows.begin; row < rows.end; row++) {
-    const int32_t *word_of_token = clv_dataset_token_words(r->data, r->index[row], &n);
+    const int32_t *word_of_token = clv_dataset_token_word_indices(r->data, r->index[row], &n);
     const float *x = (const float *)r->outputs->data + row * n * n_classes;
     for (size_t k = 0; k < n; k++)
       if (word_of_token[k] >= 0) ret[word_of_token[k]] = x + k * n_classes;
@@ -126,7 +126,7 @@ static void append_word_probabilities(clv_bytes *out, const clv_predictions *r,
   append_word_labels(out, r, p, word_outputs);
 }
 
-/* ---- pages ----------------------------------------------------------------------------------- */
+/* ---- lines of pages -------------------------------------------------------------------------- */
 
 static void append_page_label(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
   CLV_AUTO(clv_freep) float *mean = NULL;

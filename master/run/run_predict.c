@@ -24,8 +24,8 @@ static clv_code open_inputs(clv_run *r, clv_err *err) {
   return clv_run_data_check_fit(&r->data, r->blueprint, err);
 }
 
-/* Returns the format that --format names; without --format, the format of the extension of
- * --output; otherwise NumPy's format. */
+/* Returns the format that --format names; without --format, the one that belongs to the extension
+ * of --output, such as .csv; otherwise NumPy's format. */
 static clv_predictions_format choose_format(const clv_run_options *o) {
   const char *dot = o->out ? strrchr(o->out, '.') : NULL;
   if (o->format) return (clv_predictions_format)(o->format - 1);

@@ -93,7 +93,7 @@ static const char *find_id(const clv_predictions *r, size_t row) {
   return id ? id : clv_dataset_image_path(r->data, r->index[row]);
 }
 
-/* ---- CSV ------------------------------------------------------------------------------------- */
+/* ---- lines of CSV ---------------------------------------------------------------------------- */
 
 /* Appends a text cell. Puts an apostrophe before a text that a spreadsheet would compute as a
  * formula. */
@@ -160,7 +160,7 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
   clv_bytes_puts(out, "\n");
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- lines of JSON --------------------------------------------------------------------------- */
 
 static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
   const char *id = find_id(r, row);
@@ -197,7 +197,7 @@ static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t 
   clv_bytes_puts(out, "}\n");
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- writing files --------------------------------------------------------------------------- */
 
 static void file_closep(FILE **f) {
   if (*f) fclose(*f);
@@ -244,7 +244,8 @@ static clv_code write_text_file(const clv_predictions *r, const lines *l, const 
   CLV_AUTO(clv_bytes_done) clv_bytes temporary_path = {0};
   clv_bytes_printf(&temporary_path, "%s.tmp", path);
   if (temporary_path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  (void)!unlink(temporary_path.data); /* that of a killed command may be readable by others */
+  /* removes the file of a killed command, because other users may be able to read it */
+  (void)!unlink(temporary_path.data);
   clv_code code = write_lines(r, l, temporary_path.data, err);
   if (code == CLV_OK && rename(temporary_path.data, path) != 0) code = fail_file(path, err);
   if (code != CLV_OK) (void)!unlink(temporary_path.data);

@@ -82,7 +82,8 @@ clv_exit_code clv_run_setup_exit_code(const clv_err *err) {
   }
 }
 
-/* Returns true if the policy of the host refused a tensor at the gate. */
+/* Returns true if the error is a refusal of the host's policy: it forbade a tensor that was about
+ * to be sent. */
 static bool is_caused_by_policy(const clv_run *r, const clv_err *err) {
   return err->code == CLV_DENIED && clv_policy_has_refused(r->policy);
 }
@@ -106,7 +107,7 @@ clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err) {
   return err->code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED;
 }
 
-/* ---- evaluations ----------------------------------------------------------------------------- */
+/* ---- results of evaluations ------------------------------------------------------------------ */
 
 bool clv_run_has_json_output(const clv_run *r) { return r->o->json || r->o->log_json; }
 

@@ -18,7 +18,7 @@ enum {
   PRINT_INTERVAL_S = 60  /* seconds between two lines about tries that fail */
 };
 
-/* ---- failures -------------------------------------------------------------------------------- */
+/* ---- causes of failures ---------------------------------------------------------------------- */
 
 static bool is_interrupted(const clv_run *r) {
   return clv_ms_since_interrupt() || (r->o->interrupted && *r->o->interrupted);
@@ -92,7 +92,7 @@ static clv_code count_lost_worker(clv_run *r, clv_err *err) {
   return prefix_reason(err, text);
 }
 
-/* ---- printing -------------------------------------------------------------------------------- */
+/* ---- printing the recovery ------------------------------------------------------------------- */
 
 /* Prints an event of the recovery, also to the journal. members: further members of the JSON
  * object, each with a comma before it. */
@@ -156,7 +156,8 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored_err;
   if (reason->code != CLV_DEADLINE && reason->code != CLV_INTERNAL)
-    return; /* the schedule cannot have caused other failures */
+    /* for these failures nothing is written, because the schedule cannot have caused them */
+    return;
   clv_trainer_schedule_text(r->trainer, &text);
   if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored_err) != CLV_OK) return;
   text.len = 0;
@@ -164,7 +165,7 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason) {
   if (!text.failed) clv_run_warn(r, CLV_LOG_ERROR, "schedule", text.data);
 }
 
-/* ---- closing and opening --------------------------------------------------------------------- */
+/* ---- closing and opening the session --------------------------------------------------------- */
 
 /* Closes the parts of the run that belong to the lost session. */
 static void close_session(clv_run *r) {
@@ -204,7 +205,7 @@ static clv_code fail_gave_up(const clv_run *r, uint64_t n_tries, clv_err *err) {
   return prefix_reason(err, text);
 }
 
-/* ---- spares ---------------------------------------------------------------------------------- */
+/* ---- spares, workers that replace lost ones -------------------------------------------------- */
 
 /* Returns the worker of the session whose stages are at `name` now: the worker `name` itself, or
  * one that has `name` as spare. NULL: that worker has no spare. */

@@ -38,7 +38,7 @@ static uint64_t find_interval_ns(const clv_run *r) {
   return clv_checkpoint_interval_ns(r->saving.cost_ns);
 }
 
-/* ---- cost ------------------------------------------------------------------------------------ */
+/* ---- cost of a checkpoint -------------------------------------------------------------------- */
 
 void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
   if (s->n_rounds++ < FIRST_ROUNDS) return;
@@ -65,7 +65,8 @@ static clv_code begin_checkpoint(clv_run *r, clv_err *err) {
   s->began_ns = clv_now_ns();
   s->step = clv_trainer_step_count(r->trainer);
   CLV_TRY(clv_run_lock_check_newest(r->lock, err));
-  CLV_TRY(clv_reporter_sync(r->reporter, err)); /* a checkpoint needs the lines of its steps */
+  /* first, because a resume from this checkpoint needs the lines of its steps */
+  CLV_TRY(clv_reporter_sync(r->reporter, err));
   CLV_TRY(clv_trainer_begin_save(r->trainer, r->dir.data, &at, err));
   s->present_cost_ns = clv_now_ns() - s->began_ns;
   return CLV_OK;
@@ -127,7 +128,7 @@ clv_code clv_run_save_now(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- disks that refuse ----------------------------------------------------------------------- */
+/* ---- disks that do not take a checkpoint ----------------------------------------------------- */
 
 /* Reports that the disk did not take a checkpoint, whose folder is removed because it takes space.
  * The run goes on; its last checkpoint must succeed. */
@@ -159,7 +160,7 @@ clv_code clv_run_try_save_now(clv_run *r, clv_err *err) {
   return skip_if_disk_failed(r, clv_run_save_now(r, err), err);
 }
 
-/* ---- interval -------------------------------------------------------------------------------- */
+/* ---- interval between checkpoints ------------------------------------------------------------ */
 
 /* Returns true if the round that began behind step `step_before` has passed a multiple of
  * every_steps, or the time checkpoint.every has passed since the last checkpoint began. */

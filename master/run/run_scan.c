@@ -11,9 +11,9 @@
 enum { SAMPLE_RECORDS = 1000 };
 static const uint64_t PROGRESS_INTERVAL_NS = 1000000000u; /* time between two lines of progress */
 
-/* Progress lines, printed once a second if standard error is a terminal. */
+/* Progress of the check of records, printed once a second if standard error is a terminal. */
 typedef struct scan_progress {
-  uint64_t next_ns; /* time of the next line */
+  uint64_t next_ns; /* clv_now_ns time at which the next line is printed */
 } scan_progress;
 
 static void show_progress(void *user, const char *key, size_t n_done, size_t n_records) {

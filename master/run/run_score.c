@@ -32,7 +32,7 @@ static clv_score_outputs kind_of_outputs(clv_loss_kind kind, bool has_one_output
   }
 }
 
-/* Returns the number of classes, labels or columns of numbers. */
+/* Returns the number of columns of the output that are scored: of classes, labels or numbers. */
 static size_t count_columns(const clv_shape *out, bool has_classes, bool has_one_output) {
   size_t n = 1;
   if (has_classes) return has_one_output ? 2 : (size_t)out->dim[out->rank - 1];

@@ -18,7 +18,7 @@ static bool is_improvement(const clv_stopping *s, const clv_train_config *c, dou
 
 void clv_stopping_count(clv_stopping *s, const clv_train_config *c, double value, uint64_t step) {
   clv_best_metric score = c->early_stopping.score;
-  /* a resumed run may have another score: its count begins */
+  /* a resumed run may compare another score than before: its count then begins again */
   if (s->score != score) *s = (clv_stopping){.score = score};
   if (score == CLV_BEST_NONE) return;
   bool has_improved = is_improvement(s, c, value);

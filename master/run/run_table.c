@@ -12,7 +12,7 @@
 
 enum { MAX_BYTES = 1 << 30, NAME_WIDTH = 20 };
 
-/* ---- table.json ------------------------------------------------------------------------------ */
+/* ---- the file table.json --------------------------------------------------------------------- */
 
 clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
@@ -38,7 +38,7 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) {
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
-/* ---- columns --------------------------------------------------------------------------------- */
+/* ---- descriptions of columns ----------------------------------------------------------------- */
 
 static const struct {
   const char *word, *text;

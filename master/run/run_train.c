@@ -65,7 +65,8 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
                            err));
   print_evaluation(r, "validation", &e, epoch, false);
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
-  clv_run_count_validation(r, &e); /* before a checkpoint, which has the count */
+  /* before the checkpoint below, because the checkpoint stores the count */
+  clv_run_count_validation(r, &e);
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
   CLV_TRY(clv_run_try_save_now(r, err));
   bool is_saved = r->steps.saved_step == clv_trainer_step_count(r->trainer);
@@ -152,11 +153,12 @@ static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
 }
 
 /* Ends a round: validates at the end of an epoch, and saves a checkpoint if one is due.
- * step_before: the step at the begin of the round; round_ns: duration of the round. */
+ * step_before: the step at the begin of the round; round_ns: duration of the round in
+ * nanoseconds. */
 static clv_code end_round(clv_run *r, uint64_t step_before, uint64_t round_ns, bool is_end_of_epoch,
                           clv_err *err) {
-  /* Validates before the checkpoint, because a run that stops between the two would resume without
-   * this validation. */
+  /* The validation comes before the checkpoint, because a run that stops between the two would
+   * resume without this validation. */
   if (is_end_of_epoch) CLV_TRY(validate_and_keep_best(r, r->steps.last_epoch, err));
   return clv_run_save_if_due(r, step_before, round_ns, err);
 }
@@ -324,7 +326,7 @@ static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
 }
 
 /* Connects to the workers and restores the checkpoint. If the run resumes, and a worker cannot be
- * reached or is lost meanwhile, waits for the workers. Then removes the files that killed attempts
+ * reached or is lost meanwhile, waits for the workers. Last, removes the files that killed attempts
  * have left at workers. */
 static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);

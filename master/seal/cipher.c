@@ -70,7 +70,8 @@ void clv_seal_cipher_done(clv_seal_cipher *c) {
   c->ctx = NULL;
 }
 
-/* Sets nonce and associated data of the next frame. */
+/* Sets the nonce and the associated data, which is authenticated but not encrypted, of the next
+ * frame. */
 static bool begin_frame(clv_seal_cipher *c, bool is_last) {
   uint8_t nonce[12] = {0};
   int n;

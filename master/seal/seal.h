@@ -25,7 +25,7 @@ enum {
   CLV_SEAL_FRAME = 64 << 10, /* bytes of a frame before encryption */
 };
 
-/* ---- keys (key.c) ---------------------------------------------------------------------------- */
+/* ---- key files (key.c) ----------------------------------------------------------------------- */
 
 typedef struct clv_seal_key {
   clv_sha256 secret;
@@ -41,7 +41,7 @@ clv_code clv_seal_key_read(const char *path, clv_seal_key *ret, clv_err *err) CL
 clv_code clv_seal_key_create(const char *path, clv_seal_key *ret, clv_err *err) CLV_USE_RESULT;
 void clv_seal_key_done(clv_seal_key *k); /* overwrites the secret and zeroes *k */
 
-/* ---- writing (sealed_write.c) ---------------------------------------------------------------- */
+/* ---- writing sealed files (sealed_write.c) --------------------------------------------------- */
 
 typedef struct clv_sealed_writer clv_sealed_writer;
 
@@ -54,10 +54,11 @@ clv_code clv_sealed_put(clv_sealed_writer *w, const void *data, size_t len,
                         clv_err *err) CLV_USE_RESULT;
 /* Writes the last frame, syncs the file, renames it to PATH and syncs the folder. */
 clv_code clv_sealed_finish(clv_sealed_writer *w, clv_err *err) CLV_USE_RESULT;
-void clv_sealed_writer_free(clv_sealed_writer *w); /* takes NULL */
+/* deletes the unfinished file and frees; NULL is allowed */
+void clv_sealed_writer_free(clv_sealed_writer *w);
 void clv_sealed_writer_freep(clv_sealed_writer **w);
 
-/* ---- reading (sealed_read.c) ----------------------------------------------------------------- */
+/* ---- reading sealed files (sealed_read.c) ---------------------------------------------------- */
 
 typedef struct clv_sealed_reader clv_sealed_reader;
 
@@ -76,7 +77,7 @@ uint64_t clv_sealed_bytes(const clv_sealed_reader *r); /* size of the data, with
  * complete. CLV_DATA_LOSS: the file was changed, or has another name. */
 clv_code clv_sealed_next(clv_sealed_reader *r, const void **ret_data, size_t *ret_len,
                          clv_err *err) CLV_USE_RESULT;
-void clv_sealed_reader_free(clv_sealed_reader *r); /* takes NULL */
+void clv_sealed_reader_free(clv_sealed_reader *r); /* closes the file and frees; NULL is allowed */
 void clv_sealed_reader_freep(clv_sealed_reader **r);
 
 /* Reads the id of the key with which a file was sealed. Needs no key. Errors as clv_sealed_open. */

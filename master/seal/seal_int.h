@@ -32,7 +32,7 @@ enum {
 
 extern const char clv_seal_magic[8]; /* "CLVSEAL", of which the file has 7 bytes */
 
-/* The cipher of one file. */
+/* The cipher of one sealed file. */
 typedef struct clv_seal_cipher {
   EVP_CIPHER_CTX *ctx;
   uint8_t header[CLV_SEAL_HEADER];
@@ -56,7 +56,7 @@ bool clv_seal_decrypt(clv_seal_cipher *c, uint8_t *stored, size_t len, bool is_l
 clv_code clv_seal_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID],
                      clv_err *err) CLV_USE_RESULT;
 
-void clv_seal_closep(int *fd); /* for CLV_AUTO */
+void clv_seal_closep(int *fd); /* closes *fd and sets it to -1; cleanup function for CLV_AUTO */
 /* Writes all bytes. CLV_PRECONDITION: the disk refuses them. */
 clv_code clv_seal_write(int fd, const char *path, const void *data, size_t len,
                         clv_err *err) CLV_USE_RESULT;

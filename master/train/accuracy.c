@@ -49,7 +49,7 @@ size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *pred
     return count_correct_classes(t, prediction->data,
                                  (const int64_t *)labels->data + start * labels_per_row,
                                  n * labels_per_row, width / labels_per_row);
-  /* never reached: the loss refuses labels of another size than the prediction */
+  /* cannot happen, because the loss refuses labels of another size than the prediction */
   if (labels->n != width * (size_t)labels->shape.dim[0]) return 0;
   return clv_count_correct_binary(t->config->loss.kind, prediction->data,
                                   (const float *)labels->data + start * width, n, width);

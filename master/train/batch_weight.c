@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes the weights of batches in a mean. PyTorch's cross_entropy divides by the sum of weights
- * of the positions that are not ignored. The trainer weighs each micro-batch by its part of that
- * sum, so the mean over the micro-batches is that of the complete batch.
+ * Computes the weights with which micro-batches count in the mean loss of a batch. PyTorch's
+ * cross_entropy divides by the sum of weights of the positions that are not ignored. The trainer
+ * weighs each micro-batch by its part of that sum, so the mean over the micro-batches is that of
+ * the complete batch.
  */
 #include <math.h>
 

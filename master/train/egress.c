@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The trainer's part of egress. clv_trainer_make_flows gives the gate (master/egress/gate.c) the
- * rows of the egress table, each with a flow of the record. clv_trainer_allow_batch writes
- * allowances ahead before each step or batch, clv_trainer_allow_state before pieces of state, which
- * have one flow each. Tensors that workers send to each other are recorded as planned, with
- * clv_trainer_charge_direct.
+ * The trainer's part of egress control. clv_trainer_make_flows gives the gate
+ * (master/egress/gate.c), which every sent tensor passes, the rows of the egress table, each with a
+ * flow: the balance of bytes that the egress record permits. clv_trainer_allow_batch writes
+ * allowances of bytes ahead before each step or batch, clv_trainer_allow_state before pieces of
+ * state, which have one flow each. Tensors that workers send to each other are recorded as planned,
+ * with clv_trainer_charge_direct.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 
 #include "master/train/train_int.h"
 
-/* ---- flows ----------------------------------------------------------------------------------- */
+/* ---- flows of the rows of the egress table --------------------------------------------------- */
 
 static void set_sender_and_receiver(const clv_trainer *t, int sender, int receiver,
                                     clv_egress_key *ret) {
@@ -180,7 +181,7 @@ clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t n_sa
                            count_flow_bytes(gradient_flow, n_samples, n_positions), err);
 }
 
-/* ---- reports of workers ---------------------------------------------------------------------- */
+/* ---- reports of workers about direct transfers ----------------------------------------------- */
 
 /* Returns true if the plan has a direct link between the two workers, in either direction. */
 static bool has_direct_link(const clv_trainer *t, const char *from, const char *to) {
@@ -216,7 +217,7 @@ void clv_trainer_record_direct_bytes(clv_trainer *t) {
               err.text);
 }
 
-/* ---- state ----------------------------------------------------------------------------------- */
+/* ---- flows of pieces of state ---------------------------------------------------------------- */
 
 static clv_code make_state_flow(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                 const clv_weights_want *item, clv_state_flow *ret, clv_err *err) {

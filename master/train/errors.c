@@ -25,7 +25,7 @@ static void write_reason(const cleave_error *reason, clv_err *err) {
              reason->place[0] ? " for " : "", reason->place, reason->text);
   else if (is_at_worker && !strstr(reason->text, reason->node))
     clv_fail(err, code, "worker '%s': %s", reason->node, reason->text);
-  else /* the error is the master's own, or the text names the worker */
+  else /* the error is the master's own, or its text names the worker already */
     clv_fail(err, cleave_is_passed_on(reason) ? CLV_INTERNAL : code, "%s", reason->text);
 }
 

@@ -68,7 +68,7 @@ static void end_evaluation(evaluation *e) {
   free(e->row_of_sent);
 }
 
-/* ---- the order ------------------------------------------------------------------------------- */
+/* ---- order in which records are sent --------------------------------------------------------- */
 
 /* Draws the order in which records are sent. The order depends only on the seed and on the number
  * of records, so every evaluation of a run has the same batches, at whatever workers its stages
@@ -86,7 +86,7 @@ static clv_code draw_order(evaluation *e, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/* ---- sending batches ------------------------------------------------------------------------- */
 
 /* Calls all stages for a batch and begins to fetch the output of the last one into s->output. */
 static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
@@ -170,8 +170,9 @@ static clv_code select_sequences(const clv_trainer *t, const clv_tensor *lengths
   return clv_trainer_select_sequences(t, x, start, n, ret, err);
 }
 
-/* Computes the loss of n rows of the answers, in a separate context. Each leaf copies its tensor,
- * so the outputs and the labels can use the trainer's pack buffer one after the other. */
+/* Computes the loss of n rows of the collected outputs, in a separate context. Each leaf (input
+ * tensor of the context) copies its tensor, so the outputs and the labels can use the trainer's
+ * pack buffer one after the other. */
 static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, clv_err *err) {
   clv_trainer *t = e->t;
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
@@ -251,7 +252,7 @@ static clv_code evaluate_collected(evaluation *e, clv_step_result *ret, clv_err 
   return CLV_OK;
 }
 
-/* ---- collecting ------------------------------------------------------------------------------ */
+/* ---- collecting outputs ---------------------------------------------------------------------- */
 
 static size_t count_collected_rows(const evaluation *e) {
   return e->collects_all_rows ? e->rows->n : CLV_MIN((size_t)e->t->b->eval_size, e->rows->n);

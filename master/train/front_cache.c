@@ -12,8 +12,8 @@
 
 #include "master/train/train_int.h"
 
-/* First part of the text that the cache's key is derived from, by how the rows are identified. The
- * keys differ, so that a row is never used for another record. */
+/* First part of the text from which the cache's key is derived, for BY_NUMBER and for BY_POSITION.
+ * The keys differ, so that a row is never used for another record. */
 static const char *const key_texts[] = {"cleave cache by number", "cleave cache"};
 /* Identity of a row in the cache: a drawn number, or, up to version 0.7, the record's position in
  * the files. */
@@ -126,7 +126,7 @@ void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t 
   t->cache.use = are_all_rows_sent(t, index, n) ? CLV_CACHE_NUMBERS : CLV_CACHE_ROWS;
 }
 
-/* Computes the front's output for a batch into t->fetched_value. */
+/* Computes the output of the front, the frozen first stage, for a batch into t->fetched_value. */
 static clv_code compute_front_output(clv_trainer *t, clv_tensor *const *x, const clv_sequences *s,
                                      clv_err *err) {
   cleave_context_options o = {.size = sizeof o, .evaluation = true};

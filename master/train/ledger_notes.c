@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adds to the ledger the keys and weights that a worker is about to receive. The trainer calls
- * clv_trainer_note_keys just before it sends a stage to its worker, and clv_trainer_note_values
- * just before it sends values. So an attempt that is refused earlier adds no line, and one that is
- * killed between the line and the sending counts as sent. The trainer also adds values that it
- * fetches for a checkpoint, because the worker has them. The values of a checkpoint whose files
- * stay at a worker are added when the master gathers these files, because it does not see the
- * values earlier.
+ * Adds to the ledger, the list of what workers have received, the keys and weights that a worker is
+ * about to receive. The trainer calls clv_trainer_note_keys just before it sends a stage to its
+ * worker, and clv_trainer_note_values just before it sends values. So an attempt that is refused
+ * earlier adds no line, and one that is killed between the line and the sending counts as sent. The
+ * trainer also adds values that it fetches for a checkpoint, because the worker has them. The
+ * values of a checkpoint whose files stay at a worker are added when the master gathers these
+ * files, because it does not see the values earlier.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static const char *identity_of(const clv_trainer *t, uint32_t stage) {
   return t->config->workers[t->b->stages[stage].worker].identity;
 }
 
-/* ---- keys and parameters --------------------------------------------------------------------- */
+/* ---- keys and parameters of a stage ---------------------------------------------------------- */
 
 static clv_code add_param(clv_ledger_list *o, const clv_trainer *t, uint32_t stage,
                           const char *name, clv_err *err) {
@@ -72,7 +72,7 @@ clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *er
   return clv_ledger_add(o.items, o.n, err);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values of a stage's tensors ------------------------------------------------------------- */
 
 clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const clv_weights_want *items, size_t n, clv_weights_sample **ret,
@@ -109,7 +109,7 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
   return clv_ledger_add(o.items, o.n, err);
 }
 
-/* ---- gathered files -------------------------------------------------------------------------- */
+/* ---- values in files gathered from workers --------------------------------------------------- */
 
 static clv_code fill_sample(const clv_weights_file *f, const clv_weights_entry *e,
                             clv_weights_sample *s, clv_err *err) {

@@ -28,7 +28,7 @@ enum {
  * quickest one's time plus SLACK_S. */
 static const double UNUSUAL_SHARE = 0.25, MIN_GAIN = 0.02, SLACK_SHARE = 0.1, SLACK_S = 0.001;
 
-/* ---- choice of steps ------------------------------------------------------------------------- */
+/* ---- choice of the steps to measure ---------------------------------------------------------- */
 
 bool clv_step_meter_begin(clv_trainer *t) {
   clv_step_meter *w = &t->step_meter;
@@ -55,7 +55,7 @@ void clv_trainer_set_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
   t->step_meter.waits_user = user;
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events of a measured step --------------------------------------------------------------- */
 
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event) {
   clv_step_meter *w = &((clv_trainer *)user)->step_meter;
@@ -97,7 +97,7 @@ bool clv_step_meter_locate(const clv_trainer *t, const clv_placed_schedule *l,
   return true;
 }
 
-/* ---- times of stages ------------------------------------------------------------------------- */
+/* ---- times of stages from the events --------------------------------------------------------- */
 
 typedef struct number_list {
   double *list;
@@ -140,7 +140,7 @@ static void measure_stage_times(const clv_trainer *t, const clv_placed_schedule 
   }
 }
 
-/* ---- edges ----------------------------------------------------------------------------------- */
+/* ---- edges, the links between stages --------------------------------------------------------- */
 
 /* Times in seconds at which the tensor of a micro-batch was sent and received; 0: no event. */
 typedef struct transfer {
@@ -245,7 +245,7 @@ clv_code clv_step_meter_measure(clv_trainer *t, const clv_placed_schedule *l, cl
   return CLV_OK;
 }
 
-/* ---- the window ------------------------------------------------------------------------------ */
+/* ---- the window, micro-batches in flight in 1f1b --------------------------------------------- */
 
 static clv_code simulate_step_seconds(const clv_placed_schedule *l, uint32_t window,
                                       const clv_sched_costs *c, double *ret, clv_err *err) {
@@ -321,7 +321,7 @@ clv_code clv_step_meter_end(clv_trainer *t, const clv_placed_schedule *l, bool i
     return CLV_OK;
   plan_next_measurement(w, t->committed_steps);
   clv_sched_costs c;
-  /* measures the links only to keep the clocks' offsets up to date */
+  /* the link times are not used here; measuring them keeps the clocks' offsets up to date */
   if (!w->is_window_auto || !can_choose_window) return ping_all_workers(t, NULL, err);
   CLV_TRY(clv_step_meter_measure(t, l, &c, err));
   clv_err reason; /* event times come from the workers; impossible times must not end the run */

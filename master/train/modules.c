@@ -11,7 +11,7 @@
 #include "common/net/wire/wire.h"
 #include "master/train/train_int.h"
 
-/* ---- modules --------------------------------------------------------------------------------- */
+/* ---- loading modules ------------------------------------------------------------------------- */
 
 /* Lists the worker to which the stage's worker sends its value directly. Returns their number, 0 or
  * 1. */
@@ -38,7 +38,7 @@ static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const
 }
 
 /* Returns the largest number of micro-batches that a stage keeps at the same time, by the first
- * placed schedule. */
+ * schedule that was placed; 1: there is none yet. */
 static uint32_t max_live_micro_batches(const clv_trainer *t, uint32_t stage) {
   return CLV_MAX(t->n_schedules ? t->schedules[0]->report.max_live_micros[stage] : 1u, 1u);
 }
@@ -79,7 +79,8 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .name = spec->name,
                              .at = node_name_of(t, s->worker),
                              .device = spec->device,
-                             .copies_inputs = true, /* the session file has chosen devices */
+                             /* true, because the session file has chosen devices */
+                             .copies_inputs = true,
                              .threads = (uint32_t)spec->threads,
                              .in_flight = max_live_micro_batches(t, i),
                              .seed = CLEAVE_SESSION_NETWORK,
@@ -145,7 +146,8 @@ void clv_trainer_set_total_steps(clv_trainer *t, uint64_t n_steps) {
   cleave_schedule s = clv_trainer_make_schedule(t->config, n_steps);
   (void)cleave_optimizer_set_schedule(
       t->runtime, t->optimizer, &s,
-      NULL); /* cleave_optimizer_new has accepted this schedule with length 0 */
+      /* cannot fail, because cleave_optimizer_new has accepted this schedule with length 0 */
+      NULL);
 }
 
 static clv_code load_modules(clv_trainer *t, clv_err *err) {
@@ -163,7 +165,7 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   return t->use == CLV_TRAINER_NEW_RUN ? clv_trainer_push_files(t, err) : CLV_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening the trainer --------------------------------------------------------------------- */
 
 /* Returns true if a stage or the loss is at the worker. */
 static bool worker_has_stage(const clv_blueprint *b, int worker) {
@@ -186,8 +188,8 @@ static uint64_t count_boundary_bytes(const clv_blueprint *b, uint32_t stage) {
   return bytes * CLV_MAX(b->eval_size, b->micro_size) / b->micro_size;
 }
 
-/* Returns the number of bulk lanes for the links of the session, each of which costs a TLS
- * handshake. Returns 0 if everything that crosses a link fits in frames without chunks. */
+/* Returns the number of bulk lanes, extra connections for large tensors, of the session's links;
+ * each costs a TLS handshake. 0: everything that crosses a link fits in frames without chunks. */
 static uint32_t choose_bulk_lanes(const clv_blueprint *b) {
   for (uint32_t i = 0; i <= b->n_stages; i++) {
     const clv_stage_plan *s = &b->stages[i];

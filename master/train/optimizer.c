@@ -56,7 +56,8 @@ static clv_code list_params_by_decay(const clv_blueprint *b, clv_trainer_decay_l
   return CLV_OK;
 }
 
-/* Copies `group` for each list that has parameters. Returns the number of copies. */
+/* Copies `group` once for each list of parameters, with and without weight decay, that is not
+ * empty. Returns the number of copies. */
 static size_t make_group_per_list(const cleave_group *group, const clv_trainer_decay_lists *s,
                                   cleave_group ret[2]) {
   size_t n = 0;

@@ -37,7 +37,7 @@ struct clv_profiler {
   bool has_written_node_names;
 };
 
-/* ---- one round's events ---------------------------------------------------------------------- */
+/* ---- events of one round --------------------------------------------------------------------- */
 
 static bool is_computation(const cleave_event *e) { return e->kind <= CLEAVE_EVENT_STEP; }
 
@@ -58,7 +58,7 @@ static const cleave_event *find_arrival(const clv_step_meter *w, const cleave_ev
   return NULL;
 }
 
-/* ---- trace ----------------------------------------------------------------------------------- */
+/* ---- the trace file -------------------------------------------------------------------------- */
 
 static const struct {
   /* letter: first part of the name of a slice; phase: its kind. NULL: events of this kind have no
@@ -108,7 +108,7 @@ static void write_trace_round(clv_profiler *o, const clv_trainer *t, const clv_p
     write_trace_event(o->trace, t, l, &t->step_meter.events[i]);
 }
 
-/* ---- profile --------------------------------------------------------------------------------- */
+/* ---- the profile, sums of times -------------------------------------------------------------- */
 
 static double overlap_seconds(uint64_t begin_ns, uint64_t end_ns, uint64_t from_ns,
                               uint64_t to_ns) {
@@ -258,7 +258,7 @@ static void on_measured_round(void *user, clv_trainer *t, const clv_placed_sched
   if (o->has_profile) add_round_to_profile(o, t, l);
 }
 
-/* ---- as text --------------------------------------------------------------------------------- */
+/* ---- the profile as text --------------------------------------------------------------------- */
 
 /* Returns true if the node has a stage of the model. A node with the loss alone does not count. */
 static bool node_has_stage(const clv_trainer *t, const char *node) {
@@ -331,7 +331,7 @@ void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *o
   clv_bytes_puts(out, "\n");
 }
 
-/* ---- opening and closing --------------------------------------------------------------------- */
+/* ---- opening and closing the profiler -------------------------------------------------------- */
 
 clv_code clv_profiler_new(const char *trace_path, bool collects_profile, clv_profiler **ret,
                           clv_err *err) {

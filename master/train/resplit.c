@@ -19,7 +19,7 @@ clv_code clv_trainer_check_moved_layers(const clv_trainer *t, const clv_checkpoi
   return clv_moved_layers_check(t->b, &m, err);
 }
 
-/* ---- names in messages ----------------------------------------------------------------------- */
+/* ---- names of tensors in messages ------------------------------------------------------------ */
 
 enum { MAX_NAMES = 3 };
 
@@ -40,12 +40,12 @@ static const char *end_names(name_list *l) {
   return l->text.data ? l->text.data : "";
 }
 
-/* ---- state of a restore ---------------------------------------------------------------------- */
+/* ---- tensors of a restore -------------------------------------------------------------------- */
 
 /* Tensors of one kind for one stage. They come from the files of several stages; fixed weights may
  * come from the file or folder of the session. */
 typedef struct stage_tensors {
-  cleave_state_list listed; /* names of moments */
+  cleave_state_list listed; /* names of the optimiser's moments, as the stage has them */
   clv_weights_file *file;
   clv_stage_folder folder;
   clv_weights_want *items; /* [n] the tensors as the stage takes them */
@@ -121,7 +121,7 @@ static clv_code take_tensor(const clv_checkpoint_tensors *from, bool *is_used, c
   return CLV_OK;
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
+/* ---- finding weights ------------------------------------------------------------------------- */
 
 /* Appends the artifacts of workers that have weights which the checkpoint lacks. */
 static void describe_artifacts(const resplit *r, clv_bytes *out) {
@@ -166,8 +166,9 @@ static size_t find_in_folder(const clv_stage_folder *f, const char *name) {
   return CLV_WEIGHTS_NONE;
 }
 
-/* Finds fixed parameters that stayed in an artifact in the same file or folder at the master.
- * missing: parameters that the checkpoint lacks; the function removes those that it finds. */
+/* Finds fixed parameters, which the run of the checkpoint took from a worker's artifact, in the
+ * session's file or folder with the same digest. missing: parameters that the checkpoint lacks; the
+ * function removes those that it finds. */
 static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *missing,
                                       clv_err *err) {
   const clv_blueprint *b = r->t->b;
@@ -240,7 +241,7 @@ static clv_code find_weights(resplit *r, uint32_t stage, clv_err *err) {
   return missing.n ? fail_missing_weights(r, &missing, err) : CLV_OK;
 }
 
-/* ---- optimiser ------------------------------------------------------------------------------- */
+/* ---- finding the optimiser's state ----------------------------------------------------------- */
 
 /* Finds the number of steps that the optimiser has taken for all learning parameters of a stage.
  * These come from several files, whose counts may differ, because a module that gets no gradient
@@ -290,7 +291,7 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
                   end_names(&missing));
 }
 
-/* ---- all stages ------------------------------------------------------------------------------ */
+/* ---- restoring all stages -------------------------------------------------------------------- */
 
 /* Refuses tensors that no stage of the session has taken. */
 static clv_code check_all_used(const clv_checkpoint_tensors *t, const bool *is_used,

@@ -22,9 +22,10 @@
 #include "common/net/wire/wire.h"
 #include "master/train/train_int.h"
 
-/* Time limit for a worker's answer about a file. A worker that is lost is noticed much earlier. */
+/* Time limit in ms for a worker's answer about a file. The loss of a worker is noticed much
+ * earlier. */
 enum { FILE_DEADLINE_MS = 3600 * 1000 };
-/* Longest wait for one worker's answer before the next answer is looked at. */
+/* Longest wait in ms for one worker's answer, before the next worker's answer is polled. */
 enum { MAX_WAIT_MS = 200 };
 
 /* The state of a stage while it is written to a checkpoint. */
@@ -42,7 +43,8 @@ typedef struct kept_part {
   uint32_t stage;
   bool is_optimizer; /* the file has the state of the optimiser; false: the weights */
   state_saving state;
-  cleave_future answer; /* id 0: the worker has answered, or there is no file because n is 0 */
+  /* answer of the worker; id 0: it has answered, or there is no file because state.n is 0 */
+  cleave_future answer;
   char name[CLV_FILE_NAME + 1];
   /* the texts keeper_identity and kept_file_name belong to the session and to `name` */
   clv_manifest_file manifest_row;
@@ -92,7 +94,7 @@ static clv_code list_state(clv_trainer *t, uint32_t stage, bool is_optimizer, st
   return CLV_OK;
 }
 
-/* ---- files in the folder --------------------------------------------------------------------- */
+/* ---- files of a checkpoint in the run folder ------------------------------------------------- */
 
 static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void *data,
                                   size_t length, clv_err *err) {
@@ -228,7 +230,7 @@ static clv_code add_description(clv_trainer *t, struct clv_trainer_save *s,
                            incomplete_stages.len ? incomplete_stages.data : "", err);
 }
 
-/* ---- files at workers ------------------------------------------------------------------------ */
+/* ---- files of a checkpoint at workers -------------------------------------------------------- */
 
 static void free_save(clv_trainer *t, struct clv_trainer_save *s) {
   if (!s) return;
@@ -358,7 +360,7 @@ clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
   return code;
 }
 
-/* ---- ending a checkpoint --------------------------------------------------------------------- */
+/* ---- completing a checkpoint ----------------------------------------------------------------- */
 
 /* Takes the worker's answer about a file. */
 static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *error) {
@@ -368,7 +370,8 @@ static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *err
   p->answer = (cleave_future){0};
   if (status != CLEAVE_OK) return status;
   p->manifest_row.bytes = f.bytes;
-  (void)clv_sha256_parse(f.sha256, &p->manifest_row.sha256); /* libcleave has written it */
+  /* cannot fail, because libcleave has written the text */
+  (void)clv_sha256_parse(f.sha256, &p->manifest_row.sha256);
   return CLEAVE_OK;
 }
 
@@ -385,7 +388,8 @@ static clv_code take_answers(clv_trainer *t, bool waits, kept_part **ret_failed,
     if (is_ready) continue;
     CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &is_ready, CLV_API_ERROR));
     while (waits && !is_ready) {
-      (void)!cleave_future_wait(t->runtime, p->answer, MAX_WAIT_MS, NULL); /* polled next */
+      /* the result is ignored, because the next call polls the answer */
+      (void)!cleave_future_wait(t->runtime, p->answer, MAX_WAIT_MS, NULL);
       CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &is_ready, CLV_API_ERROR));
     }
     if (!is_ready)
@@ -445,7 +449,8 @@ clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t step_to
                               remove_kept_files, t, err);
 }
 
-/* Queues a notice when the first checkpoint whose files stay at workers is complete. */
+/* Queues a notice for the user when the first checkpoint whose files stay at workers is
+ * complete. */
 static void note_first_kept(clv_trainer *t) {
   const struct clv_trainer_save *s = t->save;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};

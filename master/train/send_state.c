@@ -21,7 +21,7 @@ static clv_code read_piece(void *user, size_t item, uint64_t offset, void *data,
   const clv_state_origin *from = &s->from[item];
   size_t value_bytes = clv_dtype_size(w->dtype), first = (size_t)offset / value_bytes,
          n = length / value_bytes;
-  CLV_TRY(clv_interrupt_check(err)); /* no step has begun yet, so stop at once */
+  CLV_TRY(clv_interrupt_check(err)); /* may be interrupted, because no step has begun yet */
   if (from->file)
     return clv_weights_read_range_as(from->file, from->entry, w->dtype, first, data, n, err);
   if (from->folder)
@@ -43,8 +43,8 @@ static clv_code sample_item(clv_weights_sample *sample, state_source *s, size_t 
   return CLV_OK;
 }
 
-/* Adds the values to the ledger before they are sent. For that it reads the values one more
- * time. */
+/* Adds the values to the ledger, the list of what workers have received, before they are sent. For
+ * that it reads the values one more time. */
 static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                       state_source *s, size_t n, clv_err *err) {
   clv_weights_sample *samples;

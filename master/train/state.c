@@ -12,7 +12,7 @@
 
 #include "master/train/train_int.h"
 
-/* ---- restoring ------------------------------------------------------------------------------- */
+/* ---- restoring from files of the master ------------------------------------------------------ */
 
 /* Sends entries of a file to a stage. names: names of the entries at the stage; NULL: the names in
  * the file. */
@@ -112,9 +112,10 @@ static clv_code restore_stages(clv_trainer *t, const clv_checkpoint *c, clv_err 
   return CLV_OK;
 }
 
-/* ---- files at workers ------------------------------------------------------------------------ */
+/* ---- restoring from files at workers --------------------------------------------------------- */
 
-/* Time limit for a worker's answer about a file. A worker that is lost is noticed much earlier. */
+/* Time limit in ms for a worker's answer about a file. The loss of a worker is noticed much
+ * earlier. */
 enum { LOAD_DEADLINE_MS = 3600 * 1000 };
 
 /* Returns the name of the worker with the identity, or the identity if the session has no such
@@ -178,7 +179,7 @@ static clv_code load_kept_files(clv_trainer *t, const clv_manifest *m, bool *ret
   return code;
 }
 
-/* ---- a checkpoint ---------------------------------------------------------------------------- */
+/* ---- restoring a checkpoint ------------------------------------------------------------------ */
 
 static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes) {
   const clv_backend *cpu = clv_backend_cpu();
@@ -193,7 +194,8 @@ static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes)
           compared[i].saved, compared[i].present);
 }
 
-/* Loads a checkpoint. *ret_lost: files of it at workers are lost. */
+/* Loads a checkpoint into the trainer. *ret_lost: true if workers have lost files of the
+ * checkpoint. */
 static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
                                    clv_bytes *notes, bool *ret_lost, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
@@ -239,7 +241,7 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_posi
   }
 }
 
-/* ---- the session's files --------------------------------------------------------------------- */
+/* ---- sending the session's weight files ------------------------------------------------------ */
 
 static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};

@@ -13,7 +13,7 @@
 
 #include "master/train/train_int.h"
 
-/* ---- a round --------------------------------------------------------------------------------- */
+/* ---- taking the steps of a round ------------------------------------------------------------- */
 
 /* The batches of a round: one, or several in an asynchronous schedule. */
 typedef struct round_group {
@@ -21,15 +21,16 @@ typedef struct round_group {
   uint32_t n_batches, n_micro;
   const clv_placed_schedule *l;
   cleave_context context;
-  clv_step_result *results; /* [n_batches] results of the steps */
+  clv_step_result *results; /* [n_batches] results of the steps of the round */
 } round_group;
 
 static uint32_t count_micro_batches(clv_trainer *t, size_t rows) {
   return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->sizes);
 }
 
-/* Returns the weight of a micro-batch divided by batch_weight, the weight of its batch. A
- * micro-batch of weight 0 has loss and gradient 0, so any positive share is right. */
+/* Returns the share of a micro-batch in the loss of its batch: its weight divided by batch_weight,
+ * the weight of the batch. A micro-batch of weight 0 has loss and gradient 0, so any positive share
+ * is right. */
 static float compute_share(const clv_trainer *t, const clv_held_batch *b, size_t start, size_t n,
                            double batch_weight) {
   double own_weight = clv_trainer_batch_weight(t, b->y, start, n);
@@ -199,7 +200,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   return clv_step_meter_end(t, r->l, o.events, (double)(now_ns - begin_ns) * 1e-9, err);
 }
 
-/* ---- held batches ---------------------------------------------------------------------------- */
+/* ---- batches that wait for a full round ------------------------------------------------------ */
 
 static clv_code copy_tensor(const clv_tensor *from, clv_tensor **ret, clv_err *err) {
   CLV_TRY(clv_tensor_new(from->dtype, &from->shape, ret, err));

@@ -16,12 +16,12 @@
 #include "master/score/score.h"
 #include "master/report/report.h"
 
-/* ---- trainer --------------------------------------------------------------------------------- */
+/* ---- the trainer ----------------------------------------------------------------------------- */
 
 typedef struct clv_trainer clv_trainer;
 
 typedef struct clv_step_result {
-  double loss; /* mean over the batch */
+  double loss; /* mean loss over the batch or the evaluation */
   /* number of right predictions among the n_labelled ones; 0 for losses without classes and, in
    * training, for a loss at a worker */
   uint64_t n_correct;
@@ -31,8 +31,8 @@ typedef struct clv_step_result {
   uint64_t n_labelled;
   double grad_norm, lr;
   bool changed_weights; /* false: a loss or gradient was not finite, so the step was skipped */
-  uint64_t wait_ns;     /* time the master waited for packets */
-  uint64_t step_ns;     /* duration of the step */
+  uint64_t wait_ns;     /* nanoseconds that the master waited for packets */
+  uint64_t step_ns;     /* nanoseconds that the step took */
 } clv_step_result;
 
 /* Returns n_correct / n_labelled; NaN if n_labelled is 0. */
@@ -45,16 +45,17 @@ typedef enum clv_trainer_use {
   CLV_TRAINER_TRIAL        /* sends random numbers in place of records; the egress record says so */
 } clv_trainer_use;
 
-/* Connects to the workers, opens the session and loads all stages. BLOCKS. `record` gets the
- * allowances of all tensors that leave and must outlive the trainer; NULL: no tensor may leave.
- * After a failure *ret is NULL, or a trainer with which the caller may only call
+/* Connects to the workers, opens the session and loads all stages. BLOCKS. `record`, the egress
+ * record, gets the allowances of all tensors that leave and must outlive the trainer; NULL: no
+ * tensor may leave. After a failure *ret is NULL, or a trainer with which the caller may only call
  * clv_trainer_lost_worker and clv_trainer_close. */
 clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv_trainer_use use,
                           clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session at the master and all workers, and frees the trainer. NULL is allowed. */
 void clv_trainer_close(clv_trainer *t);
 
-uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
+/* number of steps that all nodes have committed */
+uint64_t clv_trainer_step_count(const clv_trainer *t);
 
 /* Sets the length of the complete run in steps, including steps before a resume. Cosine and linear
  * schedules of the learning rate end there unless the session sets train.schedule.total_steps.
@@ -119,20 +120,20 @@ enum { CLV_STOPPING_TEXT = 128 };
 /* The validations of a run as early stopping has counted them. */
 typedef struct clv_stopping {
   clv_best_metric score; /* number that was compared; CLV_BEST_NONE: no validation was counted */
-  bool has_best;         /* some value was finite */
+  bool has_best;         /* true: some validation had a finite value, so `best` is set */
   double best;           /* best value */
   uint64_t best_step;    /* step of the best value */
   uint64_t
       n_without_improvement; /* last consecutive validations that have not improved on `best` */
 } clv_stopping;
 
-/* Writes the text that a checkpoint has of `s`; "": no validation was counted. */
+/* Writes `s` as the text that a checkpoint stores; "": no validation was counted. */
 void clv_stopping_format(const clv_stopping *s, char text[CLV_STOPPING_TEXT]);
-/* Parses that text. Returns false for any other text. */
+/* Parses a text that clv_stopping_format has written. Returns false for any other text. */
 bool clv_stopping_parse(const char *text, clv_stopping *ret);
 
-/* The state of the training loop, which a checkpoint has in addition to the state of the stages. It
- * has the counts of skipped steps by which a run ends as diverged, so a resumed run ends at the
+/* State of the training loop, which a checkpoint stores beside the state of the stages. Because it
+ * has the counts of skipped steps, after which a run ends as diverged, a resumed run ends at the
  * same step. */
 typedef struct clv_train_position {
   clv_cursor cursor;         /* position in the data from which training continues */
@@ -151,7 +152,7 @@ clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
                                 const clv_train_position *position, clv_err *err) CLV_USE_RESULT;
 typedef enum clv_save_result {
   CLV_SAVE_DONE,    /* the checkpoint is complete, or none was in progress */
-  CLV_SAVE_PENDING, /* workers are still writing */
+  CLV_SAVE_PENDING, /* workers are still writing their files */
   /* A worker could not keep a file. A notice has the reason. The checkpoint was given up; the next
    * one is written without files at that worker. */
   CLV_SAVE_FAILED
@@ -172,7 +173,7 @@ clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *options, clv_s
  * clv_trainer_end_save does. */
 clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
                            clv_err *err) CLV_USE_RESULT;
-bool clv_trainer_is_saving(const clv_trainer *t); /* a checkpoint is in progress */
+bool clv_trainer_is_saving(const clv_trainer *t); /* true while a checkpoint is in progress */
 /* Loads the newest complete checkpoint whose files are in the folder or at the workers of their
  * stages. Appends to `notes` a line for each newer checkpoint that it cannot use, and a line if
  * another CPU computed the checkpoint. CLV_DATA_LOSS: a file at a worker is lost, and no older
@@ -197,7 +198,7 @@ void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_sent_bytes, uint64_t *ret
 /* Returns the name of the worker whose loss made the trainer fail; "": no worker was lost. */
 const char *clv_trainer_lost_worker(clv_trainer *t);
 
-/* ---- profiling ------------------------------------------------------------------------------- */
+/* ---- profiling of rounds --------------------------------------------------------------------- */
 
 typedef struct clv_profiler clv_profiler;
 /* Makes a profiler, which writes a trace of all nodes to the file trace_path (NULL: no trace) and,
@@ -209,7 +210,7 @@ clv_code clv_profiler_new(const char *trace_path, bool collects_profile, clv_pro
 void clv_profiler_attach(clv_profiler *o, clv_trainer *t);
 /* Appends the profile of all rounds except the first. */
 void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out);
-/* Completes the trace file. */
+/* Completes the file of the trace. */
 clv_code clv_profiler_finish(clv_profiler *o, clv_err *err) CLV_USE_RESULT;
 void clv_profiler_free(clv_profiler *o);
 
@@ -229,7 +230,7 @@ uint32_t clv_trainer_micro_batches(const clv_trainer *t);
 uint32_t clv_trainer_window(const clv_trainer *t);
 cleave_runtime *clv_trainer_runtime(const clv_trainer *t);
 
-/* ---- micro-batches: auto (trial.c) ----------------------------------------------------------- */
+/* ---- trials that choose the number of micro-batches (trial.c) -------------------------------- */
 
 /* Chooses the number of micro-batches of a run. Takes trial steps on random numbers, in separate
  * sessions with the workers, and prints the choice to standard output, as JSON if prints_json, and

@@ -20,7 +20,7 @@
  * old and the new window */
 enum { MAX_KEPT_SCHEDULES = 4 };
 
-/* ---- the trainer ----------------------------------------------------------------------------- */
+/* ---- the trainer and its parts --------------------------------------------------------------- */
 
 /* One micro-batch of the round in progress. */
 typedef struct clv_micro_batch {
@@ -54,27 +54,31 @@ typedef struct clv_step_meter {
   uint64_t next_measure_ns; /* earliest time of the next measurement for on_waits */
 } clv_step_meter;
 
-/* The gate of a trainer and the flows of its record (egress.c). */
+/* The gate of a trainer, which every sent tensor passes, and the flows of its egress record:
+ * balances of bytes that may still be sent (egress.c). */
 typedef struct clv_trainer_egress {
   clv_egress_record *record; /* caller-owned; NULL: no tensor may leave */
   bool has_random_values;    /* the trainer sends random numbers in place of records (a trial) */
-  clv_gate gate;             /* the trainer owns the arrays in it */
-  /* [2 * n_stages] flows of the value that a stage sends over a direct link, and of its gradient */
+  /* the gate, which every sent tensor passes; the trainer owns the arrays in it */
+  clv_gate gate;
+  /* [2 * n_stages] flows (balances of bytes) of the value that a stage sends over a direct link,
+   * and of its gradient */
   clv_row_flow *direct_flows;
-  /* number that identifies the batch which has allowances: 8 * samples + 2 * cache use + 1 if
-   * training; 0: no batch has any */
+  /* number that identifies the kind of batch for which allowances were written: 8 * samples + 2 *
+   * cache use + 1 if training; 0: none were */
   uint64_t allowance_key;
 } clv_trainer_egress;
 
-/* How the master uses the cache for a batch: CLV_CACHE_NONE: not at all; CLV_CACHE_NUMBERS: sends
- * only record numbers; CLV_CACHE_ROWS: sends rows, which the worker keeps. */
+/* How the master uses the cache of the front (the frozen first stage) for a batch: CLV_CACHE_NONE:
+ * not at all; CLV_CACHE_NUMBERS: sends only record numbers; CLV_CACHE_ROWS: sends rows, which the
+ * worker keeps. */
 typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS } clv_cache_use;
 
 /* The cache of a frozen first stage, the front: the worker of the second stage keeps the rows of
  * the front's output (front_cache.c). */
 typedef struct clv_trainer_cache_rows {
   const clv_dataset *data;    /* the records whose rows are kept; NULL: no cache */
-  cleave_cached worker_cache; /* the cache at the worker */
+  cleave_cached worker_cache; /* the cache as libcleave knows it at the worker */
   bool *is_row_sent;          /* [records] true if the master has sent the row of the record */
   /* [records] number by which the worker knows the record: a random permutation, which hides the
    * record's position in the files */
@@ -84,7 +88,7 @@ typedef struct clv_trainer_cache_rows {
 } clv_trainer_cache_rows;
 
 struct clv_trainer {
-  const clv_blueprint *b; /* caller-owned */
+  const clv_blueprint *b; /* blueprint that is trained; caller-owned */
   const clv_session_config *config;
   cleave_runtime *runtime;
   clv_trainer_egress egress;
@@ -123,8 +127,9 @@ struct clv_trainer {
   clv_step_meter step_meter;
   char notice[256], taken_notice[256]; /* notice about the schedule; the last one taken; "": none */
   pthread_mutex_t notes_lock;          /* protects `notes` */
-  clv_bytes notes;                     /* lines for clv_trainer_take_notes */
-  cleave_tensor fetched_value;         /* the value fetched last */
+  /* lines for the user, which clv_trainer_take_notes returns */
+  clv_bytes notes;
+  cleave_tensor fetched_value; /* value that was fetched last from a node */
   /* [pack_buffer_bytes] scratch of packed sequences (packed.c) */
   void *pack_buffer;
   size_t pack_buffer_bytes;
@@ -255,20 +260,22 @@ clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *gro
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* ---- a cached front (front_cache.c) ---------------------------------------------------------- */
+/* ---- the cached outputs of a frozen first stage (front_cache.c) ------------------------------ */
 
 /* Sets t->cache.use for a batch of n records, before clv_trainer_allow_batch. */
 void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t n);
-/* Makes the leaf for the stage behind the cached front, for records `index` [s->n] of the batch x.
- * If the worker keeps the rows of all these records, the leaf has only record numbers. Otherwise
- * the front computes the rows, and the worker keeps the rows that it receives. */
+/* Makes the leaf (input tensor) for the stage behind the front, the frozen first stage whose
+ * outputs are cached, for records `index` [s->n] of the batch x. If the worker keeps the rows of
+ * all these records, the leaf has only record numbers. Otherwise the front computes the rows, and
+ * the worker keeps the rows that it receives. */
 clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, const uint32_t *index,
                                      clv_tensor *const *x, const clv_sequences *s,
                                      cleave_reference *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- gate and egress record (egress.c) ------------------------------------------------------- */
+/* ---- the gate and the egress record (egress.c) ----------------------------------------------- */
 
-/* Makes t->egress.gate and the flows of the egress record. */
+/* Makes t->egress.gate, which every sent tensor passes, and the flows (balances of bytes) of the
+ * egress record. */
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 /* Callback of cleave_options.may_send: calls clv_gate_may_send with t->egress.gate. user: the
  * trainer. */
@@ -278,9 +285,9 @@ void clv_trainer_drop_flows(clv_trainer *t);
  * after it. Call before each step and before each batch of an evaluation. */
 clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t n_samples, bool is_training,
                                  clv_err *err) CLV_USE_RESULT;
-/* Charges the allowances of the tensors that a stage's worker exchanges directly with the next
- * stage's worker: the value and, if is_training, its gradient. n_positions: rows of packed
- * sequences. */
+/* Takes the bytes of the tensors that a stage's worker exchanges directly with the next stage's
+ * worker from their allowances: the value and, if is_training, its gradient. n_positions: rows of
+ * packed sequences. */
 clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t n_samples,
                                    uint64_t n_positions, bool is_training,
                                    clv_err *err) CLV_USE_RESULT;
@@ -290,7 +297,7 @@ clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_ki
                                  const clv_weights_want *items, size_t n,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* ---- the ledger (ledger_notes.c) ------------------------------------------------------------- */
+/* ---- the ledger, the list of what workers have received (ledger_notes.c) --------------------- */
 
 /* Opens the ledger for writing and checks it, before the master connects to a worker. */
 clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) CLV_USE_RESULT;
@@ -310,7 +317,7 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* ---- checkpoints (save.c) -------------------------------------------------------------------- */
+/* ---- saving checkpoints (save.c) ------------------------------------------------------------- */
 
 /* Returns false for fixed weights of a worker's artifact, which a checkpoint does not need. */
 bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
@@ -319,10 +326,10 @@ bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_st
  * manifest is no checkpoint. */
 void clv_trainer_drop_save(clv_trainer *t);
 
-/* Sends the weights of the session's files to their stages. */
+/* Sends the weights of the files that the session names to their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 
-/* ---- sending state (send_state.c) ------------------------------------------------------------ */
+/* ---- sending state in pieces (send_state.c) -------------------------------------------------- */
 
 /* Origin of the values of a tensor: an entry of a file, a tensor of a folder or, if `file` and
  * `folder` are NULL, the number `value`. */
@@ -334,13 +341,14 @@ typedef struct clv_state_origin {
   int64_t value;
 } clv_state_origin;
 
-/* Sends n tensors of a stage's state to its node. Announces them to gate and record, and adds
- * weights to the ledger, for which it reads them one more time. from: [n] origin of each tensor. */
+/* Sends n tensors of a stage's state to its node. Announces them to the gate and the egress record,
+ * which would refuse them otherwise, and adds weights to the ledger, for which it reads them one
+ * more time. from: [n] origin of each tensor. */
 clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                 const clv_weights_want *items, const clv_state_origin *from,
                                 size_t n, clv_err *err) CLV_USE_RESULT;
 
-/* ---- checkpoints of another cut (resplit.c) -------------------------------------------------- */
+/* ---- restoring checkpoints of another cut (resplit.c) ---------------------------------------- */
 
 /* Checks that the layers that are at workers now, and were at the master when checkpoint c was
  * written, may move. The commands have checked this for the newest checkpoint before they

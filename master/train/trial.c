@@ -20,7 +20,7 @@ static const uint64_t trial_micro_batches[N_TRIALS] = {1, 4, 16};
 /* longest step that may be chosen, relative to the quickest one */
 static const double MAX_SLOWDOWN = 1.02;
 
-/* ---- a trial --------------------------------------------------------------------------------- */
+/* ---- one trial ------------------------------------------------------------------------------- */
 
 /* A trial with one number of micro-batches. Its config shares the texts of the session. */
 typedef struct trial {
@@ -49,7 +49,9 @@ static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t int
   clv_shape shape = n->shape;
   const clv_rng_key key = {.layer = 1};
   shape.dim[0] = batch;
-  if (n->max_positions) { /* the loader's batches are padded */
+  /* the input has packed sequences: its batches come from the loader, which pads them to this
+   * length */
+  if (n->max_positions) {
     memmove(shape.dim + 2, shape.dim + 1, (size_t)(shape.rank++ - 1) * sizeof *shape.dim);
     shape.dim[1] = n->max_positions;
   }
@@ -81,7 +83,7 @@ static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_
   if (trainer->committed_steps < 2 || t->code != CLV_OK) return;
   t->code = clv_step_meter_measure(t->trainer, l, &costs, &t->err);
   if (t->code != CLV_OK) return;
-  /* Event times come from the workers; a step with impossible times does not count. */
+  /* Event times come from the workers, so they may be impossible; such a step does not count. */
   if (clv_sched_round_seconds(l->sched, &costs, &seconds, &reason) != CLV_OK ||
       seconds >= t->quickest_s)
     return;
@@ -107,9 +109,10 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   t->config = *b->config;
   t->config.pipeline.micro_batches = n_micro;
   CLV_TRY(clv_random_bytes(&t->config.train.seed.key, sizeof(clv_key), err));
-  t->config.pipeline.window = CLV_WINDOW_TEXTBOOK; /* on_measured_step measures, not the trainer */
+  /* a fixed window, because in a trial on_measured_step measures instead of the trainer */
+  t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;
   if (t->config.pipeline.schedule ==
-      CLV_PIPE_INTERLEAVED) /* its micro-batches are multiples of the nodes */
+      CLV_PIPE_INTERLEAVED) /* its micro-batches must be a multiple of the nodes */
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(clv_blueprint_new_of_inputs(&t->config, &b->inputs, loss->graph->nodes[1].dtype,
                                       &t->blueprint, err));
@@ -121,7 +124,7 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   return take_trial_steps(t, err);
 }
 
-/* ---- the choice ------------------------------------------------------------------------------ */
+/* ---- the choice of the number of micro-batches ----------------------------------------------- */
 
 /* Measurements of the trials from which the number of micro-batches is chosen. */
 typedef struct choice {
@@ -206,7 +209,8 @@ static clv_code choose_number(const choice *c, const choice_output *v, uint64_t 
                                   &n_micro, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *seconds, &seconds, err));
   for (uint32_t k = 0; k < n; k++) {
-    clv_err reason; /* ignored: the schedule cannot have this number of micro-batches */
+    /* the error is ignored: it means that the schedule cannot have this number of micro-batches */
+    clv_err reason;
     if (predict_step_seconds(c, n_micro[k], &seconds[k], &reason) != CLV_OK) seconds[k] = INFINITY;
     best_s = fmin(best_s, seconds[k]);
   }

@@ -16,14 +16,15 @@
 
 typedef struct doctor {
   const clv_session_config *config;
-  const clv_blueprint *blueprint; /* NULL: the data or the model cannot be used */
+  /* the session's blueprint; NULL: the data or the model cannot be used */
+  const clv_blueprint *blueprint;
   bool json;
   int n_failures; /* number of failed checks */
   clv_exit_code exit_code;
 } doctor;
 
-/* Prints the result of a check as a line, with `fix` if it failed; NULL: no fix is known. The exit
- * code of the command is that of the first failed check. */
+/* Prints the result of a check as a line, with `fix`, what the user can do, if it failed; NULL: no
+ * fix is known. The exit code of the command is that of the first failed check. */
 static void report_check(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
                          const char *fix, const char *fmt, ...) CLV_PRINTF(6, 7);
 
@@ -170,8 +171,8 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
                clv_wire_shorter_timeout(own_ms, worker_ms) / 1e3, difference_text);
 }
 
-/* Compares the CPU libraries of a worker with ours. A worker that does not name its libraries is
- * not checked. */
+/* Compares the CPU libraries of a worker with those of the master. A worker that does not name its
+ * libraries is not checked. */
 static void check_libraries(doctor *d, const char *worker, const char *worker_versions) {
   const char *own_versions = clv_backend_libraries(clv_backend_cpu());
   bool is_same = strcmp(worker_versions, own_versions) == 0;
@@ -198,8 +199,8 @@ static bool is_device_used(const doctor *d, int worker, const clv_wire_hello_rep
   return ret_stages->len || (!n_stages && device == clv_wire_find_device(h, "auto"));
 }
 
-/* Reports the kind of each used device. Results are bit-identical only between devices of one
- * kind. */
+/* Reports the kind of each device that the session uses. Results are bit-identical only between
+ * devices of one kind. */
 static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const char *own_isa = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
   for (int i = 0; i < (int)h->n_devices; i++) {
@@ -224,8 +225,8 @@ static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply
   }
 }
 
-/* Reports that a worker cannot tell its quota. A worker without a place for files is a finding only
- * if the session asks for files there, because the master fetches them otherwise. */
+/* Reports that a worker cannot tell its quota. A worker without a place for files fails the check
+ * only if the session asks for files there, because the master fetches them otherwise. */
 static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *reason) {
   bool ok = reason->code == CLV_UNIMPLEMENTED && !d->config->checkpoint.home;
   report_check(d, ok, CLV_EXIT_FAILED, w->name,

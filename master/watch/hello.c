@@ -41,7 +41,7 @@ clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime 
   return clv_wire_limits_check(&ret->about.limits, err);
 }
 
-/* ---- devices of stages ----------------------------------------------------------------------- */
+/* ---- devices of the stages ------------------------------------------------------------------- */
 
 /* A stage and its device, as the node reports it. */
 typedef struct stage_device {
@@ -81,7 +81,7 @@ static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
   return CLV_OK;
 }
 
-/* Fails if the worker behind a cached front has no cache. */
+/* Fails if the worker that must cache the outputs of the frozen first stage has no cache. */
 static clv_code check_worker_has_cache(const clv_session_config *c, int node,
                                        const clv_wire_hello_reply *h, clv_err *err) {
   if (!c->stages[0].cache || c->n_stages < 2 || c->stages[1].worker != node) return CLV_OK;
@@ -137,7 +137,8 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv
   clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   CLV_TRY(clv_tls_set_min_version(err));
   if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
-    return err->code = CLV_UNAUTHENTICATED; /* NOT_FOUND would mean a missing device */
+    /* changed, because NOT_FOUND would mean a missing device */
+    return err->code = CLV_UNAUTHENTICATED;
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));
   for (int node = -1; node < (int)c->n_workers; node++)
     CLV_TRY(query_node(b, node, runtime, id, json, out, err));

@@ -21,15 +21,16 @@
 enum { APPLIED, SKIPPED, N_OUTCOMES };
 enum { COMPUTE, NETWORK, PEER, OTHER, N_PHASES };
 
-/* Numbers that the training thread stores; counts are doubles, as the metrics that show them. */
+/* Numbers of a run that the training thread stores for a scrape. Counts are doubles, as the metrics
+ * that show them. */
 typedef struct step_numbers {
   clv_histogram step_s;
   double phase_s[N_PHASES], n_steps[N_OUTCOMES], n_records;
   double step, target_steps, loss, learning_rate, gradient_norm, n_micro_batches, window;
   double n_checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
-  /* is_recovering: 1 from when a worker is lost until the run trains again */
+  /* is_recovering: 1 from the time when a worker is lost until the run trains again, else 0 */
   double n_recoveries, recovery_s, is_recovering;
-  bool has_escrow; /* a sealed copy is there, or one has failed */
+  bool has_escrow; /* true: a sealed (encrypted) copy of a checkpoint exists, or one has failed */
   double escrow_step, escrow_bytes, escrow_wall_s, n_escrow_failures;
 } step_numbers;
 
@@ -38,7 +39,7 @@ struct clv_run_metrics {
   clv_http *http;
   pthread_mutex_t lock; /* protects all fields below except in_use */
   step_numbers numbers;
-  clv_trainer *trainer;         /* NULL: not connected, or closed */
+  clv_trainer *trainer;         /* trainer of the run; NULL: not connected, or closed */
   double wait_shares[N_PHASES]; /* shares of the waiting time by cause, of the last measured step */
   pthread_mutex_t in_use; /* held while a scrape uses the trainer's runtime; taken before `lock` */
 };
@@ -143,13 +144,13 @@ void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took
   pthread_mutex_unlock(&m->lock);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows of the table of metrics ------------------------------------------------------------ */
 
 /* Values that one scrape returns, copied while the locks are held. */
 typedef struct scrape {
   step_numbers numbers;
   const char *session;
-  cleave_runtime *runtime; /* NULL: not connected */
+  cleave_runtime *runtime; /* libcleave's runtime of the trainer; NULL: not connected */
   cleave_holding held;
   clv_tls_handshakes handshakes;
   double contexts, values, memory;
@@ -178,8 +179,8 @@ static void put_phases(clv_metrics_out *out, const void *numbers_of) {
     clv_metric_sample(out, n->numbers.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
-/* Writes two samples for each worker's link. in_at, out_at: offsets of uint64_t fields in
- * cleave_link_status. */
+/* Writes two samples of a metric for each worker's link: bytes or the like in each direction.
+ * in_at, out_at: offsets of uint64_t fields in cleave_link_status. */
 static void put_for_each_direction(clv_metrics_out *out, const scrape *n, size_t in_at,
                                    size_t out_at) {
   cleave_link_status l;
@@ -248,7 +249,7 @@ static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
   if (n->held.certificate_end) clv_metric_sample(out, (double)n->held.certificate_end, NULL, 0);
 }
 
-/* Writes a metric of the last checkpoint; writes nothing before the first one. */
+/* Writes a metric of the last checkpoint; writes nothing before the first checkpoint. */
 static void put_checkpoint_value(clv_metrics_out *out, const scrape *n, double value) {
   if (n->numbers.n_checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
 }
@@ -262,7 +263,8 @@ static void put_checkpoint_step(clv_metrics_out *out, const void *n) {
   put_checkpoint_value(out, n, ((const scrape *)n)->numbers.checkpoint_step);
 }
 
-/* Writes a metric of the last sealed copy; writes nothing without one. */
+/* Writes a metric of the last sealed (encrypted) copy of a checkpoint; writes nothing if there is
+ * none, or if !is_known. */
 static void put_escrow_value(clv_metrics_out *out, const scrape *n, double value, bool is_known) {
   if (n->numbers.has_escrow && is_known) clv_metric_sample(out, value, NULL, 0);
 }
@@ -279,7 +281,7 @@ static void put_escrow_time(clv_metrics_out *out, const void *numbers_of) {
   put_escrow_value(out, n, n->numbers.escrow_wall_s, n->numbers.escrow_wall_s > 0);
 }
 
-/* Writes a metric of the last step; writes nothing before the first one. */
+/* Writes a metric of the last step; writes nothing before the first step. */
 static void put_step_value(clv_metrics_out *out, const scrape *n, double value) {
   if (n->numbers.n_steps[APPLIED] + n->numbers.n_steps[SKIPPED] > 0)
     clv_metric_sample(out, value, NULL, 0);
@@ -388,7 +390,7 @@ static const clv_metric table[] = {
 };
 /* clang-format on */
 
-/* ---- pages ----------------------------------------------------------------------------------- */
+/* ---- the answer to a scrape ------------------------------------------------------------------ */
 
 /* Answers a scrape. The trainer stays valid meanwhile: clv_run_metrics_detach waits for `in_use`,
  * and clv_run_metrics_close for the port. */
@@ -410,7 +412,7 @@ static unsigned answer_scrape(void *user, clv_bytes *out) {
   return 200;
 }
 
-/* ---- opening and closing --------------------------------------------------------------------- */
+/* ---- opening and closing the port ------------------------------------------------------------ */
 
 static clv_code open_port(const clv_session_config *c, clv_run_metrics *m, clv_err *err) {
   static const clv_http_page pages[] = {
@@ -452,8 +454,8 @@ void clv_run_metrics_close(clv_run_metrics *m) {
   free(m);
 }
 
-/* No other port of the master listens in the private network, so a port that other machines can
- * reach is worth a warning. */
+/* Warns if other machines can reach the port, because no other port of the master listens in the
+ * private network. */
 void clv_run_metrics_warn(const clv_session_config *c) {
   clv_err where;
   if (!c->metrics.listen || clv_http_is_loopback(c->metrics.listen)) return;

@@ -17,7 +17,7 @@
 #include "master/watch/watch.h"
 
 enum {
-  ASK_MS = 5000, /* time limit of an answer */
+  ASK_MS = 5000, /* time limit in ms for the answer of a worker */
   N_ROUNDS = 3,  /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
   FIRST_FRAME_MS = 100,
 };
@@ -27,10 +27,11 @@ typedef struct watched_worker {
   uint32_t index;
   pthread_t thread;
   bool is_started;
-  clv_rpc_channel *channel; /* used by the thread only; NULL: not connected */
-  unsigned n_rounds;        /* rounds so far; used by the thread only */
+  /* connection to the worker, used by its thread only; NULL: not connected */
+  clv_rpc_channel *channel;
+  unsigned n_rounds; /* rounds so far, used by the worker's thread only */
   /* status->lock protects the fields below. */
-  bool has_outcome;   /* it has answered, or could not be asked */
+  bool has_outcome;   /* the worker has answered, or could not be asked */
   bool has_failed;    /* the last round failed */
   bool was_refused;   /* the worker refused this identity, or is at its limits */
   uint32_t n_replies; /* number of valid replies: 0: none; 1: `now`; 2: `before` and `now` */
@@ -48,10 +49,10 @@ typedef struct status {
   pthread_mutex_t lock;
   pthread_cond_t stop_condition; /* wakes the sleeping threads when `is_stopping` is set */
   bool is_stopping;
-  watched_worker *workers; /* [config->n_workers] */
+  watched_worker *workers; /* [config->n_workers] the workers that are asked */
 } status;
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- asking a worker ------------------------------------------------------------------------- */
 
 static const clv_remote_spec *worker_spec_of(const watched_worker *w) {
   return &w->status->config->workers[w->index];
@@ -86,7 +87,7 @@ static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, cl
   return clv_wire_status_reply_decode(&(clv_piece){reply.data, reply.len}, 1, ret, err);
 }
 
-/* Writes to `dst` what the user can do against an error. */
+/* Writes to `dst` what the user can do about an error. */
 static void write_remedy(const watched_worker *w, const clv_err *reason, char *dst, size_t len) {
   const char *file = w->status->config->file;
   switch (reason->code) {
@@ -154,7 +155,7 @@ static bool ask_once(watched_worker *w) {
     store_reply(w, &reply);
     return true;
   }
-  clv_rpc_channel_freep(&w->channel); /* the next round connects again */
+  clv_rpc_channel_freep(&w->channel); /* closes the connection; the next round connects again */
   store_failure(w, &err);
   return false;
 }
@@ -186,7 +187,7 @@ static void *watch_worker(void *user) {
   }
 }
 
-/* ---- showing --------------------------------------------------------------------------------- */
+/* ---- showing the answers --------------------------------------------------------------------- */
 
 /* Makes the view. Caller holds the lock while it uses the view, which refers to texts of the
  * answers. */
@@ -230,7 +231,8 @@ static void show_report(status *s, clv_screen *screen) {
   if (code == CLV_OK && !screen) clv_status_json(&l, &text);
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; memory && i < n; i++) clv_status_buffers_done(&memory[i]);
-  if (code != CLV_OK || text.failed) return; /* no memory: the next round may have some */
+  /* out of memory: nothing is shown now, but the next round may have memory */
+  if (code != CLV_OK || text.failed) return;
   if (screen) {
     clv_screen_draw(screen, &text, &brief);
   } else {
@@ -269,11 +271,11 @@ static void show_repeatedly(status *s, clv_screen *screen) {
     if (is_live || has_begun) show_report(s, screen);
     uint64_t pause_ns = has_begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
     struct timespec nap = {(time_t)(pause_ns / 1000000000u), (long)(pause_ns % 1000000000u)};
-    nanosleep(&nap, NULL); /* a signal ends the sleep */
+    nanosleep(&nap, NULL); /* waits; a signal ends the sleep early */
   }
 }
 
-/* ---- the command ----------------------------------------------------------------------------- */
+/* ---- the command status ---------------------------------------------------------------------- */
 
 static clv_code open_status(status *s, clv_err *err) {
   const clv_tls_config *t = &s->config->tls;

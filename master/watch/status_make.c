@@ -24,7 +24,7 @@ static clv_status_last_error make_last_error(const clv_wire_last_error *t) {
   return (clv_status_last_error){t->text, (double)t->age_ms / 1e3};
 }
 
-/* ---- a session ------------------------------------------------------------------------------- */
+/* ---- status of a session --------------------------------------------------------------------- */
 
 static const clv_wire_session_status *find_earlier_session(const clv_wire_status_reply *before,
                                                            const clv_wire_session_status *s) {
@@ -181,7 +181,7 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   }
 }
 
-/* ---- a worker -------------------------------------------------------------------------------- */
+/* ---- status of a worker ---------------------------------------------------------------------- */
 
 static clv_code allocate_buffers(const clv_wire_status_reply *now, clv_status_buffers *m,
                                  clv_err *err) {

@@ -20,17 +20,17 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out,
 /* Runs the command cache: prints the caches of this identity on the workers' disks.
  * o->delete_caches: deletes them. Returns the exit code. */
 clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_options *o);
-/* Callback that sets *ret to the state of a session's sealed copies, with the text of an error in
- * `text`. Returns false if the session has none. */
+/* Callback that sets *ret to the state of a session's sealed (encrypted) copies of checkpoints,
+ * with the text of an error in `text`. Returns false if the session has none. */
 typedef bool clv_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
                              char text[CLV_ERR_TEXT]);
 /* Runs the command status and returns the exit code. */
 clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o,
                               clv_find_escrow *find_escrow);
 
-/* ---- metrics (metrics.c) --------------------------------------------------------------------- */
+/* ---- metrics port of a run (metrics.c) ------------------------------------------------------- */
 
-/* The metrics port of a run. */
+/* The port of a run at which Prometheus reads metrics. */
 typedef struct clv_run_metrics clv_run_metrics;
 /* Opens the port of metrics.listen. Without that key *ret stays NULL, which the functions below
  * accept and ignore. */
@@ -46,9 +46,9 @@ void clv_run_metrics_lost(clv_run_metrics *m);
 void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns);
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
 void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns);
-/* Stores what checkpoint.escrow has done: the step of the newest sealed copy, its size, the time at
- * which it was complete (both 0: not by this process), and the number of copies that have
- * failed. */
+/* Stores the progress of checkpoint.escrow, which makes sealed copies: the step of the newest copy,
+ * its size, the time at which it was complete (size and time 0: not by this process), and the
+ * number of copies that have failed. */
 void clv_run_metrics_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes, uint64_t wall_ms,
                             uint64_t n_failures);
 /* Warns on standard error if other machines can read the port. */

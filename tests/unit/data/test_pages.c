@@ -161,7 +161,7 @@ static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   assert_int_equal(p->words[1].y1, 8);
   assert_true(p->first == 0 && p->windows == 2 && q->first == 2 && q->windows == 1);
   for (size_t i = 0, n; i < 3; i++) {
-    const int32_t *found = clv_dataset_token_words(ds, i, &n);
+    const int32_t *found = clv_dataset_token_word_indices(ds, i, &n);
     assert_int_equal(n, 6);
     assert_memory_equal(found, places[i], sizeof places[i]);
   }
