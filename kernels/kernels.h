@@ -159,10 +159,10 @@ int clv_axis_index(const clv_attrs *attrs, const clv_shape *in);
  * *ret_stop: index after the slice's last value. The caller checks both against the extent. */
 int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_stop);
 
-/* One op of a chain of ops. number: p of a dropout, or factor of a scale. */
+/* One op of a chain of ops. op_argument: p of a dropout, or factor of a scale. */
 typedef struct clv_chain_link {
   clv_op op;
-  double number;
+  double op_argument;
 } clv_chain_link;
 
 enum { CLV_MAX_LINKS = 4 };
@@ -457,12 +457,14 @@ struct clv_kernel {
   int out_block;            /* layout of the output */
   /* layouts of the gradients; 0: in_block and out_block */
   int din_block[CLV_MAX_IN], dout_block;
-  unsigned saves;        /* CLV_SAVE_*: values that backward reads */
-  unsigned saves_for_dw; /* the CLV_SAVE_* among `saves` that only backward_weight reads */
+  unsigned saved_flags; /* CLV_SAVE_*: values that backward reads */
+  unsigned
+      saved_flags_for_dw; /* the CLV_SAVE_* among `saved_flags` that only backward_weight reads */
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
-  bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
-  unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
+  bool in_place; /* out may be the same memory as in[0] (same layout and size) */
+  unsigned
+      din_in_place_mask; /* bit i: din[i] may be the same memory as dout, for one i at a time */
   /* the kernel draws random numbers at args->rng_position, unless that is NULL */
   bool reads_rng_position;
   /* number of reorders that a library does in one call of each function */

@@ -15,8 +15,8 @@ of("kernels/cpu/pairs.c", PLANS,
    blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
    the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
    the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first ? c_stride(p) : 0", "p->accumulate ? c_stride(p) : 0"),
-   a_bias_has_the_last_rows_alone=("INLINE void pack_across(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
-   the_second_half_of_a_block_is_the_first=("INLINE void pack_across(", "(block * BLOCK_STRIPS + s) * PAIRS_SIDE", "block * BLOCK_STRIPS * PAIRS_SIDE"),
+   a_bias_has_the_last_rows_alone=("INLINE void pack_sum_across_rows(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
+   the_second_half_of_a_block_is_the_first=("INLINE void pack_sum_across_rows(", "(block * BLOCK_STRIPS + s) * PAIRS_SIDE", "block * BLOCK_STRIPS * PAIRS_SIDE"),
    a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
    parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first * PAIRS_TILE", ""))
 of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))

@@ -318,17 +318,17 @@ static void store_gradients(const head *e, const float *from, float *x) {
 
 static backward_scratch lay_out_backward(const attention_kernel *k, float *at) {
   const cpu_head_extents *x = &k->extents;
-  size_t keys_size = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
-  size_t sums = x->width * x->score_stride;
-  float *dkeys = at + 3 * keys_size, *p = dkeys + 2 * sums, *q = p + 3 * row;
+  size_t keys_size = clv_cpu_head_keys_size(x), scores_size = x->max_rows * x->score_stride;
+  size_t dkeys_size = x->width * x->score_stride;
+  float *dkeys = at + 3 * keys_size, *p = dkeys + 2 * dkeys_size, *q = p + 3 * scores_size;
   return (backward_scratch){.keys = at,
                             .values = at + keys_size,
                             .key_rows = at + 2 * keys_size,
                             .dkeys = dkeys,
-                            .dvalues = dkeys + sums,
+                            .dvalues = dkeys + dkeys_size,
                             .p = p,
-                            .dropped = k->has_dropout ? p + row : p,
-                            .dp = p + 2 * row,
+                            .dropped = k->has_dropout ? p + scores_size : p,
+                            .dp = p + 2 * scores_size,
                             .q = q,
                             .d = q + clv_cpu_head_tile_size(x)};
 }
@@ -336,10 +336,11 @@ static backward_scratch lay_out_backward(const attention_kernel *k, float *at) {
 /* Returns the scratch of one share in floats; the scratch of the products is at its end. */
 static size_t count_scratch(const attention_kernel *k) {
   const cpu_head_extents *x = &k->extents;
-  size_t keys_size = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
-  size_t sums = x->width * x->score_stride, tile_size = clv_cpu_head_tile_size(x);
-  size_t scratch_size = k->k.has_backward ? 3 * keys_size + 2 * sums + 3 * row + 2 * tile_size
-                                          : 2 * keys_size + row + tile_size;
+  size_t keys_size = clv_cpu_head_keys_size(x), scores_size = x->max_rows * x->score_stride;
+  size_t dkeys_size = x->width * x->score_stride, tile_size = clv_cpu_head_tile_size(x);
+  size_t scratch_size = k->k.has_backward
+                            ? 3 * keys_size + 2 * dkeys_size + 3 * scores_size + 2 * tile_size
+                            : 2 * keys_size + scores_size + tile_size;
   return scratch_size + clv_cpu_head_scratch_size(x);
 }
 
@@ -478,7 +479,7 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->k.base.forward = attention_forward;
   k->k.base.backward_input = k->k.has_backward ? attention_backward : NULL;
   for (int i = 0; k->k.has_backward && i < d->n_in; i++)
-    k->k.base.saves |= clv_save_flag_of_input(i);
+    k->k.base.saved_flags |= clv_save_flag_of_input(i);
   size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* number of rows of all heads */
   k->k.base.saved_bytes = k->k.has_backward ? rows * 2 * sizeof(float) : 0;
   k->k.base.scratch_bytes = (size_t)k->n_shares * k->scratch_floats * sizeof(float);

@@ -167,7 +167,7 @@ static clv_code var_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
     CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));                              \
     k->base.forward = name##_forward;                                                      \
     k->base.backward_input = d->need_dx[0] ? name##_backward : NULL;                       \
-    k->base.saves = d->need_dx[0] ? (saved) : 0;                                           \
+    k->base.saved_flags = d->need_dx[0] ? (saved) : 0;                                     \
     *ret = &k->base;                                                                       \
     return CLV_OK;                                                                         \
   }

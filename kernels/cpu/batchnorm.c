@@ -478,13 +478,13 @@ static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->base.forward = batchnorm_forward;
   k->base.backward_input = k->has_backward ? batchnorm_backward : NULL;
   if (k->has_backward)
-    k->base.saves = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.has_marks ? CLV_SAVE_OUT : 0);
+    k->base.saved_flags = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.has_marks ? CLV_SAVE_OUT : 0);
   if (k->has_backward && j.gate == NORM_BY_X) k->base.recompute = batchnorm_recompute;
   k->base.scratch_bytes = j.blocks * sizeof(norm_state);
   k->base.saved_bytes = k->has_backward ? 2 * j.blocks * j.b * sizeof(double) : 0;
   if (j.has_marks) k->base.saved_bytes += j.n * j.blocks * j.image * j.b / 8;
   k->base.fused_grads = d->need_dw;
-  k->base.din_in_place = d->n_in == 2 ? 1u << 1 : 1u << 0;
+  k->base.din_in_place_mask = d->n_in == 2 ? 1u << 1 : 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }

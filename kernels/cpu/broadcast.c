@@ -216,7 +216,7 @@ clv_code clv_cpu_broadcast(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   }
   k->k.base.forward = broadcast_forward;
   k->k.base.backward_input = k->k.has_backward ? broadcast_backward : NULL;
-  k->k.base.saves = k->k.has_backward && k->is_product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->k.base.saved_flags = k->k.has_backward && k->is_product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
   k->k.base.scratch_bytes = k->k.has_backward ? max_values * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;

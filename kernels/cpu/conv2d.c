@@ -343,7 +343,7 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, c
       {.arg = DNNL_ARG_DIFF_BIAS, .query = dnnl_query_diff_weights_md, .index = 1},
   };
   if (!k->k.d.need_dw) return CLV_OK;
-  k->k.base.saves = k->k.base.saves_for_dw = CLV_SAVE_IN0;
+  k->k.base.saved_flags = k->k.base.saved_flags_for_dw = CLV_SAVE_IN0;
   if (k->own_weight_grad) return CLV_OK;
   cpu_const_md dw = dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
   if (!dnnl_memory_desc_equal(dw, c->row_major_weight)) {

@@ -268,10 +268,10 @@ static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->k.base.forward = groupnorm_forward;
   k->k.base.backward_input = k->k.has_backward ? groupnorm_backward : NULL;
   k->k.base.fused_grads = d->need_dw;
-  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = k->k.has_backward ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->n * 2 * k->groups * sizeof(double);
   k->k.base.scratch_bytes = k->n * count_sums(k) * sizeof(double);
-  k->k.base.din_in_place = 1u << 0;
+  k->k.base.din_in_place_mask = 1u << 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

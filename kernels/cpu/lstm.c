@@ -36,8 +36,8 @@ static size_t trace_size(const lstm_kernel *k) { return count_rows(k) * (GATES +
  * layer's gates have used the h of the layer before, that h is not needed any more. */
 static lstm_trace layer_trace(const lstm_kernel *k, const clv_kernel_args *a, int layer) {
   int trace_index = k->k.has_backward ? layer : 0;
-  float *base = k->k.has_backward ? a->saved : a->scratch;
-  lstm_trace s = {.gates = base + (size_t)trace_index * trace_size(k)};
+  float *traces = k->k.has_backward ? a->saved : a->scratch;
+  lstm_trace s = {.gates = traces + (size_t)trace_index * trace_size(k)};
   s.cell = s.gates + count_rows(k) * GATES * k->h;
   s.hidden = s.cell + count_rows(k) * k->h;
   return s;
@@ -399,7 +399,7 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.forward = lstm_forward;
   k->k.base.backward_input = k->k.has_backward ? lstm_backward : NULL;
   k->k.base.fused_grads = d->need_dw;
-  k->k.base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
   size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
   cpu_shape_class shape_class = clv_cpu_class_of_lstm((int64_t)k->n, (int64_t)k->h);

@@ -61,8 +61,8 @@ INLINE void prefetch_value(const cpu_pairs_factor *f, size_t row, size_t column)
 }
 
 /* Makes pairs of neighbouring values in each of 16 rows from `row` on. */
-INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
-                        __m512i pair[PAIRS_SIDE]) {
+INLINE void pair_within_rows(const cpu_pairs_factor *f, size_t row, size_t column,
+                             __m512i pair[PAIRS_SIDE]) {
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
     __m512 low = load_values(f, row + r, column),
            high = load_values(f, row + r, column + PAIRS_SIDE);
@@ -74,8 +74,8 @@ INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
 
 /* Makes pairs of values in neighbouring rows, for 32 rows from `row` on, and adds the values to
  * *sum. */
-INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
-                         __m512i pair[PAIRS_SIDE], __m512 *sum) {
+INLINE void pair_neighbouring_rows(const cpu_pairs_factor *f, size_t row, size_t column,
+                                   __m512i pair[PAIRS_SIDE], __m512 *sum) {
   static const uint16_t order[PAIRS_WIDE] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                              21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                              11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -126,22 +126,22 @@ INLINE void put_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint16
 
 /* Packs tiles [first, end) of a block's strips, one strip after another, for a sum that runs along
  * rows. */
-INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
-                       uint16_t *to) {
+INLINE void pack_sum_along_rows(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
+                                uint16_t *to) {
   for (size_t s = 0; s < BLOCK_STRIPS; s++)
     for (size_t k = first; k < end; k++, to += PAIRS_TILE) {
       __m512i pair[PAIRS_SIDE];
-      pairs_along(f, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, k * PAIRS_WIDE, pair);
+      pair_within_rows(f, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, k * PAIRS_WIDE, pair);
       put_tile(f, pair, to);
     }
 }
 
-/* As pack_along, but for a sum that runs across rows. 128 bytes of each row are read at once,
+/* As pack_sum_along_rows, but for a sum that runs across rows. 128 bytes of each row are read at once,
  * because a single cache line costs as much. sums: receives the sums of the block's columns, or
  * NULL. With `first` above 0 they are added to the sums of the tiles before; `first` is then a
  * multiple of RUN_TILES. */
-INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
-                        uint16_t *to, float *sums) {
+INLINE void pack_sum_across_rows(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
+                                 uint16_t *to, float *sums) {
   __m512 run[BLOCK_STRIPS], total[BLOCK_STRIPS];
   for (size_t s = 0; s < BLOCK_STRIPS; s++) {
     run[s] = _mm512_setzero_ps();
@@ -150,7 +150,8 @@ INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, s
   for (size_t k = first; k < end; k++)
     for (size_t s = 0; s < BLOCK_STRIPS; s++) {
       __m512i pair[PAIRS_SIDE];
-      pairs_across(f, k * PAIRS_WIDE, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, pair, &run[s]);
+      pair_neighbouring_rows(f, k * PAIRS_WIDE, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, pair,
+                             &run[s]);
       put_tile(f, pair, to + (s * (end - first) + k - first) * PAIRS_TILE);
       if ((k + 1) % RUN_TILES != 0 && k + 1 != end) continue;
       total[s] = _mm512_add_ps(total[s], run[s]);
@@ -163,9 +164,9 @@ INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, s
 INLINE void pack_block(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                        uint16_t *to, float *sums) {
   if (is_sum_along_rows(f))
-    pack_along(f, block, first, end, to);
+    pack_sum_along_rows(f, block, first, end, to);
   else
-    pack_across(f, block, first, end, to, sums);
+    pack_sum_across_rows(f, block, first, end, to, sums);
 }
 
 typedef struct pack_job {

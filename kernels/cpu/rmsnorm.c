@@ -164,7 +164,7 @@ static clv_code rmsnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   k->k.base.forward = rmsnorm_forward;
   k->k.base.backward_input = d->need_dx[0] ? rmsnorm_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? rmsnorm_backward_weight : NULL;
-  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = k->k.has_backward ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? k->rows * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;

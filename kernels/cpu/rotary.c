@@ -118,7 +118,7 @@ static clv_code rotary_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   fill_table(k);
   k->k.base.forward = rotary_forward;
   k->k.base.backward_input = d->need_dx[0] ? rotary_backward : NULL;
-  if (d->need_dx[0] && d->attrs.packed) k->k.base.saves = CLV_SAVE_IN1;
+  if (d->need_dx[0] && d->attrs.packed) k->k.base.saved_flags = CLV_SAVE_IN1;
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -65,7 +65,7 @@ static clv_code depth_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err 
   k->base.backward_input = d->need_dx[0] ? depth_backward : NULL;
   k->base.saved_bytes = d->training ? (size_t)d->in[0].dim[0] : 0;
   k->base.in_place = true;
-  k->base.din_in_place = 1u << 0;
+  k->base.din_in_place_mask = 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }

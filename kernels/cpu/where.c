@@ -56,7 +56,7 @@ static clv_code where_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err 
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->base.forward = where_forward;
   k->base.backward_input = k->has_backward ? where_backward : NULL;
-  k->base.saves = k->has_backward ? CLV_SAVE_IN0 : 0;
+  k->base.saved_flags = k->has_backward ? CLV_SAVE_IN0 : 0;
   *ret = &k->base;
   return CLV_OK;
 }

@@ -55,7 +55,7 @@ static void fill_kernel(cuda_kernel *k, const clv_op_def *row, const cuda_op *op
   b->free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = k->channels_last ? GPU_CHANNELS_LAST : 1;
   b->out_block = b->in_block[0];
-  b->saves = (dx ? row->saves_dx : 0) | (dw ? row->saves_dw : 0);
+  b->saved_flags = (dx ? row->saved_for_dx : 0) | (dw ? row->saved_for_dw : 0);
   b->saved_bytes = k->r.has_backward && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
   b->in_place = row->in_place && !clv_has_broadcast_input(d);
   b->impl = "cuda";
@@ -295,7 +295,7 @@ clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, 
   g->vendor = vendor;
   g->device = device;
   g->n_owners = 1;
-  g->tile_bytes = GPU_TILE_BYTES;
+  g->tile_bytes = GPU_DEFAULT_TILE_BYTES;
   clv_code code = vendor->describe(device, &g->info, err);
   name_backend(g);
   if (code == CLV_OK) code = vendor->stream_new(device, false, &g->stream, err);

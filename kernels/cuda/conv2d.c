@@ -322,8 +322,9 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "no kernel for a relu after a convolution without bias");
   CLV_TRY((k->channels_last ? clv_gpu_conv_last_open : open_row_major)(k, &p, err));
-  size_t parts = k->r.d.need_dw ? k->workspace_bytes + gpu_parts_bytes(&sums) : 0;
-  k->r.base.scratch_bytes = CLV_MAX(k->r.base.scratch_bytes, parts);
+  size_t bias_scratch_bytes =
+      k->r.d.need_dw ? k->workspace_bytes + gpu_partial_sums_bytes(&sums) : 0;
+  k->r.base.scratch_bytes = CLV_MAX(k->r.base.scratch_bytes, bias_scratch_bytes);
   return CLV_OK;
 }
 

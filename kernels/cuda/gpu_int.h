@@ -67,7 +67,7 @@ typedef struct cuda_timer {
   bool is_running, is_ended;
 } cuda_timer;
 
-enum { GPU_TILE_BYTES = 64 << 20 };
+enum { GPU_DEFAULT_TILE_BYTES = 64 << 20 };
 
 /* One device, opened as a backend. */
 typedef struct clv_gpu {
@@ -199,14 +199,14 @@ typedef struct cuda_pair {
   double first, second;
 } cuda_pair;
 
-static inline size_t gpu_parts_bytes(const cuda_sums *s) {
+static inline size_t gpu_partial_sums_bytes(const cuda_sums *s) {
   return s->slabs * s->channels * sizeof(cuda_pair);
 }
 
 /* Computes the sum of each channel c of x, in GPU_CHANNELS_LAST if `channels_last`, and writes it
- * to dst[c], or adds it to dst[c] if `accumulate`. parts: gpu_parts_bytes of scratch. */
+ * to dst[c], or adds it to dst[c] if `accumulate`. partial_sums: gpu_partial_sums_bytes of scratch. */
 clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,
-                              void *parts, float *dst, bool accumulate,
+                              void *partial_sums, float *dst, bool accumulate,
                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- to the host and back (staging.c) -------------------------------------------------------- */

@@ -110,8 +110,8 @@ static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
         err, CLV_EXHAUSTED,
         "embedding of %zu row numbers, a device supports at most %u: use a smaller batch", l.n,
         UINT32_MAX);
-  size_t bytes =
-      is_lookup_always_row_0(&l) ? gpu_parts_bytes(&s) : gpu_count_keys(l.n) * sizeof(uint64_t);
+  size_t bytes = is_lookup_always_row_0(&l) ? gpu_partial_sums_bytes(&s)
+                                            : gpu_count_keys(l.n) * sizeof(uint64_t);
   k->r.base.scratch_bytes = k->r.d.need_dw ? bytes : 0;
   return CLV_OK;
 }

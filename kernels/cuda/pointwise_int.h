@@ -29,9 +29,9 @@ cuda_map_fn clv_gpu_scale, clv_gpu_add, clv_gpu_mul;
  * the gradient of x instead. y may be dy. */
 clv_code clv_gpu_prelu(clv_gpu *g, const cuda_sums *s, const float *x, const float *w,
                        const float *dy, float *y, clv_err *err) CLV_USE_RESULT;
-/* Computes the gradients of the weights. parts: gpu_parts_bytes of scratch. */
+/* Computes the gradients of the weights. partial_sums: gpu_partial_sums_bytes of scratch. */
 clv_code clv_gpu_prelu_weights(clv_gpu *g, const cuda_sums *s, const float *x, const float *dy,
-                               void *parts, float *dw, bool accumulate,
+                               void *partial_sums, float *dw, bool accumulate,
                                clv_err *err) CLV_USE_RESULT;
 
 /* Shape of a dropout of n values. With channels_last each sample has `inner` groups of `channels`

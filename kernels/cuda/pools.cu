@@ -35,11 +35,11 @@ static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t s
   return {first, last + 1 < count ? last + 1 : count};
 }
 
-/* Position of a value in its image. base: index of the first value of its channel in images of
+/* Position of a value in its image. channel_start: index of the first value of its channel in images of
  * `n_positions` values; step: distance between neighbouring values of a channel. */
 struct image_position {
   int64_t row, column;
-  size_t base, step;
+  size_t channel_start, step;
 };
 template <typename T>
 static __device__ inline image_position image_position_of(const clv_window &s, size_t o,
@@ -55,7 +55,7 @@ static __device__ inline image_position image_position_of(const clv_window &s, s
 }
 
 static __device__ inline size_t value_index(const image_position &at, int64_t position) {
-  return at.base + static_cast<size_t>(position) * at.step;
+  return at.channel_start + static_cast<size_t>(position) * at.step;
 }
 
 /* ---- maxima ---------------------------------------------------------------------------------- */

@@ -309,7 +309,7 @@ CLV_OP_ROW(attention) = {
     .check_kernel = check_attention_limits,
     .forward = attention_forward,
     .backward_input = attention_backward,
-    .saves_dx = CLV_SAVE_IN0 | CLV_SAVE_IN1 | CLV_SAVE_IN2 | CLV_SAVE_IN3,
+    .saved_for_dx = CLV_SAVE_IN0 | CLV_SAVE_IN1 | CLV_SAVE_IN2 | CLV_SAVE_IN3,
     .saved_bytes = attention_saved_bytes,
     .scratch_bytes = attention_scratch_bytes,
 };

@@ -189,7 +189,7 @@ CLV_OP_ROW(batchnorm) = {
     .forward = batchnorm_forward,
     .backward_input = batchnorm_backward_input,
     .backward_weight = batchnorm_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
     .saved_bytes = batchnorm_saved_bytes,
 };

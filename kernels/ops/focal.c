@@ -77,5 +77,5 @@ CLV_OP_ROW(focal) = {
     .takes_labels = true,
     .forward = focal_forward,
     .backward_input = focal_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

@@ -27,5 +27,5 @@ CLV_OP_ROW(huber) = {
     .is_loss = true,
     .forward = huber_forward,
     .backward_input = huber_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

@@ -112,7 +112,7 @@ CLV_OP_ROW(layernorm) = {
     .forward = layernorm_forward,
     .backward_input = layernorm_backward_input,
     .backward_weight = layernorm_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
     .saved_bytes = layernorm_saved_bytes,
 };

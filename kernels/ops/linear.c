@@ -126,5 +126,5 @@ CLV_OP_ROW(linear) = {
     .forward = linear_forward,
     .backward_input = linear_backward_input,
     .backward_weight = linear_backward_weight,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
 };

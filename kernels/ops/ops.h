@@ -234,11 +234,11 @@ typedef struct clv_op_def {
   /* Fails if no backend has a kernel for the node; NULL: some backend always has one. */
   clv_code (*check_kernel)(const clv_node_desc *d, clv_err *err);
 
-  /* The reference loops. saves_dx, saves_dw: values that backward_input and backward_weight read
+  /* The reference loops. saved_for_dx, saved_for_dw: values that backward_input and backward_weight read
    * (CLV_SAVE_*). fused_grads: backward_input writes the parameters' gradients too; otherwise
    * backward_weight computes them separately. */
   clv_ref_fn *forward, *backward_input, *backward_weight;
-  unsigned saves_dx, saves_dw;
+  unsigned saved_for_dx, saved_for_dw;
   bool in_place; /* forward may write over input 0 */
   bool fused_grads;
   /* bytes of the buffers `saved` and `scratch`; NULL: none */

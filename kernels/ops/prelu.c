@@ -79,6 +79,6 @@ CLV_OP_ROW(prelu) = {
     .forward = prelu_forward,
     .backward_input = prelu_backward_input,
     .backward_weight = prelu_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
 };

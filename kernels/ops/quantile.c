@@ -32,5 +32,5 @@ CLV_OP_ROW(quantile) = {
     .is_loss = true,
     .forward = quantile_forward,
     .backward_input = quantile_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

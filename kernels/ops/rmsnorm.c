@@ -100,7 +100,7 @@ CLV_OP_ROW(rmsnorm) = {
     .forward = rmsnorm_forward,
     .backward_input = rmsnorm_backward_input,
     .backward_weight = rmsnorm_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
     .saved_bytes = rmsnorm_saved_bytes,
 };

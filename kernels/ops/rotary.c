@@ -86,5 +86,5 @@ CLV_OP_ROW(rotary) = {
     .shape = rotary_shape,
     .forward = rotary_forward,
     .backward_input = rotary_backward,
-    .saves_dx = CLV_SAVE_IN1,
+    .saved_for_dx = CLV_SAVE_IN1,
 };

@@ -28,5 +28,5 @@ CLV_OP_ROW(smooth_l1) = {
     .is_loss = true,
     .forward = smooth_l1_forward,
     .backward_input = smooth_l1_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

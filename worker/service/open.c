@@ -85,7 +85,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *settings, const
   pthread_mutex_lock(&v->lock);
   s->member = clv_service_find_member(v, uri);
   pthread_mutex_unlock(&v->lock);
-  s->send_credit = clv_service_credit(v, uri);
+  s->send_window_bytes = clv_service_receive_window(v, uri);
   s->owner_protocol = clv_service_protocol(v, uri);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
   snprintf(s->name, sizeof s->name, "%s", r->session_name);

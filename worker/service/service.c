@@ -99,7 +99,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
   if (code == CLV_OK) code = open_settings(s, err);
-  if (code == CLV_OK) code = clv_bases_new(&s->bases, err);
+  if (code == CLV_OK) code = clv_shared_tensors_new(&s->shared_tensors, err);
   if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK && config->state_dir)
     code = clv_states_open(config->state_dir, &s->state_files, err);
@@ -297,7 +297,7 @@ void clv_service_close(clv_service *s) {
   clv_service_close_accounts(s);
   clv_epochs_free(s->epochs);
   clv_states_free(s->state_files);
-  clv_bases_free(s->bases);
+  clv_shared_tensors_free(s->shared_tensors);
   clv_caches_free(s->caches);
   pthread_mutex_destroy(&s->lock);
   free(s);

@@ -36,16 +36,16 @@ typedef struct clv_work_counts {
 } clv_work_counts;
 
 /* Counters of an edge: of all links to the master, or of all links to one peer. */
-typedef struct clv_edge_counts {
+typedef struct clv_link_traffic {
   uint64_t in, out; /* bytes received and sent */
   uint64_t messages_in, messages_out;
-} clv_edge_counts;
+} clv_link_traffic;
 
 /* Counters of an edge, summed over all ended sessions. */
-typedef struct clv_edge_total {
+typedef struct clv_link_traffic_total {
   char *peer; /* name of the peer; "": the master */
-  clv_edge_counts ended_counts;
-} clv_edge_total;
+  clv_link_traffic ended_counts;
+} clv_link_traffic_total;
 
 /* The settings that a reload may change. A reference-counted snapshot. */
 typedef struct clv_worker_settings {
@@ -64,7 +64,7 @@ typedef struct clv_member {
   size_t tenant; /* number of the identity's tenant in the scheduler */
   /* receive window granted by its last Hello, bytes; under the service's lock, as are the fields
    * below */
-  uint64_t credit;
+  uint64_t receive_window_bytes;
   uint32_t protocol;            /* protocol of the identity's last Hello; 0: none */
   clv_last_error last_error;    /* last error of a call or session of the identity */
   clv_work_counts ended_counts; /* counters of the ended sessions of the identity */
@@ -78,8 +78,8 @@ struct clv_session {
   clv_wire_id id;
   uint64_t epoch, opened_ms;
   bool is_only_attempt; /* the master is a program, whose session no later attempt continues */
-  uint64_t send_credit; /* initial send window towards the owner, bytes */
-  clv_member *member;   /* identity that opened the session */
+  uint64_t send_window_bytes;                /* initial send window towards the owner, bytes */
+  clv_member *member;                        /* identity that opened the session */
   clv_account *device_accounts[MAX_DEVICES]; /* account of the session below that of each device */
   uint32_t owner_protocol; /* protocol that the owner spoke when it opened the session */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
@@ -105,10 +105,10 @@ struct clv_session {
   clv_last_error last_error; /* last error, apart from those that the node records; under `lock` */
   /* the session is being closed, or the next tick closes it because the master's link has ended */
   bool is_closing;
-  /* work that the service's totals already include; edge_counts_in_totals likewise; both under the
+  /* work that the service's totals already include; traffic_in_totals likewise; both under the
    * service's lock */
   clv_work_counts counts_in_totals;
-  clv_edge_counts *edge_counts_in_totals;
+  clv_link_traffic *traffic_in_totals;
   char abort_text[CLV_ERR_TEXT];
   /* an identity of the session is no longer allowed; for clv_service_tick alone, as are the fields
    * below */
@@ -140,18 +140,18 @@ struct clv_service {
   uint64_t started_ms;
   /* refused callers without an identity that are logged already */
   uint64_t n_refused_without_identity;
-  clv_account *total;              /* account of all sessions together */
-  clv_backends other_backends;     /* backends other than the processor */
-  clv_device devices[MAX_DEVICES]; /* the first is used for modules that name no device */
+  clv_account *all_sessions_account; /* account of all sessions together */
+  clv_backends other_backends;       /* backends other than the processor */
+  clv_device devices[MAX_DEVICES];   /* the first is used for modules that name no device */
   uint32_t n_devices;
   clv_member **members; /* the table is under lock; members stay until the service is closed */
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
-  clv_states *state_files;        /* files of state; NULL: worker.yaml has no state_dir */
-  clv_state_writer *state_writer; /* thread that writes them; NULL likewise */
-  clv_caches *caches;             /* caches of rows; NULL: worker.yaml has no state_dir */
-  clv_bases *bases;               /* shared tensors of all sessions */
+  clv_states *state_files;            /* files of state; NULL: worker.yaml has no state_dir */
+  clv_state_writer *state_writer;     /* thread that writes them; NULL likewise */
+  clv_caches *caches;                 /* caches of rows; NULL: worker.yaml has no state_dir */
+  clv_shared_tensors *shared_tensors; /* shared tensors of all sessions */
   /* time of the last eviction of expired caches; for clv_service_tick alone */
   uint64_t caches_swept_ms;
   uint64_t cached_in, cached_out; /* bytes of rows stored in and read from caches; atomic */
@@ -168,8 +168,9 @@ struct clv_service {
   uint32_t n_sessions;
   /* Counters for metrics; under `lock`. */
   uint64_t reloads, failed_reloads, refused[REFUSALS];
-  clv_edge_total **edges; /* edges to the master and to all peers that are or were in worker.yaml */
-  size_t n_edges;
+  clv_link_traffic_total *
+      *traffic_totals; /* edges to the master and to all peers that are or were in worker.yaml */
+  size_t n_traffic_totals;
 };
 
 extern const clv_rpc_unary clv_service_methods[];
@@ -183,7 +184,7 @@ clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE
 void clv_service_note_hello(clv_service *s, const char *uri, const clv_wire_about *about);
 /* Returns the receive window that the last Hello of `uri` granted: bytes of tensors that may be in
  * flight to it. */
-uint64_t clv_service_credit(clv_service *s, const char *uri);
+uint64_t clv_service_receive_window(clv_service *s, const char *uri);
 /* Returns the protocol of the last Hello of `uri`; without one the newest. */
 uint32_t clv_service_protocol(clv_service *s, const char *uri);
 
@@ -203,7 +204,7 @@ const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const c
 uint64_t clv_service_state_quota(clv_service *v, const char *uri);
 /* Return the member or the edge of a name; NULL: none. The caller holds the service's lock. */
 clv_member *clv_service_find_member(clv_service *s, const char *uri);
-clv_edge_total *clv_service_find_edge(clv_service *s, const char *peer);
+clv_link_traffic_total *clv_service_find_traffic_total(clv_service *s, const char *peer);
 /* Makes a member for each identity in `allow` of `c`, and an edge for each peer in `c`, unless they
  * exist, so that clv_settings_swap cannot fail. Caller holds the service's lock, unless the service
  * is being opened. */
@@ -289,16 +290,16 @@ void clv_session_keep_last_error(clv_session *s, const char *reason);
 
 /* Length of an array of edges. Index 0 is the master (""), 1.. are the peers of worker.yaml in
  * order, and the last one is all other peers. */
-#define CLV_N_EDGES(config) (2 + (config)->n_peers)
-size_t clv_edge_index(const clv_worker_config *c, const char *peer);
+#define CLV_N_LINK_TRAFFIC(config) (2 + (config)->n_peers)
+size_t clv_link_traffic_index(const clv_worker_config *c, const char *peer);
 clv_refusal clv_refusal_of(clv_code code);
 clv_code clv_session_init_totals(clv_session *s, clv_err *err) CLV_USE_RESULT;
 /* Adds to the service's totals the amounts by which the session's counters have grown since the
  * last call. Caller holds the service's lock. */
 void clv_session_add_to_totals(clv_session *s);
-/* Adds the session's counters that are not in the totals yet to *w and edges [CLV_N_EDGES(c)]. */
+/* Adds the session's counters that are not in the totals yet to *w and edges [CLV_N_LINK_TRAFFIC(c)]. */
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
-                          clv_edge_counts *edges);
+                          clv_link_traffic *traffic);
 
 /* Loads the artifact that a LoadModule names into its module. backend: the device's own,
  * from which clv_backend_branch made the module's. (artifact.c) */

@@ -21,7 +21,7 @@ void clv_session_unref(clv_session *s) {
   clv_share_free(s->share);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
-  free(s->edge_counts_in_totals);
+  free(s->traffic_in_totals);
   clv_pool_unref(s->pool);
   for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->device_accounts[i]);
   clv_settings_unref(s->settings);

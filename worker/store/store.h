@@ -40,10 +40,10 @@ const clv_artifact_spec *clv_stored_artifact_spec(const clv_stored_artifact *a);
 
 /* Tensors of artifacts in memory, each shared by all modules that use it: in read-only pages of the
  * host, or in memory of a device, which is zeroed before it is freed. */
-typedef struct clv_bases clv_bases;
+typedef struct clv_shared_tensors clv_shared_tensors;
 
 /* Key of a shared tensor: artifact digest, name, type and memory. */
-typedef struct clv_base_key {
+typedef struct clv_shared_tensor_key {
   const char *owner; /* identity that owns the tensor; "": all identities share it */
   clv_sha256 artifact;
   const char *name; /* name of the parameter */
@@ -52,25 +52,26 @@ typedef struct clv_base_key {
   /* Backend of the device that holds the tensor; NULL: host memory. It outlives all tensors; no
    * other code uses it. */
   const clv_backend *backend;
-} clv_base_key;
+} clv_shared_tensor_key;
 
 /* Bytes read at once, at most; for a device also the size of the staging buffer. */
-enum { CLV_BASE_CHUNK_BYTES = 1 << 20 };
+enum { CLV_SHARED_TENSOR_CHUNK_BYTES = 1 << 20 };
 
 /* Callback that writes n elements of the tensor, from element `first`, to `to`. BLOCKS. */
-typedef clv_code clv_base_fill(void *user, size_t first, size_t n, void *to, clv_err *err);
+typedef clv_code clv_shared_tensor_fill(void *user, size_t first, size_t n, void *to, clv_err *err);
 
-clv_code clv_bases_new(clv_bases **ret, clv_err *err) CLV_USE_RESULT;
-void clv_bases_free(clv_bases *b); /* call after all tensors are freed; NULL is allowed */
+clv_code clv_shared_tensors_new(clv_shared_tensors **ret, clv_err *err) CLV_USE_RESULT;
+void clv_shared_tensors_free(
+    clv_shared_tensors *b); /* call after all tensors are freed; NULL is allowed */
 /* Returns a shared tensor with a new reference. The caller only reads the tensor, and waits for its
  * device work before it drops the reference. Calls `fill` if the tensor is not in memory. Other
  * callers wait meanwhile, and fill the tensor themselves if the first caller has failed.
  * CLV_CANCELLED: `waiter` (NULL: no cancellation) has left; CLV_EXHAUSTED: no memory. */
-clv_code clv_bases_acquire(clv_bases *b, const clv_base_key *key, const clv_cancel_hook *waiter,
-                           clv_base_fill *fill, void *user, clv_tensor **ret,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_shared_tensors_acquire(clv_shared_tensors *b, const clv_shared_tensor_key *key,
+                                    const clv_cancel_hook *waiter, clv_shared_tensor_fill *fill,
+                                    void *user, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of all tensors, each counted once. */
-size_t clv_bases_bytes(clv_bases *b);
+size_t clv_shared_tensors_bytes(clv_shared_tensors *b);
 
 /* The highest epoch of each session of each identity, with the digest of its configuration: the
  * last 64 sessions of an identity, 4096 in all. */
