@@ -15,13 +15,13 @@
 
 #include "worker/admission_int.h"
 
-/* an identity with fewer connections than this number, which is enough for a session, may also use
- * the last eighth of the connections for identified callers */
+/* Connections that are enough for one session. An identity with fewer connections may also use the
+ * last eighth of the connections for identified callers. */
 enum { FEW_CONNECTIONS = 8 };
 enum { REFUSAL_S = 10 }; /* seconds for which an identity is refused after a flood */
 
-/* An identity that is or was in `allow`. Its index in `admitted` is the number that common/net/tls
- * calls `holder`. */
+/* An identity that is or was in `allow`. Its index in the array `admitted` is the number that
+ * common/net/tls passes to the callbacks as `holder`. */
 typedef struct admitted_identity {
   char *identity;
   bool is_listed;
@@ -41,7 +41,7 @@ static uint64_t max_all_connections, n_all_connections;
 static refusal newest_refusal;
 static bool has_new_refusal;
 
-/* ---- identities ------------------------------------------------------------------------------ */
+/* ---- table of admitted identities ------------------------------------------------------------ */
 
 static size_t find_admitted_identity(const char *identity) {
   size_t i = 0;
@@ -71,7 +71,7 @@ static void update_quotas(const clv_worker_config *c) {
   max_all_connections = c->limits.connections;
 }
 
-/* ---- deciding -------------------------------------------------------------------------------- */
+/* ---- decisions on connections ---------------------------------------------------------------- */
 
 /* Returns the number of connections for identified callers. The others are reserved for
  * handshakes. */
@@ -185,7 +185,7 @@ static void on_shed(void *user, const char *address) {
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- functions for other files --------------------------------------------------------------- */
 
 clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
   clv_code code = CLV_OK;

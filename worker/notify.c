@@ -38,7 +38,7 @@ static void send_text(const char *text) {
   close(fd);
 }
 
-/* Status line that was sent last, and when. */
+/* Status line that was sent last, and the time when it was sent, ms. */
 static struct {
   char text[MAX_STATUS_LEN];
   uint64_t sent_ms;

@@ -31,7 +31,7 @@ clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config
   return CLV_OK;
 }
 
-/* ---- what needs a restart -------------------------------------------------------------------- */
+/* ---- settings that need a restart ------------------------------------------------------------ */
 
 static bool is_same_text(const char *a, const char *b) {
   return a && b ? strcmp(a, b) == 0 : a == b;
@@ -92,7 +92,7 @@ static void keep_fixed_settings(const clv_worker_config *old_config,
   new_config->limits.peer_timeout_ms = old_config->limits.peer_timeout_ms;
 }
 
-/* ---- reloading ------------------------------------------------------------------------------- */
+/* ---- reading and applying the files ---------------------------------------------------------- */
 
 typedef struct new_files {
   clv_worker_config *config;

@@ -42,9 +42,8 @@ static void catch_signals(void) {
 
 /* ---- the start-up sequence ------------------------------------------------------------------- */
 
-/* Writes the memory limit as a text to ret: "12.8 GiB (four fifths of the memory of this host, 16.0
- * GiB)" or
- * "none". */
+/* Writes the memory limit to ret as a text: "12.8 GiB (four fifths of the memory of this host, 16.0
+ * GiB)" or "none". */
 static void format_memory_limit(const clv_worker_config *c, char *ret, size_t len) {
   char size[32], host_size[32];
   clv_host_memory host;

@@ -45,7 +45,7 @@ typedef struct head {
   float *scratch;
 } head;
 
-/* ---- indices --------------------------------------------------------------------------------- */
+/* ---- indices into the tensors ---------------------------------------------------------------- */
 
 static size_t query_row_size(const attention_kernel *k) {
   return (size_t)(k->x.heads * k->x.width);
@@ -80,7 +80,7 @@ static void copy_rows(const head *e, const float *x, float *ret) {
   clv_cpu_head_copy_rows(&e->j->k->extents, x + key_index(e), (size_t)e->length, ret);
 }
 
-/* ---- dropout --------------------------------------------------------------------------------- */
+/* ---- dropout of the weights ------------------------------------------------------------------ */
 
 /* Computes y = x times dropout factors: 0 if the top 24 bits of the random word are below the
  * limit, else `kept_factor`. */
@@ -112,7 +112,7 @@ static void apply_dropout(const head *e, int64_t i, size_t n, const float *x, fl
   }
 }
 
-/* ---- rows of weights ------------------------------------------------------------------------- */
+/* ---- rows of attention weights --------------------------------------------------------------- */
 
 CPU_INLINE float sum_lanes(float *lane) {
   for (int width = LANES / 2; width; width /= 2)
@@ -141,7 +141,7 @@ CPU_INLINE void exp_and_sum_body(float *x, size_t n, float scale, float top, flo
   *ret = sum_lanes(lane);
 }
 
-/* Computes x = exp(scale x - top) inverse in place. */
+/* Computes x = exp(scale x - top) times inverse, in place. */
 CPU_INLINE void exp_scaled_body(float *x, size_t n, float scale, float top, float inverse) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) x[i] = exp_of(scale * x[i] - top) * inverse;
@@ -177,7 +177,7 @@ CPU_CLONES(score_grads,
            (float *restrict dp, const float *restrict p, size_t n, float mean, float factor),
            (dp, p, n, mean, factor))
 
-/* ---- a tile ---------------------------------------------------------------------------------- */
+/* ---- a tile of query rows -------------------------------------------------------------------- */
 
 /* A tile: `rows` query rows from i on, and the number of keys that any of them attends to. */
 typedef struct tile {
@@ -215,8 +215,8 @@ static size_t mask_hidden_keys(const head *e, tile t, size_t r, float *weights) 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 typedef struct forward_scratch {
-  float *keys;   /* keys as columns */
-  float *values; /* values as rows */
+  float *keys;   /* copy of the head's keys as columns, [width][keys] */
+  float *values; /* copy of the head's values as rows, [keys][width] */
   float *score, *q;
 } forward_scratch;
 
@@ -260,10 +260,13 @@ static void forward_head(const head *e) {
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct backward_scratch {
-  float *keys, *values;            /* keys and values, both as columns */
-  float *key_rows;                 /* keys as rows */
-  float *dkeys, *dvalues;          /* gradients of keys and values */
-  float *p, *dropped, *dp, *q, *d; /* buffers of one tile; d: gradients of the outputs */
+  /* copies of the head's keys and values, both as columns, [width][keys] */
+  float *keys, *values;
+  float *key_rows;        /* copy of the head's keys as rows, [keys][width] */
+  float *dkeys, *dvalues; /* gradients of keys and values */
+  /* buffers of one tile: weights, weights after dropout, their gradients, copy of the queries, copy
+   * of the gradients of the outputs */
+  float *p, *dropped, *dp, *q, *d;
 } backward_scratch;
 
 /* Computes, for the rows of a tile, P, P times the dropout factors (P itself without dropout), and
@@ -367,7 +370,7 @@ static void backward_heads(head e) {
   store_gradients(&e, s.dvalues, a->din[2]);
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------ */
+/* ---- making and running the kernel ----------------------------------------------------------- */
 
 static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t share) {
   const clv_heads *x = &j->k->x;

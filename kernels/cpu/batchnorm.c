@@ -12,9 +12,9 @@
  *
  * Input, input gradient and, with nothing added, the output may be bf16. These, and all arrays that
  * are channels last, are read and written through a few thousand f32 numbers in channel blocks that
- * stay in the cache. The arithmetic is the same. Where
- * convolutions keep a bf16 copy of the output, the f32 output is not saved for its signs as well: a
- * bit of `saved` records which outputs were above 0.
+ * stay in the cache. The arithmetic is the same. Where convolutions keep a bf16 copy of the output,
+ * the f32 output is not saved for its signs as well: a bit of `saved` records which outputs were
+ * above 0.
  *
  * With a relu and nothing added, backward recomputes from x which outputs were above 0, and
  * `recompute` recomputes the output: neither needs it saved.
@@ -36,7 +36,9 @@ typedef struct norm_state {
   norm_block v;
   clv_norm_affine f;
   clv_norm_sums sums;
-  clv_norm_lanes lanes; /* in forward its `mean` holds the shift of the moments */
+  /* coefficients for the loops over a plane; in forward `mean` is subtracted from the values whose
+   * moments are summed */
+  clv_norm_lanes lanes;
 } norm_state;
 
 typedef struct norm_job {
@@ -44,12 +46,13 @@ typedef struct norm_job {
   const clv_kernel_args *a;
   size_t n, c, image; /* samples, channels, positions of an image */
   size_t b, blocks;   /* channels of a block, blocks of a sample */
-  size_t pitch;       /* values from one position to the next if channels last; 0: blocks */
+  /* channels last: values from one position to the next; 0: the layout is channel blocks */
+  size_t pitch;
   size_t n_positions; /* number of positions of an image that are processed at a time */
   bool x_bf16, dx_bf16, out_bf16, has_marks;
   double count;
   clv_norm_gate gate;
-  norm_state *states; /* [blocks] in the kernel's scratch */
+  norm_state *states; /* state of each channel block, [blocks], in the kernel's scratch */
 } norm_job;
 
 /* Number of bytes of bf16 values of all channels that are processed at a time in channels last, so
@@ -420,7 +423,8 @@ static void write_gradients(const norm_job *j, size_t block, const norm_block *v
 static void write_input_gradient(const norm_job *j, size_t begin, size_t end) {
   norm_buffers b;
   norm_piece piece;
-  /* the gradient of the added input already has the part of dy that passes the gate */
+  /* If the op has an added input, compute_gradients has written its gradient, din[1]: dy where the
+   * relu passes it, else 0. So din[1] replaces dy and the gate. */
   const void *dy = j->a->din[1] ? j->a->din[1] : j->a->dout;
   for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &piece);) {
     clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_bf16, piece, b.x),

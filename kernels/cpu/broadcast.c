@@ -42,7 +42,7 @@ static void next_row(const broadcast_kernel *k, row_walk *w) {
   }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- loops over one row ---------------------------------------------------------------------- */
 
 /* Values of an input for a row: one for each position (step 1), or the same for all positions (step
  * 0). */
@@ -118,7 +118,7 @@ CPU_CLONES(add_row, (const float *restrict dy, row_values other, size_t n, doubl
            (dy, other, n, sum))
 CPU_CLONES(add_all, (const float *dy, row_values other, size_t n, double *sum), (dy, other, n, sum))
 
-/* ---- all samples ----------------------------------------------------------------------------- */
+/* ---- loops over all samples ------------------------------------------------------------------ */
 
 typedef struct broadcast_job {
   const broadcast_kernel *k;

@@ -54,7 +54,7 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
   return CLV_OK;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- loops over the classes of one position -------------------------------------------------- */
 
 /* Computes sum_c w_c (log_sum_exp - x_c), where value i is added to the partial sum i % LANES. w
  * may be NULL: all weights are 1. */
@@ -212,7 +212,7 @@ static clv_code nll_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the kernels ------------------------------------------------------------------- */
 
 static clv_code new_class_kernel(const clv_node_desc *d, class_kernel **ret, clv_err *err) {
   const clv_shape *x = &d->in[0];

@@ -24,15 +24,18 @@ typedef struct conv_kernel {
   cpu_prim forward, backward_input, backward_weight;
   /* reorders of weights and their gradient; not made where the formats are equal */
   cpu_prim to_forward, to_backward, from_gradient;
-  /* instead of these reorders, conv_weights.c packs the weights or unpacks the gradient */
+  /* conv_weights.c packs the weights or unpacks the gradient, in place of the reorder to_forward,
+   * to_backward or from_gradient */
   bool forward_weights_are_tiled, backward_weights_are_tiled, gradient_is_tiled;
   /* the weight copy for x from y has its tiles ordered [C/16][K/16] */
   bool backward_tiles_are_c_major;
-  bool caches_backward_weights; /* the pass that computes x reads its weights from the cache */
-  size_t backward_offset;       /* offset of these weights in the cache, in floats */
+  /* the pass that computes x from y reads a copy of the weights in the cache, not the parameters */
+  bool caches_backward_weights;
+  /* offset in the cache, in floats, of the copy of the weights that the pass from y to x reads */
+  size_t backward_offset;
   /* function for the weight gradient; NULL: oneDNN computes it */
   weight_grad_fn *own_weight_grad;
-  int x_block, y_block; /* f32 layouts; with bf16 the values are bf16 in these layouts */
+  int x_block, y_block; /* layouts of x and y; their values are bf16 if `bf16` is set, else f32 */
   int din_block;        /* f32 layout in which x is computed from y */
   bool bf16;            /* x, y, the gradient of y and the copies of the weights are bf16 */
   /* offsets into scratch after oneDNN's scratchpad, in floats */
@@ -48,7 +51,7 @@ static bool primitives_add_bias(const conv_kernel *k) {
   return k->k.d.attrs.bias && !k->is_transposed;
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
+/* ---- copies of the weights ------------------------------------------------------------------- */
 
 static const float *forward_weight(const conv_kernel *k, const clv_kernel_args *a) {
   return k->to_forward.primitive || k->forward_weights_are_tiled ? a->cache
@@ -113,7 +116,7 @@ static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-/* ---- execution ------------------------------------------------------------------------------- */
+/* ---- running the passes ---------------------------------------------------------------------- */
 
 static clv_code compute_y(conv_kernel *k, const clv_kernel_args *a, const void *x, void *y,
                           clv_err *err) {
@@ -194,7 +197,7 @@ static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
   return compute_weight_grad((conv_kernel *)base, a, a->in[0], a->dout, err);
 }
 
-/* ---- transposed ------------------------------------------------------------------------------ */
+/* ---- transposed convolutions ----------------------------------------------------------------- */
 
 /* Returns the number of values of a plane of x: one channel block of one sample. */
 static size_t plane_size(const conv_kernel *k) { return (size_t)(k->s.h * k->s.w * k->x_block); }
@@ -249,7 +252,7 @@ static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_arg
   return CLV_OK;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making the kernel ----------------------------------------------------------------------- */
 
 static void conv_free(clv_kernel *base) {
   conv_kernel *k = (conv_kernel *)base;

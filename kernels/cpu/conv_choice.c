@@ -24,7 +24,7 @@ void clv_cpu_conv_choice_done(clv_conv_choice *c) {
   c->row_major_weight = NULL;
 }
 
-/* ---- descriptions ---------------------------------------------------------------------------- */
+/* ---- descriptions of tensors for oneDNN ------------------------------------------------------ */
 
 static dnnl_format_tag_t format_tag(int block) {
   if (clv_layout_is_channels_last(block)) return dnnl_nhwc;

@@ -91,7 +91,8 @@ static void apply_blocks(const clv_shape *shape, size_t b, const float *x, const
   }
 }
 
-/* As apply_blocks, but the values are channels last. */
+/* Computes y = x scale where the mask keeps the value, else 0, for values in channels last. The
+ * mask is row-major. */
 static void apply_channels_last(const clv_shape *shape, const float *x, const uint8_t *mask,
                                 float scale, float *y) {
   size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);

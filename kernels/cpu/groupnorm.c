@@ -251,7 +251,7 @@ static clv_code groupnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the kernel -------------------------------------------------------------------- */
 
 static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   group_kernel *k;

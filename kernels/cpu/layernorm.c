@@ -20,7 +20,7 @@ typedef struct norm_job {
   const clv_kernel_args *a;
 } norm_job;
 
-/* ---- one row --------------------------------------------------------------------------------- */
+/* ---- sums and gradients of one row ----------------------------------------------------------- */
 
 CPU_INLINE double sum_lanes(double *lane) {
   for (int width = LANES / 2; width; width /= 2)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Channel blocks: copies between them, and zeroes their padding.
+ * Copies tensors between row-major and channel blocks, or between blocks of different sizes, and
+ * zeroes the padding channels.
  */
 #include <stdatomic.h>
 #include <string.h>

@@ -134,7 +134,7 @@ static clv_code bf16_weight_prepare(const clv_node_desc *d, clv_kernel **ret, cl
   return CLV_OK;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making the kernel ----------------------------------------------------------------------- */
 
 static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   const clv_shape *in = &d->in[0];

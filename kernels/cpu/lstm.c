@@ -53,7 +53,7 @@ static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
   return (cpu_gemm){.m = (int64_t)m, .n = (int64_t)n, .k = (int64_t)k};
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- products in f32 or bf16 ----------------------------------------------------------------- */
 
 static uint16_t *packed_right(const lstm_kernel *k, const clv_kernel_args *a) {
   return (uint16_t *)(void *)((float *)a->scratch + k->right_offset);

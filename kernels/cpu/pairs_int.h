@@ -48,7 +48,7 @@ typedef struct cpu_pairs_product {
 size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k);
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p);
 
-/* ---- implementations ------------------------------------------------------------------------- */
+/* ---- implementations for AMX and AVX512-BF16 ------------------------------------------------- */
 
 /* A tile has 16 rows of a left factor, or 16 columns of a right factor, by 16 pairs, which are
  * PAIRS_WIDE values along the sum. */

@@ -12,7 +12,8 @@ typedef struct prelu_job {
   bool accumulate;
 } prelu_job;
 
-/* Computes y[i] = z[i] where x[i] is above 0, else w z[i]. z: x itself, or dy. */
+/* Computes y[i] = z[i] where x[i] is above 0, else w z[i]. z: x itself in forward, dy in backward.
+ */
 CPU_INLINE void row_body(const float *x, const float *z, float w, float *y, size_t n) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) y[i] = x[i] > 0 ? z[i] : w * z[i];

@@ -20,7 +20,7 @@ typedef struct rms_job {
   const clv_kernel_args *a;
 } rms_job;
 
-/* ---- one row --------------------------------------------------------------------------------- */
+/* ---- sums and gradients of one row ----------------------------------------------------------- */
 
 CPU_INLINE double sum_lanes(double *lane) {
   for (int width = LANES / 2; width; width /= 2)
@@ -70,7 +70,7 @@ CPU_CLONES(back_row,
             float inverse, float slope, float *restrict dx),
            (x, dy, w, n, inverse, slope, dx))
 
-/* ---- all rows -------------------------------------------------------------------------------- */
+/* ---- loops over all rows --------------------------------------------------------------------- */
 
 static void forward_rows(void *arg, size_t begin, size_t end) {
   const rms_job *j = arg;
@@ -128,7 +128,7 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------ */
+/* ---- making and running the kernel ----------------------------------------------------------- */
 
 static void run_job(clv_kernel *base, const clv_kernel_args *a, size_t n_items,
                     clv_cpu_range_fn *fn) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scale: y = factor x. Backward is the same as forward.
+ * scale: y = factor x. Backward multiplies the gradient by the factor, too.
  */
 #include "kernels/cpu/cpu_int.h"
 

@@ -94,7 +94,7 @@ double clv_cpu_row_exp_sum(const float *x, size_t n, double top) {
   return sum;
 }
 
-/* ---- all rows -------------------------------------------------------------------------------- */
+/* ---- loops over all rows --------------------------------------------------------------------- */
 
 typedef struct softmax_job {
   const clv_kernel_args *a;

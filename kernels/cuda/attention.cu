@@ -55,14 +55,14 @@ clv_code clv_gpu_from_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, 
                     from_heads, *t, x, y);
 }
 
-/* ---- a row ----------------------------------------------------------------------------------- */
+/* ---- a row of scores ------------------------------------------------------------------------- */
 
 /* One query row, found from its number among the rows of all heads of keys. n_keys: number of keys
  * that the query attends to. */
 struct cuda_row {
   size_t sample, head, i, n_keys;
   size_t saved; /* index of the row's saved numbers in [n, heads, t], or in packed [rows, heads] */
-  bool is_real; /* the row is not a pad */
+  bool is_real; /* the row belongs to a sequence; false: it only pads a packed sequence */
 };
 
 /* Returns the length of a sample; a refused length counts as 0. */
@@ -73,8 +73,8 @@ static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *le
   return length < 0 || static_cast<size_t>(length) > h.s ? 0 : static_cast<size_t>(length);
 }
 
-/* Converts the row's indices to those of packed sequences; a row that is a pad attends to no key.
- * */
+/* Converts the row's indices to those of packed sequences. A row that only pads a sequence attends
+ * to no key. */
 static __device__ inline void pack_row(const cuda_heads &h, cuda_row *row) {
   size_t begin = static_cast<size_t>(h.first_rows[row->sample]);
   size_t length = static_cast<size_t>(h.first_rows[row->sample + 1]) - begin;
@@ -118,7 +118,7 @@ static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_st
   return f;
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
+/* ---- attention weights ----------------------------------------------------------------------- */
 
 template <typename D>
 static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t *lengths,
@@ -163,7 +163,8 @@ clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_w
   return GPU_BY_TYPE(h->bf16, launch_weigh, g, h, w, lengths, saved, err);
 }
 
-/* Computes dS = P (M dP - sum P M dP) scale: see kernels/ops/attention.c. */
+/* Computes the gradients of the scores, dS = P (M dP - sum P M dP) scale, from the weights P, the
+ * dropout factors M and the gradients dP of the weights after dropout. */
 template <typename D>
 static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dxs, D *ys, D *dys,
                                   const int64_t *lengths, const float *saved) {

@@ -11,7 +11,7 @@
 #include "kernels/cuda/bf16_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-/* ---- kernels --------------------------------------------------------------------------------- */
+/* ---- preparing kernels ----------------------------------------------------------------------- */
 
 #define CUDA_OP(name) extern const cuda_op clv_gpu_op_##name;
 #include "cuda_ops.def"
@@ -128,7 +128,7 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
               clv_gpu_step(b->private_data, a, p, grad, moments, runs, n_runs, &err));
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- device memory --------------------------------------------------------------------------- */
 
 /* Allocates memory and zeroes it, so that no session can read what another session left. */
 static clv_code memory_allocate(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
@@ -179,7 +179,7 @@ static const clv_backend_memory memory = {
     .get_free_bytes = memory_get_free_bytes,
 };
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening a backend ----------------------------------------------------------------------- */
 
 static void cuda_set_threads(int n) { (void)n; }
 static uint64_t cuda_reorder_count(void) { return 0; }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batch normalisation. Scratch holds the parts of a sum, and after them the statistics of a forward
+ * Batch normalisation. Scratch holds the partial sums, and after them the statistics of a forward
  * that saves nothing, or the totals of a backward.
  *
- * With a relu and nothing added, backward recomputes from x which outputs were above 0. With
- * an added input it reads the output instead, and the pass that sums the totals also writes
- * the gradient that passes the relu. That is the gradient of the added input, from which the
- * second pass computes dx.
+ * With a relu and nothing added, backward recomputes from x which outputs were above 0. With an
+ * added input it reads the output instead, and the pass that sums the totals also writes the
+ * gradient that passes the relu. That is the gradient of the added input, from which the second
+ * pass computes dx.
  */
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/pointwise_int.h"

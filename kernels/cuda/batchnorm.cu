@@ -16,7 +16,7 @@ static __device__ inline size_t channel_of(const cuda_sums &s, size_t at) {
   return at / s.inner % s.channels;
 }
 
-/* ---- statistics ------------------------------------------------------------------------------ */
+/* ---- statistics of the channels -------------------------------------------------------------- */
 
 /* Terms of the sums of x - x0 and of its square, where x0 is the channel's first value. Subtracting
  * x0 keeps digits from cancelling, so one pass is enough. */
@@ -84,7 +84,7 @@ clv_code clv_gpu_running_moments(clv_gpu *g, const cuda_batchnorm *b, const floa
                     running_var, saved);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- normalised values ----------------------------------------------------------------------- */
 
 static __device__ inline double normalised_of(float x, const double *saved, size_t c) {
   return (static_cast<double>(x) - saved[2 * c]) * saved[2 * c + 1];
@@ -124,9 +124,9 @@ clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, c
   return GPU_BY_TYPE(b->channels_last, launch_normalise, g, b, x, w, bias, saved, other, y, err);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients of the parameters and of the input -------------------------------------------- */
 
-/* cuda_gradient with pointers of the values' type. */
+/* As cuda_gradient, but with pointers to T, the type of the values. */
 template <typename T>
 struct gradient {
   cuda_gate gate;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * batchnorm_int: launchers of batch normalisation over [n, channels, inner]. saved: mean and
- * inverse deviation of each channel. partial_sums: scratch of gpu_partial_sums_bytes for the channel sums.
+ * inverse deviation of each channel. partial_sums: scratch of gpu_partial_sums_bytes, for the
+ * channel sums.
  */
 #ifndef CLEAVE_KERNELS_CUDA_BATCHNORM_INT_H
 #define CLEAVE_KERNELS_CUDA_BATCHNORM_INT_H

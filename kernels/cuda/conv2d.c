@@ -74,7 +74,7 @@ static clv_code prepare_weights(const cuda_kernel *k, const clv_kernel_args *a,
   return clv_gpu_prepare_factor(k, a->param[CLV_SLOT_WEIGHT], count_weights(v), r->w, ret, err);
 }
 
-/* ---- im2col ---------------------------------------------------------------------------------- */
+/* ---- passes computed by im2col --------------------------------------------------------------- */
 
 static cuda_columns make_columns(const conv2d_extents *v) {
   return (cuda_columns){.window = v->s,
@@ -194,7 +194,7 @@ static clv_code open_columns(cuda_kernel *k, const conv2d_extents *v, clv_cuda_p
   return clv_gpu_new_product(k, (int)pass, &products[pass], err);
 }
 
-/* ---- a pass ---------------------------------------------------------------------------------- */
+/* ---- a pass, by cuDNN or by im2col ----------------------------------------------------------- */
 
 typedef clv_code columns_fn(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_extents *v,
                             cuda_conv_operands e, clv_err *err);
@@ -252,7 +252,7 @@ static clv_code bias_gradient(const cuda_kernel *k, const clv_kernel_args *a, cl
                               a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
 }
 
-/* ---- the ops --------------------------------------------------------------------------------- */
+/* ---- functions of the ops -------------------------------------------------------------------- */
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
@@ -287,7 +287,7 @@ static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_arg
   return bias_gradient(k, a, err);
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing a kernel ---------------------------------------------------------------------- */
 
 static clv_code open_pass(cuda_kernel *k, const conv2d_extents *v, clv_cuda_pass pass,
                           bool *ret_written, clv_err *err) {

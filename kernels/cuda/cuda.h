@@ -39,7 +39,7 @@ typedef struct clv_cuda_info {
   size_t memory_bytes;
 } clv_cuda_info;
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- launches of kernels --------------------------------------------------------------------- */
 
 /* Launch of one kernel over grid[0] x grid[1] blocks of `block` threads. args are as
  * cudaLaunchKernel takes them. `call` unpacks args and calls a kernel that was compiled for the
@@ -56,7 +56,7 @@ typedef struct clv_cuda_launch {
   const bool *is_pointer;  /* [n_args] the argument is a pointer */
 } clv_cuda_launch;
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- matrix products ------------------------------------------------------------------------- */
 
 /* Arguments of cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then the
  * epilogue. D is m x n with leading dimension ldd, op(A) is m x k, op(B) is k x n. `batch` such
@@ -133,7 +133,7 @@ typedef struct clv_cuda_lstm_args {
  * more is not chosen. */
 enum { CLV_CUDA_MATMUL_MAX_WORKSPACE = 32 << 20, CLV_CUDA_CONV_MAX_WORKSPACE = 1 << 30 };
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of functions ------------------------------------------------------------------ */
 
 enum { CLV_VENDOR_ABI = 3 };
 
@@ -220,7 +220,7 @@ typedef struct clv_vendor {
                                    const clv_cuda_lstm_args *a, clv_err *err);
 } clv_vendor;
 
-/* ---- the backend ----------------------------------------------------------------------------- */
+/* ---- opening the backend --------------------------------------------------------------------- */
 
 /* Opens a backend on one device, with its own stream and memory. The backend has the vendor's name,
  * and its device is "cuda:0". The caller closes the backend after freeing all that was made with

@@ -49,7 +49,7 @@ static inline unsigned gpu_blocks(size_t n) {
   return gpu_blocks_of_rows((n + GPU_BLOCK - 1) / GPU_BLOCK);
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- launches of kernels --------------------------------------------------------------------- */
 
 #ifdef __CUDACC__
 #define GPU_CALLER(kernel) nullptr
@@ -102,7 +102,7 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
 #define gpu_launch(g, blocks, threads, err, kernel, ...) \
   gpu_launch_as(g, #kernel, kernel, GPU_CALLER(kernel), blocks, threads, err, __VA_ARGS__)
 
-/* ---- bf16 ------------------------------------------------------------------------------------ */
+/* ---- values in f32 or bf16 ------------------------------------------------------------------- */
 
 /* Values are f32, or bf16 with channels last: kernels are templates of the type. Arithmetic is f32,
  * or double for long sums. */
@@ -138,8 +138,8 @@ static inline T *gpu_output(void *p) {
   return static_cast<T *>(p);
 }
 
-/* GPU_BY_TYPE(is_bf16, f, arguments...) calls f<cuda_bf16>(...) if `is_bf16`, else f<float>(...).
- * */
+/* GPU_BY_TYPE(is_bf16, f, arguments...) calls the template f with the type cuda_bf16 if `is_bf16`,
+ * else with the type float. */
 #define GPU_BY_TYPE(is_bf16, f, ...) ((is_bf16) ? f<cuda_bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
 
 /* ---- sums of a block ------------------------------------------------------------------------- */
@@ -247,7 +247,7 @@ static clv_code gpu_compute_partial_sums(clv_gpu *g, const cuda_sums *s, Term te
                     to);
 }
 
-/* Adds all partial_sums of channel c, in order. */
+/* Adds all partial sums of channel c, in order. */
 static __device__ inline cuda_pair gpu_total(const cuda_sums &s, const cuda_pair *partial_sums,
                                              size_t c) {
   cuda_pair sum = {0, 0};
@@ -259,7 +259,7 @@ static __device__ inline void gpu_put(float *dst, double value, bool accumulate)
   *dst = accumulate ? *dst + (float)value : (float)value;
 }
 
-/* ---- refused values -------------------------------------------------------------------------- */
+/* ---- records of refused values --------------------------------------------------------------- */
 
 /* Marks the value at index `index` as refused. Any thread may call this function. */
 static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t index) {

@@ -152,7 +152,7 @@ static clv_code gru_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the kernel -------------------------------------------------------------------- */
 
 /* Makes the products over all steps of a layer with `in` input values. is_later_layer: not the
  * first layer. */

@@ -60,7 +60,7 @@ CLV_CUDA_OP(cross_entropy) = CLASS_LOSS;
 CLV_CUDA_OP(nll) = CLASS_LOSS;
 CLV_CUDA_OP(focal) = CLASS_LOSS;
 
-/* ---- means over all values ------------------------------------------------------------------- */
+/* ---- losses that are means over all values --------------------------------------------------- */
 
 static clv_code mean_open(cuda_kernel *k, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, k->r.n_in);

@@ -13,7 +13,7 @@ static __global__ void put_mean(cuda_sums s, const cuda_pair *partial_sums, doub
   gpu_note(f, values, r);
 }
 
-/* ---- a class for each position --------------------------------------------------------------- */
+/* ---- losses with a class label for each position --------------------------------------------- */
 
 static __device__ inline bool is_counted(const cuda_classes &c, int64_t label) {
   return !c.has_ignored_label || label != c.ignored_label;
@@ -149,7 +149,7 @@ clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float 
                     *c, x, label, dout, total_weight, dx);
 }
 
-/* ---- means over all values ------------------------------------------------------------------- */
+/* ---- losses that are means over all values --------------------------------------------------- */
 
 struct mse {
   static __device__ double term(double x, double t) { return (x - t) * (x - t); }
@@ -233,7 +233,7 @@ MEAN_LOSS(bce, BCE)
 MEAN_LOSS(bce_with_logits, BCE_WITH_LOGITS)
 MEAN_LOSS(poisson, POISSON)
 
-/* ---- means of terms of x - t with a parameter ------------------------------------------------ */
+/* ---- means of terms of x - t, with a parameter of the loss ----------------------------------- */
 
 struct smooth_l1 {
   static __device__ double term(double x, double t, double beta) {
@@ -243,7 +243,7 @@ struct smooth_l1 {
   static __device__ double dx(double x, double t, double beta) {
     double d = x - t;
     if (fabs(d) < beta) return d / beta;
-    return d > 0 ? 1 : d < 0 ? -1 : d; /* a NaN stays */
+    return d > 0 ? 1 : d < 0 ? -1 : d; /* a NaN stays a NaN */
   }
 };
 
@@ -255,7 +255,7 @@ struct huber {
   static __device__ double dx(double x, double t, double delta) {
     double d = x - t;
     if (fabs(d) < delta) return d;
-    return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays */
+    return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays a NaN */
   }
 };
 
@@ -263,10 +263,10 @@ struct quantile {
   static __device__ double term(double x, double t, double p) {
     double underestimate_loss = p * (t - x), overestimate_loss = (p - 1) * (t - x);
     return overestimate_loss >= underestimate_loss ? overestimate_loss
-                                                   : underestimate_loss; /* a NaN stays */
+                                                   : underestimate_loss; /* a NaN stays a NaN */
   }
   static __device__ double dx(double x, double t, double p) {
-    return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays */
+    return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays a NaN */
   }
 };
 

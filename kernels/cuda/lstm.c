@@ -222,7 +222,7 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the products ------------------------------------------------------------------ */
 
 /* Makes the products over all steps of a layer with `in` input values. is_later_layer: not the
  * first layer. */
@@ -294,7 +294,7 @@ static clv_code open_products(cuda_kernel *k, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- by cuDNN -------------------------------------------------------------------------------- */
+/* ---- LSTMs computed by cuDNN ----------------------------------------------------------------- */
 
 /* Lists the parameters, or their gradients, with their indices in cuDNN's buffer of weights. */
 static cuda_lstm_params list_params(const cuda_kernel *k, void *const *params) {

@@ -75,7 +75,7 @@ clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *
   return gpu_launch(g, gpu_blocks(l->n * l->t * l->h), GPU_BLOCK, err, shift, *l, to);
 }
 
-/* ---- a library's weights --------------------------------------------------------------------- */
+/* ---- parameters in cuDNN's buffer of weights ------------------------------------------------- */
 
 static cuda_grid grid_of(const cuda_lstm_params *p) {
   size_t max_count = 0;

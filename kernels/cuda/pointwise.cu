@@ -61,7 +61,7 @@ MAP(scale)
 MAP(add)
 MAP(mul)
 
-/* ---- dropout --------------------------------------------------------------------------------- */
+/* ---- the op dropout -------------------------------------------------------------------------- */
 
 /* Returns the index of value i of the row-major order in the layout of T. */
 template <typename T>
@@ -156,7 +156,7 @@ clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, cons
   return GPU_BY_TYPE(channels_last, launch_mask, g, dy, mask, dx, n, factor, err);
 }
 
-/* ---- stochastic depth ------------------------------------------------------------------------ */
+/* ---- the op stochastic_depth ----------------------------------------------------------------- */
 
 static __global__ void draw_records(uint8_t *kept, size_t n, clv_rng_stream s,
                                     const clv_rng_position *rng_position, uint32_t limit) {

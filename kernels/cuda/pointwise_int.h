@@ -66,7 +66,7 @@ clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, 
 clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, const uint8_t *mask,
                             void *dx, size_t n, float factor, clv_err *err) CLV_USE_RESULT;
 
-/* ---- chains ---------------------------------------------------------------------------------- */
+/* ---- chains of element-wise ops -------------------------------------------------------------- */
 
 /* A chain of ops. factor: for each op, the factor of a scale or of a dropout. limit, stream and
  * rng_position: as in clv_gpu_dropout; read only if `has_dropout`. */

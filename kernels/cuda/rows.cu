@@ -4,7 +4,7 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/rows_int.h"
 
-/* ---- softmax --------------------------------------------------------------------------------- */
+/* ---- softmax and log_softmax ----------------------------------------------------------------- */
 
 static __global__ void softmax(const float *xs, float *ys, size_t rows, size_t width, bool is_log) {
   GPU_ROWS(r, rows) {
@@ -49,7 +49,7 @@ clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float
                     dx, rows, width, is_log);
 }
 
-/* ---- normalisation --------------------------------------------------------------------------- */
+/* ---- normalisation of rows ------------------------------------------------------------------- */
 
 /* Computes the mean and the inverse deviation of a row. The mean is computed first, because squares
  * of distances from the mean lose no digits when the mean is large. */

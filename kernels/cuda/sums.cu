@@ -30,7 +30,7 @@ clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool channels_last
                     static_cast<const cuda_pair *>(partial_sums), dst, accumulate);
 }
 
-/* ---- squares --------------------------------------------------------------------------------- */
+/* ---- sums of squares ------------------------------------------------------------------------- */
 
 static __global__ void square_parts(const float *x, const cuda_run *runs, size_t n_runs,
                                     size_t chunks, double *part) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d. x is [N, C], [N, C, L] or
- * [N, C, H, W].
- * `saved` holds mean and 1/sqrt(var + eps) of each channel in double: the statistics that forward
- * used, in training or evaluation, and that backward must use.
+ * y = (x - mean) / sqrt(var + eps) weight + bias, for each channel (Ioffe & Szegedy, ICML 2015),
+ * with the numbers of torch.nn.BatchNorm1d/2d. x is [N, C], [N, C, L] or [N, C, H, W]. `saved`
+ * holds mean and 1/sqrt(var + eps) of each channel in double: the statistics that forward used, in
+ * training or evaluation, and that backward must use.
  */
 #include "kernels/ops/op_int.h"
 

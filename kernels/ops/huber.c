@@ -9,7 +9,7 @@ static double huber_term(double x, double t, double delta) {
 static double huber_dx(double x, double t, double delta) {
   double d = x - t;
   if (fabs(d) < delta) return d;
-  return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays */
+  return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays a NaN */
 }
 
 PARAMETRIC_LOSS(huber, beta)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ba, Kiros & Hinton, 2016. x is rows of `width` values; `saved` holds mean and 1/sqrt(var + eps)
- * of each row in double.
+ * y = (x - mean) / sqrt(var + eps) weight + bias over each row (Ba, Kiros & Hinton, 2016). x is
+ * rows of `width` values; `saved` holds mean and 1/sqrt(var + eps) of each row in double.
  */
 #include "kernels/ops/op_int.h"
 

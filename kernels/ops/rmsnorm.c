@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Zhang & Sennrich, 2019. x is rows of `width` values; `saved` holds 1/sqrt(mean(x^2) + eps) of
- * each row in double.
+ * y = x / sqrt(mean(x^2) + eps) weight over each row (Zhang & Sennrich, 2019). x is rows of `width`
+ * values; `saved` holds 1/sqrt(mean(x^2) + eps) of each row in double.
  */
 #include <float.h>
 

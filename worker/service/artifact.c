@@ -92,9 +92,9 @@ static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *from, c
   return CLV_OK;
 }
 
-/* ---- shared tensors ------------------------------------------------------------------------- */
+/* ---- tensors that the module shares ---------------------------------------------------------- */
 
-/* Where read_shared_tensor reads a tensor. */
+/* Arguments of read_shared_tensor: the artifact and the tensor that it reads. */
 typedef struct shared_source {
   const artifact_load *f;
   clv_weights_folder *from;
@@ -134,7 +134,7 @@ static clv_code share_tensors(const artifact_load *f, const clv_artifact_spec *s
   return CLV_OK;
 }
 
-/* ---- read access ------------------------------------------------------------------------- */
+/* ---- which tensors a master may read --------------------------------------------------------- */
 
 static bool is_param_of_artifact(const artifact_load *f, uint32_t i) {
   return f->found_index[i] != CLV_WEIGHTS_NONE && param_of(f, i)->trainable;

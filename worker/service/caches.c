@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches of a session's identity: the callbacks of its node for the store, and the audit log.
+ * Caches of rows of a session's identity: the callbacks with which the session's node stores and
+ * reads rows on the disk of the worker, the audit log of their failures, and the deletion of
+ * expired caches.
  */
 #include <stdio.h>
 
@@ -84,7 +86,7 @@ clv_row_caches clv_session_caches(clv_session *s) {
   return (clv_row_caches){s, put_rows, get_rows_shape, get_rows};
 }
 
-/* ---- eviction -------------------------------------------------------------------------------- */
+/* ---- eviction of expired caches -------------------------------------------------------------- */
 
 void clv_service_evict_caches(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The method Kept: caches and files of state of the caller's identity, without a session. Another
- * identity's files are never looked at, because the store finds a folder by the caller's identity
+ * The method Kept: caches and files of state of the caller's identity, without a session. The files
+ * of other identities are out of reach, because the store finds a folder by the caller's identity
  * alone.
  */
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { MAX_REPLY_HEAD_BYTES = 4096 };
 _Static_assert((int)CLV_MAX_CACHES == (int)CLV_WIRE_CACHES, "all that an identity has fit a reply");
 _Static_assert((int)CLV_MAX_LISTED_STATES == (int)CLV_WIRE_KEPT_FILES, "and a list of its files");
 
-/* A request that is handled, and memory of its reply. */
+/* A request of the method Kept that is being handled, and the memory of its reply. */
 typedef struct kept_call {
   clv_service *service;
   const clv_rpc_peer *peer;
@@ -22,7 +22,7 @@ typedef struct kept_call {
   clv_wire_kept_reply reply;
   clv_wire_cache_status caches[CLV_MAX_CACHES];
   clv_state_list list;
-  clv_wire_kept_file *files; /* [list.n] */
+  clv_wire_kept_file *files; /* entries of the reply, one for each file in `list`, [list.n] */
   clv_bytes data;
 } kept_call;
 
@@ -32,15 +32,16 @@ static void kept_call_done(kept_call *c) {
   clv_bytes_done(&c->data);
 }
 
-/* ---- log ------------------------------------------------------------------------------------- */
+/* ---- audit log ------------------------------------------------------------------------------- */
 
 static void log_removed_caches(const char *owner, uint32_t n) {
   const clv_log_source source = {.peer = owner, .event_kind = "caches removed"};
   clv_log_limited(CLV_LOG_INFO, "audit", &source, "remove cache identity=%s caches=%u", owner, n);
 }
 
-/* Logs a read, a removal, or a failure. The first range of each file counts for a limit of its own,
- * so that later ranges do not use up the lines of other files. */
+/* Logs a read, a removal, or a failure. Reads of the first range of a file and reads of later
+ * ranges have separate limits of log lines, so that the ranges of a long file do not suppress the
+ * lines of other files. */
 static void log_file(const kept_call *c, clv_code code, const clv_err *err) {
   static const char *const verbs[] = {"list", "read", "remove"};
   static const char *const kinds[] = {"lists of kept files", "kept files read",
@@ -56,7 +57,7 @@ static void log_file(const kept_call *c, clv_code code, const clv_err *err) {
                   (unsigned long long)bytes, code == CLV_OK ? "ok" : err->text);
 }
 
-/* ---- list ------------------------------------------------------------------------------------ */
+/* ---- listing caches and files of state ------------------------------------------------------- */
 
 static clv_code list_caches(kept_call *c, bool remove, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
@@ -121,7 +122,7 @@ static clv_code handle_list(kept_call *c, clv_err *err) {
   return c->request->kept_kind == CLV_KEPT_CACHES ? CLV_OK : list_files(c, err);
 }
 
-/* ---- read, remove ---------------------------------------------------------------------------- */
+/* ---- reading and removing files of state ----------------------------------------------------- */
 
 /* Reads a range, or its beginning if a message of this worker is too short for the range. */
 static clv_code read_file(kept_call *c, clv_state_status *ret, clv_err *err) {
@@ -152,7 +153,7 @@ static clv_code handle_remove(kept_call *c, clv_err *err) {
                            err);
 }
 
-/* ---- the method ------------------------------------------------------------------------------ */
+/* ---- the method Kept ------------------------------------------------------------------------- */
 
 static clv_code handle(kept_call *c, clv_err *err) {
   static clv_code (*const handlers[])(kept_call *, clv_err *) = {[CLV_KEPT_LIST] = handle_list,

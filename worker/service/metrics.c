@@ -27,9 +27,10 @@ typedef struct metric_values {
   clv_worker_settings *settings;
   const clv_worker_config *config; /* configuration in `settings`, valid as long as they are */
   clv_service_snapshot snapshot;
-  identity_usage *usage; /* usage of each identity, [n_allow] */
-  clv_work_counts *work; /* work for each identity, [n_allow] */
-  /* bytes sent and received on each edge, [CLV_N_LINK_TRAFFIC]; `link_loads` has the same length */
+  identity_usage *usage; /* usage of each identity of `allow`, [n_allow] */
+  clv_work_counts *work; /* work done for each identity of `allow`, [n_allow] */
+  /* bytes and messages on the links to the master and to each peer, [CLV_N_LINK_TRAFFIC];
+   * `link_loads` has the same length */
   clv_link_traffic *traffic;
   link_load *link_loads;
   uint64_t refused[REFUSALS];
@@ -38,7 +39,7 @@ typedef struct metric_values {
   double connections, connections_limit, handshakes, calls, active_calls, n_bans;
 } metric_values;
 
-/* ---- gathering ------------------------------------------------------------------------------- */
+/* ---- gathering the values -------------------------------------------------------------------- */
 
 static void numbers_done(metric_values *n) {
   clv_settings_unref(n->settings);
@@ -131,9 +132,10 @@ static clv_code gather_numbers(clv_service *v, uint64_t n_shed, metric_values *n
   return CLV_OK;
 }
 
-/* ---- rows with labels ------------------------------------------------------------------------ */
+/* ---- metrics with labels --------------------------------------------------------------------- */
 
-/* Writes a sample for each identity that may open sessions. get_value: returns its value. */
+/* Writes a sample for each identity that may open sessions. get_value: returns the value of the
+ * sample. */
 static void put_by_identity(clv_metrics_out *out, const metric_values *n,
                             double (*get_value)(const metric_values *n, size_t identity)) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
@@ -326,7 +328,7 @@ static void put_kept_bytes(clv_metrics_out *out, const void *numbers) {
     clv_metric_sample(out, (double)clv_states_usage(n->service->state_files).bytes, NULL, 0);
 }
 
-/* Returns the counts of the writer; zeros without a state_dir. */
+/* Returns the counts of the thread that writes files of state; zeros without a state_dir. */
 static clv_state_writes writes_of(const void *numbers) {
   clv_state_writer *w = ((const metric_values *)numbers)->service->state_writer;
   return w ? clv_state_writer_counts(w) : (clv_state_writes){0};
@@ -346,7 +348,7 @@ static void put_last_write(clv_metrics_out *out, const void *numbers) {
   clv_metric_sample(out, (double)writes_of(numbers).last_ns / 1e9, NULL, 0);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of metrics -------------------------------------------------------------------- */
 
 #define AT(member) offsetof(metric_values, member)
 
@@ -498,7 +500,7 @@ void clv_service_metrics(clv_service *s, uint64_t n_shed, clv_bytes *ret) {
   clv_metrics_write(table, CLV_COUNT(table), &n, ret);
 }
 
-/* ---- readiness ------------------------------------------------------------------------------- */
+/* ---- readiness and failed reloads ------------------------------------------------------------ */
 
 bool clv_service_is_ready(clv_service *s, clv_bytes *ret) {
   pthread_mutex_lock(&s->lock);

@@ -8,7 +8,7 @@
 
 #include "worker/service/service_int.h"
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- references to a session ----------------------------------------------------------------- */
 
 clv_session *clv_session_ref(clv_session *s) {
   __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
@@ -108,7 +108,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   }
   update_queue_polling(v);
   pthread_mutex_unlock(&v->lock);
-  if (!was_in_table) return; /* another thread is closing it */
+  if (!was_in_table) return; /* another thread is closing the session */
   CLV_FAILPOINT("session.close");
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
@@ -135,7 +135,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   clv_session_unref(s);
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding a session ----------------------------------------------------------------------- */
 
 bool clv_session_has_id_and_owner(const clv_session *s, const clv_wire_id *id, const char *owner) {
   return memcmp(&s->id, id, sizeof *id) == 0 && strcmp(s->owner, owner) == 0;

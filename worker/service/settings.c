@@ -13,7 +13,7 @@
 
 #include "worker/service/service_int.h"
 
-/* ---- snapshots ------------------------------------------------------------------------------- */
+/* ---- snapshots of the settings --------------------------------------------------------------- */
 
 static clv_wire_limits limits_of(const clv_worker_config *c) {
   clv_wire_limits l = clv_wire_limits_default();
@@ -67,7 +67,7 @@ const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const c
   return NULL;
 }
 
-/* ---- identities ------------------------------------------------------------------------------ */
+/* ---- members, one for each identity ---------------------------------------------------------- */
 
 static void member_free(clv_member *m) {
   if (!m) return;
@@ -95,7 +95,7 @@ static clv_code add_member(clv_service *v, const clv_allow_spec *a, clv_err *err
   return code;
 }
 
-/* ---- peers ----------------------------------------------------------------------------------- */
+/* ---- traffic totals, one for each peer ------------------------------------------------------- */
 
 static clv_code add_traffic_total(clv_service *v, const char *peer, clv_err *err) {
   clv_link_traffic_total *e,
@@ -112,10 +112,10 @@ static clv_code add_traffic_total(clv_service *v, const char *peer, clv_err *err
   return code;
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- functions for other files --------------------------------------------------------------- */
 
 clv_code clv_settings_prepare(clv_service *v, const clv_worker_config *c, clv_err *err) {
-  /* the edge "" has the counters of the links to the master */
+  /* the total with the name "" counts the links to the master */
   if (!v->n_traffic_totals) CLV_TRY(add_traffic_total(v, "", err));
   for (size_t i = 0; i < c->n_peers; i++)
     if (!clv_service_find_traffic_total(v, c->peers[i].name))

@@ -66,7 +66,8 @@ static void add_increase(uint64_t *total, uint64_t value, uint64_t *added_before
 void clv_session_add_to_totals(clv_session *s) {
   const clv_worker_config *c = s->settings->config;
   size_t n = CLV_N_LINK_TRAFFIC(c);
-  clv_link_traffic *traffic = s->traffic_in_totals + n; /* scratch: the second half of the array */
+  /* scratch memory: the second half of the array */
+  clv_link_traffic *traffic = s->traffic_in_totals + n;
   clv_work_counts w = {0};
   memset(traffic, 0, n * sizeof *traffic);
   clv_session_add_work(s, c, &w, traffic);

@@ -45,7 +45,7 @@ static bool has_expired(const file *f, int64_t now) {
   return unused_s >= f->header.keep_s;
 }
 
-/* ---- paths ----------------------------------------------------------------------------------- */
+/* ---- paths of caches ------------------------------------------------------------------------- */
 
 /* Returns the path of a cache. Only the digest of the peer's key is part of it. */
 static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
@@ -58,7 +58,7 @@ static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* ---- a file ---------------------------------------------------------------------------------- */
+/* ---- opening and closing a cache ------------------------------------------------------------- */
 
 static clv_code read_at(const file *f, uint64_t offset, void *data, size_t len, clv_err *err) {
   for (size_t got = 0; got < len;) {
@@ -116,7 +116,7 @@ static clv_code mark_used(const file *f, clv_err *err) {
   return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_fail_errno(f->path.data, err);
 }
 
-/* ---- quotas ---------------------------------------------------------------------------------- */
+/* ---- quotas of identities -------------------------------------------------------------------- */
 
 typedef struct usage {
   uint64_t bytes;
@@ -150,7 +150,7 @@ static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t 
                   (unsigned long long)max_bytes);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making a cache -------------------------------------------------------------------------- */
 
 /* Allocates the disk space of a cache at once, if the file system can, so that a full disk is
  * reported before a row is stored. */
@@ -231,7 +231,7 @@ static clv_code open_or_make_cache(const clv_state_folder *o, const clv_cache *c
   return make_cache(o, f, err);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows of a cache ------------------------------------------------------------------------- */
 
 typedef struct row_mark {
   uint32_t is_stored; /* 1: the row is stored; 0: it is not */
@@ -283,7 +283,7 @@ static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, 
       (long long)sample);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- functions for other files --------------------------------------------------------------- */
 
 clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t max_bytes,
                         const clv_cache *cache, const int64_t *rows, const clv_tensor *values,
@@ -329,7 +329,7 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
   return mark_used(&f, err);
 }
 
-/* ---- listing and eviction -------------------------------------------------------------------- */
+/* ---- listing and deleting caches ------------------------------------------------------------- */
 
 static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
   row_mark marks[512];

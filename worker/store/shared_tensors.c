@@ -65,7 +65,7 @@ size_t clv_shared_tensors_bytes(clv_shared_tensors *b) {
   return bytes;
 }
 
-/* ---- memory of a shared tensor ---------------------------------------------------------------- */
+/* ---- memory of a shared tensor --------------------------------------------------------------- */
 
 static clv_code map_pages(shared_tensor *x, clv_err *err) {
   void *data = mmap(NULL, x->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -98,7 +98,7 @@ static clv_code alloc_memory(shared_tensor *x, clv_err *err) {
   return (x->backend ? alloc_device_memory : map_pages)(x, err);
 }
 
-/* ---- finding and freeing a shared tensor ------------------------------------------------------ */
+/* ---- finding and freeing a shared tensor ----------------------------------------------------- */
 
 static void shared_tensor_free(shared_tensor *x) {
   if (x->data && x->backend)
@@ -164,7 +164,7 @@ static clv_code find_or_add_shared_tensor(clv_shared_tensors *b, const clv_share
   return CLV_OK;
 }
 
-/* ---- filling --------------------------------------------------------------------------------- */
+/* ---- filling a shared tensor ----------------------------------------------------------------- */
 
 enum { WAKE_INTERVAL_MS = 20 };
 

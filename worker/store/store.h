@@ -54,7 +54,8 @@ typedef struct clv_shared_tensor_key {
   const clv_backend *backend;
 } clv_shared_tensor_key;
 
-/* Bytes read at once, at most; for a device also the size of the staging buffer. */
+/* Largest number of bytes of a shared tensor that are read at once; for a tensor on a device also
+ * the size of the staging buffer. */
 enum { CLV_SHARED_TENSOR_CHUNK_BYTES = 1 << 20 };
 
 /* Callback that writes n elements of the tensor, from element `first`, to `to`. BLOCKS. */
@@ -114,7 +115,7 @@ void clv_states_claim(clv_states *s, const char *identity, const char *name, clv
 void clv_states_end_claim(clv_states *s, clv_state_claim *c);
 
 typedef struct clv_state_save_request {
-  const clv_weights_tensor *list; /* [n] */
+  const clv_weights_tensor *list; /* tensors of the file, [n] */
   size_t n;
   /* bytes that all files of the identity may use, each rounded up to 4 KiB; the file that is
    * replaced makes way */
@@ -159,7 +160,7 @@ typedef struct clv_state_list {
   clv_state_status *files; /* [n] by name */
   uint32_t n;
   bool has_more;       /* there are more files after the last one */
-  uint64_t used_bytes; /* of all files of the identity, each rounded up to 4 KiB */
+  uint64_t used_bytes; /* bytes of all files of the identity, each rounded up to 4 KiB */
 } clv_state_list;
 
 void clv_state_list_done(clv_state_list *l);
