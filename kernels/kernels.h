@@ -60,7 +60,7 @@ typedef struct clv_attrs {
   clv_shape shape; /* target shape without the batch; rank 0: not given */
   int64_t rows;
   int64_t layers;
-  /* index of a dimension; a negative number counts from the end, also in start and stop */
+  /* dim: index of a dimension; a negative number counts from the end, in start and stop too */
   int64_t dim;
   int64_t start, stop; /* of slice: first index, and the first index after the range */
   double factor;
@@ -230,7 +230,8 @@ typedef struct clv_resample {
   clv_resample_kind kind;
   bool align_corners;
   int64_t n, c, in[2], out[2]; /* batch, channels, images of input and output */
-  double scale[2];             /* distance of neighbouring outputs, in inputs */
+  /* distance between the positions of neighbouring outputs, measured in inputs */
+  double scale[2];
 } clv_resample;
 clv_resample clv_resample_of(clv_op op, const clv_attrs *attrs, const clv_shape *in,
                              const clv_shape *out);
@@ -406,7 +407,7 @@ static inline unsigned clv_save_flag_of_input(int i) {
   return i < 2 ? 1u << i : i < 4 ? (unsigned)CLV_SAVE_IN2 << (i - 2) : 0u;
 }
 
-/* The part of an RNG key that differs between executions of one kernel. */
+/* The part of the key of random numbers that differs between executions of one kernel. */
 typedef struct clv_rng_position {
   uint64_t step;
   uint32_t micro_batch, zero; /* zero: padding, always 0 */

@@ -863,7 +863,7 @@ of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
    gradients_are_added_to_what_lay_in_scratch=("static clv_code cudnn_backward_weights(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
    an_lstm_loses_its_output_before_backward=("static void use_cudnn(", "b->saved_flags |= CLV_SAVE_OUT;", ";"))
 of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
-   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.of[i][j] + value", "0 * p.of[i][j] + value"))
+   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.param[i][j] + value", "0 * p.param[i][j] + value"))
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_fuse_relu_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",

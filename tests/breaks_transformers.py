@@ -60,7 +60,7 @@ PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_pack
 of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row", "at"))
 of("kernels/cpu/dropout.c", PACKED,
    every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t skip = (first + at) % 4;", "size_t skip = 0;"),
-   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first = n * j->padded", "first = 0"))
+   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first = n * j->sequence_size", "first = 0"))
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == compute_backward_shares);", ""),
    sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_rows_before(lengths, n);", "e.q = clv_packed_rows_before(lengths, n); e.key = 0;"))

@@ -115,7 +115,8 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
 /* Warns if limits.concurrent_calls is too low for the allowed sessions. Otherwise the last sessions
  * of an identity would fail while they run. */
 static void warn_if_few_calls(const clv_worker_config *c) {
-  enum { CALLS_PER_SESSION = 6 }; /* calls of a session: its stream, its lanes and some requests */
+  /* gRPC calls of a session: the streams of its connections, and some requests */
+  enum { CALLS_PER_SESSION = 6 };
   uint64_t sessions = 0, calls = c->limits.concurrent_calls;
   for (size_t i = 0; i < c->n_allow; i++)
     sessions = CLV_MAX(sessions, c->allow[i].sessions ? c->allow[i].sessions : c->limits.sessions);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of packed pairs with AMX. A block of 32 x 32 sums stays in four tiles during the loop
- * over k; for four products two tiles of each factor are loaded.
+ * Products of factors packed as pairs of bf16 values (pairs_int.h), with AMX. A block of 32 x 32
+ * sums stays in four tiles during the loop over k; for four products two tiles of each factor are
+ * loaded.
  */
 #include <dnnl.h>
 #include <immintrin.h>

@@ -23,8 +23,10 @@ enum { TILE = 32, PAIRS_TILE_ROWS = 64, MAX_TILE = 64, LANES = 16 };
 typedef struct attention_kernel {
   cpu_kernel k;
   clv_heads x;
-  cpu_head_extents extents; /* score_stride: at least x.s and a cache line */
-  size_t scratch_floats;    /* number of floats of scratch for one share */
+  /* extents of the products with a head; its score_stride is at least x.s values, and at least a
+   * cache line */
+  cpu_head_extents extents;
+  size_t scratch_floats; /* number of floats of scratch for one share */
   int n_shares;
   bool has_dropout;
 } attention_kernel;

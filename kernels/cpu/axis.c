@@ -14,7 +14,7 @@ typedef struct axis_job {
   const float *x, *dy;
   float *y;
   size_t strips;       /* number of strips of LANES columns in a row of inner values */
-  int64_t first, step; /* flip, roll: the source of value e is (first + step e) mod extent */
+  int64_t first, step; /* flip, roll: y[e] is x[(first + step e) mod extent] along the dimension */
   bool from_end;       /* cumsum: adds from the end */
   double divisor;      /* var: divides the sum of squared distances from the mean */
 } axis_job;

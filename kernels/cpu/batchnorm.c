@@ -50,7 +50,7 @@ typedef struct norm_job {
   size_t pitch;
   size_t n_positions; /* number of positions of an image that are processed at a time */
   bool x_bf16, dx_bf16, out_bf16, has_marks;
-  double count;
+  double values_per_channel;
   clv_norm_gate gate;
   norm_state *states; /* state of each channel block, [blocks], in the kernel's scratch */
 } norm_job;
@@ -90,7 +90,7 @@ static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
       .states = a ? a->scratch : NULL};
   j.has_marks = k->d.bf16 && j.b % 8 == 0 && k->has_backward && k->d.tail & CLV_TAIL_ADD;
   j.blocks = (j.c + j.b - 1) / j.b;
-  j.count = (double)(j.n * j.image);
+  j.values_per_channel = (double)(j.n * j.image);
   j.n_positions = count_positions(&j);
   return j;
 }
@@ -233,8 +233,8 @@ static void compute_statistics(const norm_job *j, const norm_state *s, double *r
   fold_lanes(s->sums.first, j->b, sum);
   fold_lanes(s->sums.second, j->b, ret_squares);
   for (size_t l = 0; l < j->b; l++) {
-    double squares = ret_squares[l] - sum[l] * (sum[l] / j->count);
-    ret_mean[l] = s->lanes.mean[l] + sum[l] / j->count;
+    double squares = ret_squares[l] - sum[l] * (sum[l] / j->values_per_channel);
+    ret_mean[l] = s->lanes.mean[l] + sum[l] / j->values_per_channel;
     ret_squares[l] = squares < 0 ? 0 : squares; /* negative only by rounding; a NaN stays a NaN */
   }
 }
@@ -250,9 +250,10 @@ static void compute_moments(const norm_job *j, size_t block) {
   for (size_t l = 0, c = block * j->b; l < j->b && c < j->c; l++, c++) {
     double var = running_var[c];
     if (j->k->d.training) {
-      var = squares[l] / j->count;
+      var = squares[l] / j->values_per_channel;
       running_mean[c] = (float)(m * v->mean[l] + (1 - m) * running_mean[c]);
-      running_var[c] = (float)(m * (squares[l] / (j->count - 1)) + (1 - m) * running_var[c]);
+      running_var[c] =
+          (float)(m * (squares[l] / (j->values_per_channel - 1)) + (1 - m) * running_var[c]);
     } else {
       v->mean[l] = running_mean[c];
     }
@@ -269,7 +270,7 @@ static void load_parameters(const norm_job *j, size_t block, norm_block *v) {
 }
 
 static clv_norm_affine block_affine(const norm_job *j, const norm_block *v) {
-  double share = j->k->d.training ? 1 / j->count : 0;
+  double share = j->k->d.training ? 1 / j->values_per_channel : 0;
   clv_norm_affine f;
   for (size_t l = 0; l < NORM_BLOCK; l++) {
     f.mean[l] = (float)v->mean[l];

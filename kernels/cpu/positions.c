@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * positions: y = x + W[offset..]. Each sample has a row of S * F values; dW is a sum over the
+ * positions: y = x + W[offset..]. Each sample is one row of S * F values; dW is a sum over the
  * samples.
  */
 #include <string.h>

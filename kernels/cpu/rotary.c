@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rotary positions. Sines and cosines are computed once, when the kernel is prepared.
+ * The op rotary: rotates pairs of values by angles that depend on their position. Sines and cosines
+ * are computed once, when the kernel is prepared.
  */
 #include <math.h>
 #include <stdlib.h>

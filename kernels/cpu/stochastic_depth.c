@@ -10,7 +10,8 @@
 typedef struct depth_job {
   const float *x;
   float *y, factor;
-  const uint8_t *is_kept; /* [records]; NULL: evaluation, which copies */
+  /* whether each record is kept, [records]; NULL: evaluation, in which the values are copied */
+  const uint8_t *is_kept;
   size_t per_record;
 } depth_job;
 

@@ -3,8 +3,8 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Arrays of one layout. forward: y is a where x > threshold, else b. backward: a and b are the
- * gradient of the output where it belongs to the input, and NULL where it is 0. */
+/* Arrays of the op where, all of one layout. forward: y is a where x > threshold, else b. backward:
+ * a and b are the gradient of the output where it belongs to the input, and NULL where it is 0. */
 typedef struct where_job {
   const float *x, *a, *b;
   float *y;

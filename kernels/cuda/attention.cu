@@ -106,7 +106,7 @@ static __device__ inline clv_rng_stream stream_of(const cuda_heads &h, const cud
 
 /* Dropout factors of four keys. */
 struct cuda_four {
-  float of[4];
+  float factor[4];
 };
 
 static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_stream &s, size_t b) {
@@ -114,7 +114,7 @@ static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_st
   if (!h.dropout_threshold) return f;
   philox4x32_ctr_t word = words_of(s, nullptr, b);
   for (int i = 0; i < 4; i++)
-    f.of[i] = word.v[i] >> 8 >= h.dropout_threshold ? h.dropout_factor : 0;
+    f.factor[i] = word.v[i] >> 8 >= h.dropout_threshold ? h.dropout_factor : 0;
   return f;
 }
 
@@ -141,8 +141,8 @@ static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t
     GPU_ROW(b, (h.s + 3) / 4) {
       cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++)
-        y[j] = gpu_as<D>(j < row.n_keys ? expf(x[j] * h.scale - top) * inverse * factors.of[j % 4]
-                                        : 0);
+        y[j] = gpu_as<D>(
+            j < row.n_keys ? expf(x[j] * h.scale - top) * inverse * factors.factor[j % 4] : 0);
     }
     if (!saved || threadIdx.x || !row.is_real) continue;
     saved[2 * row.saved] = top;
@@ -180,15 +180,16 @@ static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dx
       cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < row.n_keys; j++)
         sum += static_cast<double>(expf(x[j] * h.scale - top) * inverse) *
-               static_cast<double>(dx[j] * factors.of[j % 4]);
+               static_cast<double>(dx[j] * factors.factor[j % 4]);
     }
     float mean = static_cast<float>(gpu_block_sum(sum));
     GPU_ROW(b, (h.s + 3) / 4) {
       cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++) {
         float p = j < row.n_keys ? expf(x[j] * h.scale - top) * inverse : 0;
-        dy[j] = gpu_as<D>(j < row.n_keys ? p * (dx[j] * factors.of[j % 4] - mean) * h.scale : 0);
-        y[j] = gpu_as<D>(p * factors.of[j % 4]);
+        dy[j] =
+            gpu_as<D>(j < row.n_keys ? p * (dx[j] * factors.factor[j % 4] - mean) * h.scale : 0);
+        y[j] = gpu_as<D>(p * factors.factor[j % 4]);
       }
     }
   }

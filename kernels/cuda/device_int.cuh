@@ -123,7 +123,7 @@ static __device__ inline T gpu_as(float x) {
   }
 }
 
-/* Returns the number that a reader gets if x is written as T. */
+/* Returns x rounded to T and converted back to f32. */
 template <typename T>
 static __device__ inline float gpu_round(float x) {
   return gpu_get(gpu_as<T>(x));

@@ -301,7 +301,7 @@ static cuda_lstm_params list_params(const cuda_kernel *k, void *const *params) {
   cuda_lstm_params p = {.n = (unsigned)k->r.d.n_params};
   unsigned slots = k->r.d.attrs.bias ? 4 : 2;
   for (unsigned i = 0; i < p.n; i++) {
-    p.of[i] = params[i];
+    p.param[i] = params[i];
     p.at[i] = k->lstm_space.at[i / slots][i % slots];
     p.count[i] = clv_layout_numel(&k->r.d.param[i], 1);
   }

@@ -10,7 +10,7 @@
 template <typename T>
 struct alignas(16) map_pack {
   static constexpr size_t n = 16 / sizeof(T);
-  T of[n];
+  T value[n];
 };
 
 /* Returns the number of full packs in n values; 0 unless all pointers are aligned to 16 bytes. z
@@ -34,7 +34,8 @@ static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
       if (zs) z = reinterpret_cast<const pack *>(zs)[i];                                           \
       GPU_UNROLL                                                                                   \
       for (size_t k = 0; k < pack::n; k++)                                                         \
-        y.of[k] = gpu_as<T>(of_##name(gpu_get(x.of[k]), gpu_get(z.of[k]), numbers.p, numbers.q));  \
+        y.value[k] =                                                                               \
+            gpu_as<T>(of_##name(gpu_get(x.value[k]), gpu_get(z.value[k]), numbers.p, numbers.q));  \
       reinterpret_cast<pack *>(ys)[i] = y;                                                         \
     }                                                                                              \
     GPU_FOR(rest, n - packs * pack::n) {                                                           \

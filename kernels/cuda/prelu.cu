@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * prelu: leaky_relu with learned slopes.
+ * The op prelu: y = x where x > 0, else w x, with a learned slope w for each channel or for all.
  */
 #include "kernels/cuda/chunks_int.cuh"
 #include "kernels/cuda/pointwise_int.h"

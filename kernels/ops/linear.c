@@ -45,7 +45,7 @@ static int64_t count_rows(const clv_ref_kernel *k, int64_t *ret_features) {
   return (int64_t)k->n_in / *ret_features;
 }
 
-/* Returns the index in W of the weight of feature f in output o. */
+/* Returns the index in W of the weight with which feature f is added to output o. */
 static size_t weight_index(const clv_ref_kernel *k, int64_t features, int64_t o, int64_t f) {
   return (size_t)(k->d.attrs.transposed ? f * k->d.attrs.out + o : o * features + f);
 }

@@ -207,9 +207,9 @@ typedef struct clv_op_def {
   bool takes_row_numbers; /* input 0 has i64 row numbers; the output has the graph's dtype */
   bool takes_lengths; /* input max_in - 1, if given, is i64: number of valid steps of each sample */
   clv_packing packing;
-  /* How well the op hides its inputs from a node that does not know slot 0; see
-   * master/plan/privacy.c. count_mixed returns the largest number of inputs that are summed in one
-   * output; NULL: the number of values in one row of a slot's shape. */
+  /* How well the op hides its inputs from a node that does not know its first parameter, slot 0;
+   * see master/plan/privacy.c. count_mixed returns the largest number of inputs that are summed in
+   * one output; NULL: the number of values in one row of a slot's shape. */
   clv_mixing mixing;
   int64_t (*count_mixed)(const clv_op_site *site);
   bool is_alias; /* the output is the input's row-major memory, with another shape */

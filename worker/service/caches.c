@@ -56,7 +56,8 @@ static clv_code put_rows(void *user, const clv_wire_cached *c, const int64_t *ro
   clv_code code = get_cache_settings(s, c, &cache, &max_bytes, err);
   if (code == CLV_OK)
     code = clv_caches_put(s->service->caches, s->owner, max_bytes, &cache, rows, values, err);
-  if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_in, values->bytes, __ATOMIC_RELAXED);
+  if (code == CLV_OK)
+    __atomic_add_fetch(&s->service->cache_bytes_stored, values->bytes, __ATOMIC_RELAXED);
   return finish_request(s, "put", code, err);
 }
 
@@ -77,7 +78,8 @@ static clv_code get_rows(void *user, const clv_wire_cached *c, const int64_t *ro
   const clv_session *s = user;
   const clv_cache cache = {c->key, c->n_records, c->keep_s};
   clv_code code = clv_caches_get(s->service->caches, s->owner, &cache, rows, values, err);
-  if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_out, values->bytes, __ATOMIC_RELAXED);
+  if (code == CLV_OK)
+    __atomic_add_fetch(&s->service->cache_bytes_read, values->bytes, __ATOMIC_RELAXED);
   return finish_request(s, "get", code, err);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Known names: identities that are or were in `allow`, and peers.
+ * Finds identities that are or were in `allow`, and peers, by their names.
  */
 #include <string.h>
 

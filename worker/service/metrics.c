@@ -280,9 +280,9 @@ static void put_reloads(clv_metrics_out *out, const void *numbers) {
 static void put_cached_bytes(clv_metrics_out *out, const void *numbers) {
   const metric_values *n = numbers;
   const clv_service *s = n->service;
-  clv_metric_sample(out, (double)__atomic_load_n(&s->cached_in, __ATOMIC_RELAXED),
+  clv_metric_sample(out, (double)__atomic_load_n(&s->cache_bytes_stored, __ATOMIC_RELAXED),
                     &(clv_metric_label){"direction", "in"}, 1);
-  clv_metric_sample(out, (double)__atomic_load_n(&s->cached_out, __ATOMIC_RELAXED),
+  clv_metric_sample(out, (double)__atomic_load_n(&s->cache_bytes_read, __ATOMIC_RELAXED),
                     &(clv_metric_label){"direction", "out"}, 1);
 }
 

@@ -88,7 +88,9 @@ struct clv_session {
   uint32_t n_peers;
   clv_wire_limits granted_limits;
   uint32_t reference_lease_ms;
-  uint32_t n_bulk_lanes; /* bulk lanes of the owner's link, and of links dialled to peers */
+  /* number of extra connections for large tensors, of the owner's link and of each link dialled to
+   * a peer */
+  uint32_t n_bulk_lanes;
   /* largest number of threads of a module of the session; under the service's lock */
   unsigned max_module_threads;
 
@@ -160,7 +162,8 @@ struct clv_service {
   clv_shared_tensors *shared_tensors; /* shared tensors of all sessions */
   /* time of the last eviction of expired caches; for clv_service_tick alone */
   uint64_t caches_swept_ms;
-  uint64_t cached_in, cached_out; /* bytes of rows stored in and read from caches; atomic */
+  /* bytes of the rows that were stored in caches, and that were read from them; atomic */
+  uint64_t cache_bytes_stored, cache_bytes_read;
   /* a session was freed since memory was last returned to the system; atomic */
   bool has_freed_session;
   /* time when memory was last returned to the system; for clv_service_tick alone */

@@ -16,7 +16,7 @@
 #include "worker/store/cache_int.h"
 #include "worker/store/folder_int.h"
 
-#define SUFFIX ".rows"
+#define CACHE_SUFFIX ".rows"
 
 struct clv_caches {
   clv_state_folders folders;
@@ -54,7 +54,7 @@ static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv
   char hex[65];
   CLV_TRY(clv_sha256_of(key, sizeof *key, &digest, err));
   clv_sha256_hex(&digest, hex);
-  clv_bytes_printf(ret, "%s/%s" SUFFIX, o->dir.data, hex);
+  clv_bytes_printf(ret, "%s/%s" CACHE_SUFFIX, o->dir.data, hex);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
@@ -128,7 +128,8 @@ static usage disk_usage(const char *dir) {
   usage u = {0};
   struct stat st;
   while (clv_folder_files_next(&f)) {
-    if (!clv_name_ends_with(f.name, SUFFIX) || lstat(f.path.data, &st) != 0 || !S_ISREG(st.st_mode))
+    if (!clv_name_ends_with(f.name, CACHE_SUFFIX) || lstat(f.path.data, &st) != 0 ||
+        !S_ISREG(st.st_mode))
       continue;
     u.bytes += (uint64_t)st.st_size;
     u.n++;
@@ -353,7 +354,7 @@ static void list_file(listing *l, const char *path, const char *name) {
   CLV_AUTO(file_done) file f = {.fd = -1};
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
-  if (!clv_name_ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_MAX_CACHES) return;
+  if (!clv_name_ends_with(name, CACHE_SUFFIX) || f.path.failed || l->n == CLV_MAX_CACHES) return;
   clv_code code = open_file(&f, &err);
   bool is_listed =
       code == CLV_OK && (!l->key || memcmp(&f.header.key, l->key, sizeof *l->key) == 0);
@@ -387,7 +388,7 @@ static bool sweep_file(const char *path, const char *name, int64_t at_s) {
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
   if (f.path.failed) return false;
-  clv_code code = clv_name_ends_with(name, SUFFIX) ? open_file(&f, &err) : CLV_DATA_LOSS;
+  clv_code code = clv_name_ends_with(name, CACHE_SUFFIX) ? open_file(&f, &err) : CLV_DATA_LOSS;
   bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;
   return !keep && unlink(path) == 0;
 }

@@ -144,7 +144,7 @@ clv_code clv_states_open_file(clv_states *s, const char *identity, const char *n
 clv_code clv_states_remove(clv_states *s, const char *identity, const char *name,
                            const clv_cancel_hook *waiter, clv_err *err) CLV_USE_RESULT;
 
-/* A file of state as it lies on the disk. */
+/* Status of a file of state on the disk. */
 typedef struct clv_state_status {
   char name[CLV_FILE_NAME + 1];
   uint64_t bytes, age_s;
@@ -189,10 +189,10 @@ clv_code clv_states_read(clv_states *s, const char *identity, const char *name, 
 
 /* ---- caches ------------------------------------------------------------------------------------
  *
- * Rows that a master's frozen front has computed, in STATE_DIR/cached, separate for each identity:
- * no identity can read, replace, remove or detect those of another. A cache that has not been used
- * for its keep time is deleted, and counts as absent from then on. Errors as for files of state;
- * a full disk is CLV_EXHAUSTED as well. */
+ * Rows of the outputs that a master's frozen first layers have computed, one for each record, in
+ * STATE_DIR/cached, separate for each identity: no identity can read, replace, remove or detect
+ * those of another. A cache that has not been used for its keep time is deleted, and counts as
+ * absent from then on. Errors as for files of state; a full disk is CLV_EXHAUSTED as well. */
 typedef struct clv_caches clv_caches;
 
 enum { CLV_MAX_CACHES = 64 }; /* caches of one identity */
