@@ -471,7 +471,7 @@ struct clv_kernel {
       din_in_place_mask; /* bit i: din[i] may be the same memory as dout, for one i at a time */
   /* the kernel draws random numbers at args->rng_position, unless that is NULL */
   bool reads_rng_position;
-  /* number of reorders that a library does in one call of each function */
+  /* number of reorders that a library does in one call of refresh, forward and backward */
   int reorders_refresh, reorders_forward, reorders_backward;
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };

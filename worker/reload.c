@@ -54,7 +54,7 @@ static void log_changed_fixed_settings(const clv_worker_config *old_config,
   const struct {
     const char *key;
     bool is_same;
-  } fixed[] = {
+  } fixed_settings[] = {
       {"listen", is_same_text(old_config->listen, new_config->listen)},
       {"name", is_same_text(old_config->name, new_config->name)},
       {"device", is_same_text(old_config->device, new_config->device)},
@@ -78,9 +78,10 @@ static void log_changed_fixed_settings(const clv_worker_config *old_config,
       {"limits.handshake_timeout",
        old_config->limits.handshake_timeout_ms == new_config->limits.handshake_timeout_ms},
   };
-  for (size_t i = 0; i < CLV_COUNT(fixed); i++)
-    if (!fixed[i].is_same)
-      clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart", fixed[i].key);
+  for (size_t i = 0; i < CLV_COUNT(fixed_settings); i++)
+    if (!fixed_settings[i].is_same)
+      clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart",
+                    fixed_settings[i].key);
 }
 
 /* Keeps the old values of settings that a reload cannot change and that replies report to

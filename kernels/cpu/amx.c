@@ -14,8 +14,8 @@
 
 #define TARGET __attribute__((target("amx-tile,amx-bf16")))
 
-/* Requests AMX's tiles, because the operating system saves their state only for processes that have
- * requested them. */
+/* True if the processor has AMX and request_tiles got its tiles from the operating system, which
+ * saves their state only for processes that have requested them. */
 static bool amx_is_ready;
 static void request_tiles(void) {
   enum { REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };

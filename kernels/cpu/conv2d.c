@@ -289,7 +289,7 @@ static const weight_tags bf16_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o16
 /* Chooses the weight copies that refresh makes: none if oneDNN accepts row-major weights, one if
  * forward and backward use the same format. */
 static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
-  cpu_const_md forward = weight_md(c->forward), data = weight_md(c->data);
+  cpu_const_md forward = weight_md(c->forward), backward = weight_md(c->backward_input);
   cpu_const_md row_major = c->row_major_weight;
   const weight_tags t = k->bf16 ? bf16_tags : f32_tags;
   clv_kernel *base = &k->k.base;
@@ -302,13 +302,13 @@ static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, c
   }
   k->caches_backward_weights = !dnnl_memory_desc_equal(data, row_major);
   if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(data, forward)) {
-    k->backward_tiles_are_c_major = is_tiled(k, data, t.type, t.c_major_backward_tiles);
+    k->backward_tiles_are_c_major = is_tiled(k, backward, t.type, t.c_major_backward_tiles);
     k->backward_weights_are_tiled =
-        k->backward_tiles_are_c_major || is_tiled(k, data, t.type, t.backward_tiles);
+        k->backward_tiles_are_c_major || is_tiled(k, backward, t.type, t.backward_tiles);
     if (!k->backward_weights_are_tiled)
-      CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, row_major, data, err));
+      CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, row_major, backward, err));
     k->backward_offset = base->cache_bytes / sizeof(float);
-    base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
+    base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(backward), 64);
     base->reorders_refresh++;
   }
   if (base->reorders_refresh) base->refresh = conv_refresh;
@@ -335,7 +335,7 @@ static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, cl
   if (!computes_x(k)) return CLV_OK;
   *(k->is_transposed ? &k->k.base.reorders_forward : &k->k.base.reorders_backward) +=
       k->din_block != k->x_block;
-  return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
+  return clv_cpu_prim_init(&k->backward_input, c->backward_input, args, 3, err);
 }
 
 static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {

@@ -19,7 +19,8 @@ typedef struct lstm_kernel {
   size_t n, t, f, h; /* batch, steps, input features, hidden size */
   int layers, slots; /* slots: parameter slots of one layer, 4 with bias, else 2 */
   bool uses_pairs;   /* products have bf16 factors */
-  /* offsets in scratch in floats, if `uses_pairs`: packed right factor, scratch of a product */
+  /* offsets in scratch, in floats, of the packed right factor and of a product's own scratch; read
+   * if `uses_pairs` */
   size_t right_offset, left_offset;
 } lstm_kernel;
 
@@ -59,7 +60,8 @@ static uint16_t *packed_right(const lstm_kernel *k, const clv_kernel_args *a) {
   return (uint16_t *)(void *)((float *)a->scratch + k->right_offset);
 }
 
-/* Packs the right factor of products like g, if products have bf16 factors. */
+/* Packs `right`, the right factor of the product g, if products have bf16 factors; otherwise does
+ * nothing. */
 static void pack_right(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
                        const float *right) {
   const cpu_pairs_factor f = {.x = right,

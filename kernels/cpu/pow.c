@@ -8,7 +8,8 @@
 
 #include "kernels/cpu/pointwise_int.h"
 
-/* Returns |x|^p. Of 0, infinity and NaN the logarithm has no digits, so they are selected. */
+/* Returns |x|^p. wide_log_of is wrong for 0, infinity and NaN, so their results are selected
+ * separately. */
 CPU_INLINE float magnitude_of(float x, float p) {
   float abs_x = from_bits(to_bits(x) & 0x7fffffffu);
   double r = wide_exp_of((double)p * wide_log_of((double)abs_x));

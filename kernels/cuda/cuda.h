@@ -118,7 +118,8 @@ typedef struct clv_cuda_lstm_desc {
  * index, in values, of each parameter of a layer in the buffer `weights`: W_ih, W_hh and the two
  * biases, each with its gates i, f, g, o one after another. */
 typedef struct clv_cuda_lstm_space {
-  size_t weights, reserve, workspace; /* reserve: 0 unless `has_backward` */
+  /* bytes of the three buffers; reserve: 0 unless `has_backward` */
+  size_t weights, reserve, workspace;
   size_t at[CLV_LSTM_LAYERS][4];
 } clv_cuda_lstm_space;
 
@@ -164,7 +165,7 @@ typedef struct clv_vendor {
   clv_code (*fill)(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err);
 
   clv_code (*stream_new)(int device, bool is_urgent, clv_cuda_stream **ret, clv_err *err);
-  void (*stream_free)(clv_cuda_stream *s); /* waits for the stream's work first */
+  void (*stream_free)(clv_cuda_stream *s); /* waits for the stream's work, then frees the stream */
   clv_code (*stream_finish)(clv_cuda_stream *s, clv_err *err);
   clv_code (*event_new)(int device, bool is_timed, clv_cuda_event **ret, clv_err *err);
   void (*event_free)(clv_cuda_event *e);

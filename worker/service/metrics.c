@@ -41,7 +41,7 @@ typedef struct metric_values {
 
 /* ---- gathering the values -------------------------------------------------------------------- */
 
-static void numbers_done(metric_values *n) {
+static void metric_values_done(metric_values *n) {
   clv_settings_unref(n->settings);
   clv_service_snapshot_done(&n->snapshot);
   free(n->usage);
@@ -50,7 +50,7 @@ static void numbers_done(metric_values *n) {
   free(n->link_loads);
 }
 
-static clv_code init_numbers(metric_values *n, clv_service *v, clv_err *err) {
+static clv_code init_values(metric_values *n, clv_service *v, clv_err *err) {
   n->service = v;
   n->settings = clv_service_settings(v);
   const clv_worker_config *c = n->config = n->settings->config;
@@ -111,7 +111,7 @@ static void gather_sessions(metric_values *n) {
   }
 }
 
-static clv_code gather_numbers(clv_service *v, uint64_t n_shed, metric_values *n, clv_err *err) {
+static clv_code gather_values(clv_service *v, uint64_t n_shed, metric_values *n, clv_err *err) {
   const clv_wire_status_reply *now = &n->snapshot.status;
   CLV_TRY(clv_service_snapshot_take(v, NULL, NULL, &n->snapshot, err));
   gather_sessions(n);
@@ -490,9 +490,9 @@ static const clv_metric table[] = {
 /* clang-format on */
 
 void clv_service_metrics(clv_service *s, uint64_t n_shed, clv_bytes *ret) {
-  CLV_AUTO(numbers_done) metric_values n = {0};
+  CLV_AUTO(metric_values_done) metric_values n = {0};
   clv_err err;
-  if (init_numbers(&n, s, &err) != CLV_OK || gather_numbers(s, n_shed, &n, &err) != CLV_OK) {
+  if (init_values(&n, s, &err) != CLV_OK || gather_values(s, n_shed, &n, &err) != CLV_OK) {
     clv_log(CLV_LOG_WARN, "no metrics: %s", err.text);
     ret->failed = true;
     return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quotas: an account for each entry of `allow`, with the account of the worker above and one for
- * each session below; and shares of the cores by the weights of the entries.
+ * Quotas: an account for each entry of `allow`, whose parent is the account of the worker, and an
+ * account for each session below it; and shares of the cores by the weights of the entries.
  */
 #include <stdlib.h>
 #include <unistd.h>

@@ -248,8 +248,8 @@ static uint32_t count_sessions(clv_service *s) {
   return n;
 }
 
-/* Ends a session whose master is not connected: its steps do not go on, so draining does not wait
- * for the lease. */
+/* Ends a session whose master is not connected: its steps cannot continue, so draining does not
+ * wait until its lease ends. */
 static void end_if_detached(clv_session *x, uint64_t now_ms) {
   pthread_mutex_lock(&x->lock);
   bool is_attached = x->master_link && !clv_link_is_mending(x->master_link);

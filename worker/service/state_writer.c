@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The writer of files of state: one thread of the worker, which writes what nodes have copied,
- * while their compute threads go on. If files of several
- * identities wait, it does not write two files of one identity in a row. Of one identity it writes
- * the oldest file first.
+ * while their compute threads continue. If files of several identities wait, it does not write two
+ * files of one identity in a row. Of one identity it writes the oldest file first.
  *
  * A session that ends withdraws its files. A file that waits is dropped. A file that is being
  * written is given up: the thread stops reading the node's copy before the call returns, and

@@ -99,13 +99,13 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
   if (!line || strcmp(line, first_line) != 0)
     return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s': move the file away to begin a new one",
                     label, first_line);
-  for (size_t number = 2; (line = strtok_r(NULL, "\n", &save)); number++) {
+  for (size_t line_number = 2; (line = strtok_r(NULL, "\n", &save)); line_number++) {
     epoch_entry x;
     if (e->n == MAX_ENTRIES || !parse_entry(line, &x))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
                       "lines; without the file earlier attempts of sessions are let in again",
-                      label, number, MAX_ENTRIES);
+                      label, line_number, MAX_ENTRIES);
     CLV_TRY(append_entry(e, &x, err));
   }
   return CLV_OK;

@@ -16,7 +16,7 @@ struct clv_states {
   pthread_mutex_t hashing_lock; /* held by the call that hashes a file */
   pthread_mutex_t lock;         /* guards the claims; taken after the lock of a folder */
   pthread_cond_t claim_ended;   /* signalled when a claim ends; waits use the monotonic clock */
-  clv_state_claim *first_claim; /* oldest first */
+  clv_state_claim *first_claim; /* list of all claims, oldest first */
 };
 
 /* Refuses a name that is not a file name. Callers have checked it already; this is the last check

@@ -118,7 +118,7 @@ typedef struct clv_state_save_request {
   const clv_weights_tensor *list; /* tensors of the file, [n] */
   size_t n;
   /* bytes that all files of the identity may use, each rounded up to 4 KiB; the file that is
-   * replaced makes way */
+   * replaced does not count */
   uint64_t max_bytes;
   const clv_cancel_hook *waiter; /* NULL: no cancellation */
   /* Called once, when the data of `list` are no longer read; NULL: not called. The file is not
@@ -133,7 +133,8 @@ typedef struct clv_state_save_request {
 clv_code clv_states_save(clv_states *s, const char *identity, const char *name,
                          const clv_state_save_request *request, clv_sha256 *ret_digest,
                          uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
-/* As clv_states_save, for a claim that the caller has made and will release. */
+/* As clv_states_save, for a claim that the caller has made and will end with clv_states_end_claim.
+ */
 clv_code clv_states_save_claimed(clv_states *s, clv_state_claim *c,
                                  const clv_state_save_request *request, clv_sha256 *ret_digest,
                                  uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
