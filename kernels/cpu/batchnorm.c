@@ -208,7 +208,8 @@ static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Adds up x and its square for each channel. Subtracts the channel's first value from x before. */
+/* Adds up, for each channel, x minus the channel's first value, and the squares of these
+ * differences. */
 static void add_moments(const norm_job *j, size_t begin, size_t end) {
   float buffer[NORM_PIECE];
   norm_piece p;

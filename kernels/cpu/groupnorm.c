@@ -13,9 +13,11 @@
 
 typedef struct group_kernel {
   cpu_kernel k;
-  size_t n, c, image, b, blocks; /* image: values of one channel of one sample */
-  size_t groups, per_group;      /* per_group: channels of one group */
-  double group_size;             /* values of one group of one sample */
+  /* samples, channels, values of one channel of one sample, channels of a block, blocks of a sample
+   */
+  size_t n, c, image, b, blocks;
+  size_t groups, per_group; /* per_group: channels of one group */
+  double group_size;        /* values of one group of one sample */
 } group_kernel;
 
 typedef struct group_job {

@@ -39,7 +39,7 @@ clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, c
                            const float *bias, const double *saved, const void *other, void *y,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Inputs of both backward passes. */
+/* Inputs of both passes of backward: clv_gpu_batchnorm_totals, then clv_gpu_batchnorm_back. */
 typedef struct cuda_gradient {
   cuda_gate gate;
   const void *x, *y, *dy; /* y: read only with GPU_BY_Y */

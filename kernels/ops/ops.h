@@ -127,7 +127,7 @@ typedef enum clv_init {
   /* uniform in +-1/sqrt(fan_in), where fan_in is that of the op's first parameter, slot 0 */
   CLV_INIT_FAN_IN,
   CLV_INIT_UNIFORM, /* uniform in +-bound */
-  CLV_INIT_NUMBER,  /* the number `bound` */
+  CLV_INIT_NUMBER,  /* all values are the number `bound` */
   CLV_INIT_NORMAL,  /* normal, mean 0, standard deviation `bound`, or 1 if bound is 0 */
   /* normal, mean 0, standard deviation sqrt(2 / fan_out), where fan_out is that of the op's first
    * parameter, slot 0 */

@@ -17,7 +17,8 @@ static void log_audit(const char *verb, const char *session, const char *owner,
                   verb, session, owner, reason);
 }
 
-/* Logs an error of the disk, and replaces its text for the peer, which must not see paths. */
+/* Logs a failed request, and replaces the text of an error of the disk, because the peer must not
+ * see paths. */
 static clv_code finish_request(const clv_session *s, const char *verb, clv_code code,
                                clv_err *err) {
   if (code != CLV_OK) log_audit(verb, s->name, s->owner, err->text);
