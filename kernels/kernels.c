@@ -201,7 +201,7 @@ clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value, clv_err 
   return CLV_OK;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- functions that work on a backend's memory ----------------------------------------------- */
 
 clv_code clv_backend_allocate(const clv_backend *b, size_t bytes, void *ret_pp, clv_err *err) {
   void *p;

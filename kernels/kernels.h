@@ -60,9 +60,9 @@ typedef struct clv_attrs {
   clv_shape shape; /* target shape without the batch; rank 0: not given */
   int64_t rows;
   int64_t layers;
-  /* index of a dimension; a negative number counts from the end, also in start and stop */
+  /* dim: index of a dimension; a negative number counts from the end, in start and stop too */
   int64_t dim;
-  int64_t start, stop; /* first index, and the first index after the range */
+  int64_t start, stop; /* of slice: first index, and the first index after the range */
   double factor;
   int64_t forward_ms, input_ms, weight_ms;
   /* initial weights as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") draws
@@ -74,8 +74,9 @@ typedef struct clv_attrs {
   /* of permute: for each dimension of the output after the batch, the input's dimension */
   clv_shape order;
   double base; /* of rotary: base of the angles t / base^(2 d / width), which `factor` divides */
-  /* of rotary: steps of the training before, 0: all angles are divided by factor; number of turns
-   * within these steps from which an angle is not divided, and up to which it is */
+  /* of rotary: original: number of steps for which the model was first trained, 0: all angles are
+   * divided by `factor`. An angle that makes high_freq_factor turns or more within these steps is
+   * not divided; one that makes low_freq_factor or fewer is divided. */
   int64_t original;
   double low_freq_factor, high_freq_factor;
   /* of embedding: column of the input that is read, and column subtracted from it; -1: none */
@@ -99,7 +100,8 @@ typedef struct clv_attrs {
   /* of softplus: factor of the input; of smooth_l1 and huber: error up to which the loss is a
    * square */
   double beta;
-  /* of softplus: beta x above which y is x; of where: condition above which y is input 1 */
+  /* of softplus: value of beta x above which y is x; of where: value of the condition, input 0,
+   * above which y is input 1 */
   double threshold;
   double exponent;        /* of pow, and of focal */
   double init;            /* of prelu: initial weight */
@@ -107,11 +109,12 @@ typedef struct clv_attrs {
   /* extents of the output, of adaptive pools (output_size) and of upsampling (size); 0: not
    * given */
   int64_t output_size[2], size[2];
-  double scale_factor; /* of upsampling: extents of the output by those of the input; 0: size */
-  bool align_corners;  /* of upsampling: the centres of the corner values coincide */
-  bool affine;         /* of instancenorm: it has a weight and a bias for each channel */
-  int64_t correction;  /* of var: the divisor is the extent less this number */
-  int64_t shifts;      /* of roll: number of positions by which values move along the dimension */
+  /* of upsampling: extents of the output divided by those of the input; 0: `size` gives them */
+  double scale_factor;
+  bool align_corners; /* of upsampling: the centres of the corner values coincide */
+  bool affine;        /* of instancenorm: it has a weight and a bias for each channel */
+  int64_t correction; /* of var: the divisor is the extent less this number */
+  int64_t shifts;     /* of roll: number of positions by which values move along the dimension */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -159,10 +162,10 @@ int clv_axis_index(const clv_attrs *attrs, const clv_shape *in);
  * *ret_stop: index after the slice's last value. The caller checks both against the extent. */
 int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_stop);
 
-/* One op of a chain of ops. number: p of a dropout, or factor of a scale. */
+/* One op of a chain of ops. op_argument: p of a dropout, or factor of a scale. */
 typedef struct clv_chain_link {
   clv_op op;
-  double number;
+  double op_argument;
 } clv_chain_link;
 
 enum { CLV_MAX_LINKS = 4 };
@@ -219,15 +222,16 @@ clv_window clv_window_of(const clv_node_desc *d);
 /* Resampling of the images of [N, C, H, W], or of the rows of [N, C, L], which are images of one
  * row. An output is, along each axis, a weighted sum of neighbouring inputs. */
 typedef enum clv_resample_kind {
-  CLV_RESAMPLE_MEAN,    /* of equal parts of the image: adaptive average pooling */
-  CLV_RESAMPLE_NEAREST, /* one value */
-  CLV_RESAMPLE_LINEAR,  /* two neighbours, weighted by their distances */
+  CLV_RESAMPLE_MEAN,    /* mean of equal parts of the image: adaptive average pooling */
+  CLV_RESAMPLE_NEAREST, /* the nearest value */
+  CLV_RESAMPLE_LINEAR,  /* mean of the two neighbours, weighted by their distances */
 } clv_resample_kind;
 typedef struct clv_resample {
   clv_resample_kind kind;
   bool align_corners;
   int64_t n, c, in[2], out[2]; /* batch, channels, images of input and output */
-  double scale[2];             /* distance of neighbouring outputs, in inputs */
+  /* distance between the positions of neighbouring outputs, measured in inputs */
+  double scale[2];
 } clv_resample;
 clv_resample clv_resample_of(clv_op op, const clv_attrs *attrs, const clv_shape *in,
                              const clv_shape *out);
@@ -403,7 +407,7 @@ static inline unsigned clv_save_flag_of_input(int i) {
   return i < 2 ? 1u << i : i < 4 ? (unsigned)CLV_SAVE_IN2 << (i - 2) : 0u;
 }
 
-/* The part of an RNG key that differs between executions of one kernel. */
+/* The part of the key of random numbers that differs between executions of one kernel. */
 typedef struct clv_rng_position {
   uint64_t step;
   uint32_t micro_batch, zero; /* zero: padding, always 0 */
@@ -457,15 +461,17 @@ struct clv_kernel {
   int out_block;            /* layout of the output */
   /* layouts of the gradients; 0: in_block and out_block */
   int din_block[CLV_MAX_IN], dout_block;
-  unsigned saves;        /* CLV_SAVE_*: values that backward reads */
-  unsigned saves_for_dw; /* the CLV_SAVE_* among `saves` that only backward_weight reads */
+  unsigned saved_flags; /* CLV_SAVE_*: values that backward reads */
+  unsigned
+      saved_flags_for_dw; /* the CLV_SAVE_* among `saved_flags` that only backward_weight reads */
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
-  bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
-  unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
+  bool in_place; /* out may be the same memory as in[0] (same layout and size) */
+  unsigned
+      din_in_place_mask; /* bit i: din[i] may be the same memory as dout, for one i at a time */
   /* the kernel draws random numbers at args->rng_position, unless that is NULL */
   bool reads_rng_position;
-  /* number of reorders that a library does in one call of each function */
+  /* number of reorders that a library does in one call of refresh, forward and backward */
   int reorders_refresh, reorders_forward, reorders_backward;
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };

@@ -191,7 +191,7 @@ MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
    evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATION) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
 of("worker/service/artifact.c", MEMORY,
-   an_artifact_comes_at_once=("", "enum { MAX_PART_BYTES = CLV_BASE_CHUNK_BYTES };", "enum { MAX_PART_BYTES = 1 << 26 };"))
+   an_artifact_comes_at_once=("", "enum { MAX_PART_BYTES = CLV_SHARED_TENSOR_CHUNK_BYTES };", "enum { MAX_PART_BYTES = 1 << 26 };"))
 of("master/api/core/state_pieces.c", MEMORY,
    all_pieces_are_asked_for_at_once=("", "MIN_WINDOW = 2 << 20, MAX_WINDOW = 16 << 20", "MIN_WINDOW = 64 << 20, MAX_WINDOW = 64 << 20"),
    items_come_whole=("static bool has_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
@@ -217,12 +217,12 @@ of("worker/service/artifact.c", PRETRAINED_NET,
 
 # ---- bases that several sessions share -----------------------------------------------------------
 BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared_bases.py"
-of("worker/store/bases.c", BASES,
+of("worker/store/shared_tensors.c", BASES,
    an_owner_does_not_matter=("static bool has_key(", "&& strcmp(x->owner, key->owner) == 0", ""),
    an_artifact_does_not_matter=("static bool has_key(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
    a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->data, x->bytes, PROT_READ) == 0", "x->at"),
    a_base_stays_for_ever=("static bool drop_user(", "if (--x->n_users) return false;", "if (--x->n_users || b) return false;"),
-   what_was_not_filled_is_full=("static clv_code fill_base(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
+   what_was_not_filled_is_full=("static clv_code fill_shared_tensor(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
    who_waits_cannot_leave=("static clv_code ensure_filled(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
    strangers_share=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
@@ -861,9 +861,9 @@ of("kernels/load/plans.c", "tests/unit/load/test_plans",
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
    all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
    gradients_are_added_to_what_lay_in_scratch=("static clv_code cudnn_backward_weights(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
-   an_lstm_loses_its_output_before_backward=("static void use_cudnn(", "b->saves |= CLV_SAVE_OUT;", ";"))
+   an_lstm_loses_its_output_before_backward=("static void use_cudnn(", "b->saved_flags |= CLV_SAVE_OUT;", ";"))
 of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
-   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.of[i][j] + value", "0 * p.of[i][j] + value"))
+   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.param[i][j] + value", "0 * p.param[i][j] + value"))
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_fuse_relu_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",

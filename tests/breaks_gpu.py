@@ -68,7 +68,7 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    each_part_of_a_sum_has_the_bias=("static clv_code split_product(", "if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)has_outputs_as_rows;"),
    frozen_weights_get_a_gradient=("static bool is_weight_trained(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
-of("worker/store/bases.c", DEVICE_BASES,
+of("worker/store/shared_tensors.c", DEVICE_BASES,
    a_device_does_not_matter=("static bool has_key(", "x->backend == key->backend &&", ""),
    weights_stay_in_what_a_device_gets_back=("static void free_device_memory(", "(void)!clv_backend_fill(x->backend, x->data, 0, x->bytes, &why);", ";"),
    who_takes_a_base_has_it_too_soon=("static clv_code copy_part_to_device(", "if (code == CLV_OK) code = clv_backend_finish(x->backend, err);", ""),

@@ -3,7 +3,7 @@
 from breaks import of
 
 of("kernels/cpu/pointwise.c", "tests/ops/test_any_layout sqrt",
-   a_slope_of_the_padding_stays=("static bool is_zero_of_zero(", "return result == 0;", "return true;"))
+   a_slope_of_the_padding_stays=("static bool gives_zero_of_zeros(", "return result == 0;", "return true;"))
 of("worker/service/load_module.c", "tests/net/contexts/test_client.py an_unknown_op_is_refused_by_its_layer",
    an_unknown_op_has_no_layer=("static clv_code add_node(", "w->op >= CLV_OP_COUNT || !clv_op_def_of((clv_op)w->op)", "false"))
 of("kernels/ops/rules.c", "tests/ops/test_golden clamp",

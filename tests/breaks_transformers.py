@@ -15,8 +15,8 @@ of("kernels/cpu/pairs.c", PLANS,
    blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
    the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
    the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first ? c_stride(p) : 0", "p->accumulate ? c_stride(p) : 0"),
-   a_bias_has_the_last_rows_alone=("INLINE void pack_across(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
-   the_second_half_of_a_block_is_the_first=("INLINE void pack_across(", "(block * BLOCK_STRIPS + s) * PAIRS_SIDE", "block * BLOCK_STRIPS * PAIRS_SIDE"),
+   a_bias_has_the_last_rows_alone=("INLINE void pack_sum_across_rows(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
+   the_second_half_of_a_block_is_the_first=("INLINE void pack_sum_across_rows(", "(block * BLOCK_STRIPS + s) * PAIRS_SIDE", "block * BLOCK_STRIPS * PAIRS_SIDE"),
    a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
    parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first * PAIRS_TILE", ""))
 of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
@@ -60,7 +60,7 @@ PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_pack
 of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row", "at"))
 of("kernels/cpu/dropout.c", PACKED,
    every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t skip = (first + at) % 4;", "size_t skip = 0;"),
-   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first = n * j->padded", "first = 0"))
+   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first = n * j->sequence_size", "first = 0"))
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == compute_backward_shares);", ""),
    sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_rows_before(lengths, n);", "e.q = clv_packed_rows_before(lengths, n); e.key = 0;"))

@@ -15,19 +15,19 @@
 
 #include "worker/admission_int.h"
 
-/* an identity with fewer connections than this number, which is enough for a session, may also use
- * the last eighth of the connections for identified callers */
+/* Connections that are enough for one session. An identity with fewer connections may also use the
+ * last eighth of the connections for identified callers. */
 enum { FEW_CONNECTIONS = 8 };
 enum { REFUSAL_S = 10 }; /* seconds for which an identity is refused after a flood */
 
-/* An identity that is or was in `allow`. Its index in `holders` is the number that common/net/tls
- * calls `holder`. */
-typedef struct holder {
+/* An identity that is or was in `allow`. Its index in the array `admitted` is the number that
+ * common/net/tls passes to the callbacks as `holder`. */
+typedef struct admitted_identity {
   char *identity;
   bool is_listed;
   uint64_t max_connections, n_connections;
   uint64_t refused_until_ns; /* end of the refusal after a flood, monotonic; 0: none */
-} holder;
+} admitted_identity;
 
 typedef struct refusal {
   char identity[CLV_TLS_URI_LEN]; /* "": unknown identity */
@@ -35,35 +35,35 @@ typedef struct refusal {
 } refusal;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static holder *holders;
-static size_t n_holders;
+static admitted_identity *admitted;
+static size_t n_admitted;
 static uint64_t max_all_connections, n_all_connections;
 static refusal newest_refusal;
 static bool has_new_refusal;
 
-/* ---- identities ------------------------------------------------------------------------------ */
+/* ---- table of admitted identities ------------------------------------------------------------ */
 
-static size_t find_holder(const char *identity) {
+static size_t find_admitted_identity(const char *identity) {
   size_t i = 0;
-  while (i < n_holders && strcmp(holders[i].identity, identity) != 0) i++;
+  while (i < n_admitted && strcmp(admitted[i].identity, identity) != 0) i++;
   return i;
 }
 
-static clv_code add_holder(const char *identity, clv_err *err) {
-  holder *more = realloc(holders, (n_holders + 1) * sizeof *holders);
+static clv_code add_admitted_identity(const char *identity, clv_err *err) {
+  admitted_identity *more = realloc(admitted, (n_admitted + 1) * sizeof *admitted);
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  holders = more;
-  holders[n_holders] = (holder){0};
-  CLV_TRY(clv_strdup(identity, &holders[n_holders].identity, err));
-  n_holders++;
+  admitted = more;
+  admitted[n_admitted] = (admitted_identity){0};
+  CLV_TRY(clv_strdup(identity, &admitted[n_admitted].identity, err));
+  n_admitted++;
   return CLV_OK;
 }
 
 /* Copies the quotas of a configuration. Caller holds the lock. */
 static void update_quotas(const clv_worker_config *c) {
-  for (size_t i = 0; i < n_holders; i++) holders[i].is_listed = false;
+  for (size_t i = 0; i < n_admitted; i++) admitted[i].is_listed = false;
   for (size_t i = 0; i < c->n_allow; i++) {
-    holder *h = &holders[find_holder(c->allow[i].identity)];
+    admitted_identity *h = &admitted[find_admitted_identity(c->allow[i].identity)];
     uint64_t own_quota = c->allow[i].connections;
     h->is_listed = true;
     h->max_connections = own_quota ? own_quota : c->limits.identity_connections;
@@ -71,7 +71,7 @@ static void update_quotas(const clv_worker_config *c) {
   max_all_connections = c->limits.connections;
 }
 
-/* ---- deciding -------------------------------------------------------------------------------- */
+/* ---- decisions on connections ---------------------------------------------------------------- */
 
 /* Returns the number of connections for identified callers. The others are reserved for
  * handshakes. */
@@ -79,7 +79,7 @@ static uint64_t connections_for_identified(void) {
   return max_all_connections - max_all_connections / 8;
 }
 
-static clv_tls_decision decide_by_quota(const holder *h) {
+static clv_tls_decision decide_by_quota(const admitted_identity *h) {
   uint64_t max_connections = connections_for_identified();
   if (clv_now_ns() < h->refused_until_ns) return CLV_TLS_CUT_OFF;
   if (h->n_connections >= h->max_connections) return CLV_TLS_OVER_QUOTA;
@@ -117,22 +117,22 @@ static void log_refusal(const char *identity, const char *address, const char *r
 }
 
 /* Decides on a caller whose certificate is valid. Caller holds the lock. */
-static clv_tls_decision decide_locked(const clv_tls_caller *caller, size_t *ret_holder,
+static clv_tls_decision decide_locked(const clv_tls_caller *caller, size_t *ret_index,
                                       clv_err *why) {
-  size_t i = caller->uri ? find_holder(caller->uri) : n_holders;
-  if (i == n_holders || !holders[i].is_listed) return CLV_TLS_NOT_ALLOWED;
+  size_t i = caller->uri ? find_admitted_identity(caller->uri) : n_admitted;
+  if (i == n_admitted || !admitted[i].is_listed) return CLV_TLS_NOT_ALLOWED;
   if (!caller->has_client_usage) return CLV_TLS_NOT_FOR_CLIENTS;
-  *ret_holder = i;
+  *ret_index = i;
   clv_tls_decision v = clv_tls_revocation_decide(caller->issuer, caller->serial, why);
-  return v == CLV_TLS_ADMITTED ? decide_by_quota(&holders[i]) : v;
+  return v == CLV_TLS_ADMITTED ? decide_by_quota(&admitted[i]) : v;
 }
 
 static clv_tls_decision decide_admission(void *user, const clv_tls_caller *caller,
-                                         size_t *ret_holder) {
+                                         size_t *ret_index) {
   (void)user;
   clv_err why;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = decide_locked(caller, ret_holder, &why);
+  clv_tls_decision v = decide_locked(caller, ret_index, &why);
   if (v != CLV_TLS_ADMITTED)
     log_refusal(caller->uri, caller->address,
                 !caller->uri ? "a certificate without exactly one URI"
@@ -142,16 +142,16 @@ static clv_tls_decision decide_admission(void *user, const clv_tls_caller *calle
   return v;
 }
 
-/* Counts a new connection of the identity holders[i], if its quota allows the connection. */
+/* Counts a new connection of the identity admitted[i], if its quota allows the connection. */
 static clv_tls_decision count_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = decide_by_quota(&holders[i]);
+  clv_tls_decision v = decide_by_quota(&admitted[i]);
   if (v == CLV_TLS_ADMITTED) {
-    holders[i].n_connections++;
+    admitted[i].n_connections++;
     n_all_connections++;
   } else {
-    log_refusal(holders[i].identity, "?", refusal_reason(v));
+    log_refusal(admitted[i].identity, "?", refusal_reason(v));
   }
   pthread_mutex_unlock(&lock);
   return v;
@@ -160,7 +160,7 @@ static clv_tls_decision count_connection(void *user, size_t i) {
 static void uncount_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
-  holders[i].n_connections--;
+  admitted[i].n_connections--;
   n_all_connections--;
   pthread_mutex_unlock(&lock);
 }
@@ -170,8 +170,8 @@ static void on_flood(void *user, size_t i, const char *address, const char *floo
   (void)user;
   snprintf(reason, sizeof reason, "its connection was cut: it sent %s", flood_text);
   pthread_mutex_lock(&lock);
-  holders[i].refused_until_ns = clv_now_ns() + REFUSAL_S * 1000000000ull;
-  log_refusal(holders[i].identity, address, reason);
+  admitted[i].refused_until_ns = clv_now_ns() + REFUSAL_S * 1000000000ull;
+  log_refusal(admitted[i].identity, address, reason);
   pthread_mutex_unlock(&lock);
 }
 
@@ -185,14 +185,14 @@ static void on_shed(void *user, const char *address) {
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- functions for other files --------------------------------------------------------------- */
 
 clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
   clv_code code = CLV_OK;
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < config->n_allow && code == CLV_OK; i++)
-    if (find_holder(config->allow[i].identity) == n_holders)
-      code = add_holder(config->allow[i].identity, err);
+    if (find_admitted_identity(config->allow[i].identity) == n_admitted)
+      code = add_admitted_identity(config->allow[i].identity, err);
   pthread_mutex_unlock(&lock);
   return code;
 }
@@ -214,10 +214,10 @@ clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
 
 void clv_admission_close(void) {
   clv_tls_clear_admission();
-  for (size_t i = 0; i < n_holders; i++) free(holders[i].identity);
-  free(holders);
-  holders = NULL;
-  n_holders = n_all_connections = 0;
+  for (size_t i = 0; i < n_admitted; i++) free(admitted[i].identity);
+  free(admitted);
+  admitted = NULL;
+  n_admitted = n_all_connections = 0;
 }
 
 void clv_admission_report(clv_service *service) {

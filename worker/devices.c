@@ -34,7 +34,7 @@ static clv_code load_cuda(const clv_worker_config *c, bool is_optional,
   return clv_cuda_load(&o, ret, err);
 }
 
-/* ---- the command ----------------------------------------------------------------------------- */
+/* ---- the command `devices` ------------------------------------------------------------------- */
 
 static void print_cpu(bool json) {
   const clv_backend *b = clv_backend_cpu();

@@ -10,7 +10,7 @@
 
 struct clv_metrics_endpoint {
   clv_http *http;
-  clv_service *_Atomic service; /* NULL: not open yet */
+  clv_service *_Atomic service; /* service whose metrics are reported; NULL: it is not open yet */
 };
 
 static unsigned show_metrics(void *user, clv_bytes *out) {

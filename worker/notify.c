@@ -38,34 +38,34 @@ static void send_text(const char *text) {
   close(fd);
 }
 
-/* Status line that was sent last, and when. */
+/* Status line that was sent last, and the time when it was sent, ms. */
 static struct {
   char text[MAX_STATUS_LEN];
   uint64_t sent_ms;
 } status;
 
-static void send_number(const char *start, unsigned long long number, const char *end) {
+static void send_with_number(const char *prefix, unsigned long long value, const char *suffix) {
   char text[256];
-  snprintf(text, sizeof text, "%s%llu%s", start, number, end);
+  snprintf(text, sizeof text, "%s%llu%s", prefix, value, suffix);
   send_text(text);
 }
 
 void clv_sd_notify_ready(unsigned port) {
   status.text[0] = '\0'; /* READY replaces the status line */
-  send_number("READY=1\nSTATUS=listening on port ", port, "");
+  send_with_number("READY=1\nSTATUS=listening on port ", port, "");
 }
 
 /* Reports that a reload begins, with the time, which systemd needs for units of
  * Type=notify-reload. */
 void clv_sd_notify_reloading(void) {
-  send_number("RELOADING=1\nMONOTONIC_USEC=", clv_now_ns() / 1000u, "");
+  send_with_number("RELOADING=1\nMONOTONIC_USEC=", clv_now_ns() / 1000u, "");
 }
 
 /* Reports that the daemon stops. Extends the unit's TimeoutStopSec, which does not include
  * drain_timeout. */
 void clv_sd_notify_stopping(uint64_t drain_timeout_ms) {
-  send_number("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (drain_timeout_ms + 10000) * 1000u,
-              "\nSTATUS=draining");
+  send_with_number("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (drain_timeout_ms + 10000) * 1000u,
+                   "\nSTATUS=draining");
 }
 
 void clv_sd_notify_status(const char *fmt, ...) {

@@ -31,7 +31,7 @@ clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config
   return CLV_OK;
 }
 
-/* ---- what needs a restart -------------------------------------------------------------------- */
+/* ---- settings that need a restart ------------------------------------------------------------ */
 
 static bool is_same_text(const char *a, const char *b) {
   return a && b ? strcmp(a, b) == 0 : a == b;
@@ -54,7 +54,7 @@ static void log_changed_fixed_settings(const clv_worker_config *old_config,
   const struct {
     const char *key;
     bool is_same;
-  } fixed[] = {
+  } fixed_settings[] = {
       {"listen", is_same_text(old_config->listen, new_config->listen)},
       {"name", is_same_text(old_config->name, new_config->name)},
       {"device", is_same_text(old_config->device, new_config->device)},
@@ -78,9 +78,10 @@ static void log_changed_fixed_settings(const clv_worker_config *old_config,
       {"limits.handshake_timeout",
        old_config->limits.handshake_timeout_ms == new_config->limits.handshake_timeout_ms},
   };
-  for (size_t i = 0; i < CLV_COUNT(fixed); i++)
-    if (!fixed[i].is_same)
-      clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart", fixed[i].key);
+  for (size_t i = 0; i < CLV_COUNT(fixed_settings); i++)
+    if (!fixed_settings[i].is_same)
+      clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart",
+                    fixed_settings[i].key);
 }
 
 /* Keeps the old values of settings that a reload cannot change and that replies report to
@@ -92,7 +93,7 @@ static void keep_fixed_settings(const clv_worker_config *old_config,
   new_config->limits.peer_timeout_ms = old_config->limits.peer_timeout_ms;
 }
 
-/* ---- reloading ------------------------------------------------------------------------------- */
+/* ---- reading and applying the files ---------------------------------------------------------- */
 
 typedef struct new_files {
   clv_worker_config *config;

@@ -42,9 +42,8 @@ static void catch_signals(void) {
 
 /* ---- the start-up sequence ------------------------------------------------------------------- */
 
-/* Writes the memory limit as a text to ret: "12.8 GiB (four fifths of the memory of this host, 16.0
- * GiB)" or
- * "none". */
+/* Writes the memory limit to ret as a text: "12.8 GiB (four fifths of the memory of this host, 16.0
+ * GiB)" or "none". */
 static void format_memory_limit(const clv_worker_config *c, char *ret, size_t len) {
   char size[32], host_size[32];
   clv_host_memory host;
@@ -116,7 +115,8 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
 /* Warns if limits.concurrent_calls is too low for the allowed sessions. Otherwise the last sessions
  * of an identity would fail while they run. */
 static void warn_if_few_calls(const clv_worker_config *c) {
-  enum { CALLS_PER_SESSION = 6 }; /* calls of a session: its stream, its lanes and some requests */
+  /* gRPC calls of a session: the streams of its connections, and some requests */
+  enum { CALLS_PER_SESSION = 6 };
   uint64_t sessions = 0, calls = c->limits.concurrent_calls;
   for (size_t i = 0; i < c->n_allow; i++)
     sessions = CLV_MAX(sessions, c->allow[i].sessions ? c->allow[i].sessions : c->limits.sessions);

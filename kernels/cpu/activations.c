@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Element-wise ops that are a formula and its derivative, each a pair of maps: NAME_map of the
- * input x, and NAME_back of the saved value x and the gradient zs[i]. p and q are the numbers of
- * the op's row.
+ * input x, and NAME_back of the saved value x and the gradient zs[i]. p and q are the attributes
+ * that the op's row lists in `numbers`.
  */
 #include "kernels/cpu/pointwise_int.h"
 

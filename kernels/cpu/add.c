@@ -16,7 +16,7 @@ static clv_code add_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   if (clv_has_broadcast_input(d)) return clv_cpu_broadcast(d, ret, err);
   CLV_TRY(clv_cpu_pointwise(d, add, NULL, 1, &k, err));
   k->backward_input = ((cpu_kernel *)k)->has_backward ? add_backward : NULL;
-  k->din_in_place = 1u << 0 | 1u << 1;
+  k->din_in_place_mask = 1u << 0 | 1u << 1;
   *ret = k;
   return CLV_OK;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of packed pairs with AMX. A block of 32 x 32 sums stays in four tiles during the loop
- * over k; for four products two tiles of each factor are loaded.
+ * Products of factors packed as pairs of bf16 values (pairs_int.h), with AMX. A block of 32 x 32
+ * sums stays in four tiles during the loop over k; for four products two tiles of each factor are
+ * loaded.
  */
 #include <dnnl.h>
 #include <immintrin.h>
@@ -13,8 +14,8 @@
 
 #define TARGET __attribute__((target("amx-tile,amx-bf16")))
 
-/* Requests AMX's tiles, because the operating system saves their state only for processes that have
- * requested them. */
+/* True if the processor has AMX and request_tiles got its tiles from the operating system, which
+ * saves their state only for processes that have requested them. */
 static bool amx_is_ready;
 static void request_tiles(void) {
   enum { REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };

@@ -23,8 +23,10 @@ enum { TILE = 32, PAIRS_TILE_ROWS = 64, MAX_TILE = 64, LANES = 16 };
 typedef struct attention_kernel {
   cpu_kernel k;
   clv_heads x;
-  cpu_head_extents extents; /* score_stride: at least x.s and a cache line */
-  size_t scratch_floats;    /* number of floats of scratch for one share */
+  /* extents of the products with a head; its score_stride is at least x.s values, and at least a
+   * cache line */
+  cpu_head_extents extents;
+  size_t scratch_floats; /* number of floats of scratch for one share */
   int n_shares;
   bool has_dropout;
 } attention_kernel;
@@ -45,7 +47,7 @@ typedef struct head {
   float *scratch;
 } head;
 
-/* ---- indices --------------------------------------------------------------------------------- */
+/* ---- indices into the tensors ---------------------------------------------------------------- */
 
 static size_t query_row_size(const attention_kernel *k) {
   return (size_t)(k->x.heads * k->x.width);
@@ -80,7 +82,7 @@ static void copy_rows(const head *e, const float *x, float *ret) {
   clv_cpu_head_copy_rows(&e->j->k->extents, x + key_index(e), (size_t)e->length, ret);
 }
 
-/* ---- dropout --------------------------------------------------------------------------------- */
+/* ---- dropout of the weights ------------------------------------------------------------------ */
 
 /* Computes y = x times dropout factors: 0 if the top 24 bits of the random word are below the
  * limit, else `kept_factor`. */
@@ -112,7 +114,7 @@ static void apply_dropout(const head *e, int64_t i, size_t n, const float *x, fl
   }
 }
 
-/* ---- rows of weights ------------------------------------------------------------------------- */
+/* ---- rows of attention weights --------------------------------------------------------------- */
 
 CPU_INLINE float sum_lanes(float *lane) {
   for (int width = LANES / 2; width; width /= 2)
@@ -141,7 +143,7 @@ CPU_INLINE void exp_and_sum_body(float *x, size_t n, float scale, float top, flo
   *ret = sum_lanes(lane);
 }
 
-/* Computes x = exp(scale x - top) inverse in place. */
+/* Computes x = exp(scale x - top) times inverse, in place. */
 CPU_INLINE void exp_scaled_body(float *x, size_t n, float scale, float top, float inverse) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) x[i] = exp_of(scale * x[i] - top) * inverse;
@@ -177,7 +179,7 @@ CPU_CLONES(score_grads,
            (float *restrict dp, const float *restrict p, size_t n, float mean, float factor),
            (dp, p, n, mean, factor))
 
-/* ---- a tile ---------------------------------------------------------------------------------- */
+/* ---- a tile of query rows -------------------------------------------------------------------- */
 
 /* A tile: `rows` query rows from i on, and the number of keys that any of them attends to. */
 typedef struct tile {
@@ -215,8 +217,8 @@ static size_t mask_hidden_keys(const head *e, tile t, size_t r, float *weights) 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 typedef struct forward_scratch {
-  float *keys;   /* keys as columns */
-  float *values; /* values as rows */
+  float *keys;   /* copy of the head's keys as columns, [width][keys] */
+  float *values; /* copy of the head's values as rows, [keys][width] */
   float *score, *q;
 } forward_scratch;
 
@@ -260,10 +262,13 @@ static void forward_head(const head *e) {
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct backward_scratch {
-  float *keys, *values;            /* keys and values, both as columns */
-  float *key_rows;                 /* keys as rows */
-  float *dkeys, *dvalues;          /* gradients of keys and values */
-  float *p, *dropped, *dp, *q, *d; /* buffers of one tile; d: gradients of the outputs */
+  /* copies of the head's keys and values, both as columns, [width][keys] */
+  float *keys, *values;
+  float *key_rows;        /* copy of the head's keys as rows, [keys][width] */
+  float *dkeys, *dvalues; /* gradients of keys and values */
+  /* buffers of one tile: weights, weights after dropout, their gradients, copy of the queries, copy
+   * of the gradients of the outputs */
+  float *p, *dropped, *dp, *q, *d;
 } backward_scratch;
 
 /* Computes, for the rows of a tile, P, P times the dropout factors (P itself without dropout), and
@@ -318,17 +323,17 @@ static void store_gradients(const head *e, const float *from, float *x) {
 
 static backward_scratch lay_out_backward(const attention_kernel *k, float *at) {
   const cpu_head_extents *x = &k->extents;
-  size_t keys_size = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
-  size_t sums = x->width * x->score_stride;
-  float *dkeys = at + 3 * keys_size, *p = dkeys + 2 * sums, *q = p + 3 * row;
+  size_t keys_size = clv_cpu_head_keys_size(x), scores_size = x->max_rows * x->score_stride;
+  size_t dkeys_size = x->width * x->score_stride;
+  float *dkeys = at + 3 * keys_size, *p = dkeys + 2 * dkeys_size, *q = p + 3 * scores_size;
   return (backward_scratch){.keys = at,
                             .values = at + keys_size,
                             .key_rows = at + 2 * keys_size,
                             .dkeys = dkeys,
-                            .dvalues = dkeys + sums,
+                            .dvalues = dkeys + dkeys_size,
                             .p = p,
-                            .dropped = k->has_dropout ? p + row : p,
-                            .dp = p + 2 * row,
+                            .dropped = k->has_dropout ? p + scores_size : p,
+                            .dp = p + 2 * scores_size,
                             .q = q,
                             .d = q + clv_cpu_head_tile_size(x)};
 }
@@ -336,10 +341,11 @@ static backward_scratch lay_out_backward(const attention_kernel *k, float *at) {
 /* Returns the scratch of one share in floats; the scratch of the products is at its end. */
 static size_t count_scratch(const attention_kernel *k) {
   const cpu_head_extents *x = &k->extents;
-  size_t keys_size = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
-  size_t sums = x->width * x->score_stride, tile_size = clv_cpu_head_tile_size(x);
-  size_t scratch_size = k->k.has_backward ? 3 * keys_size + 2 * sums + 3 * row + 2 * tile_size
-                                          : 2 * keys_size + row + tile_size;
+  size_t keys_size = clv_cpu_head_keys_size(x), scores_size = x->max_rows * x->score_stride;
+  size_t dkeys_size = x->width * x->score_stride, tile_size = clv_cpu_head_tile_size(x);
+  size_t scratch_size = k->k.has_backward
+                            ? 3 * keys_size + 2 * dkeys_size + 3 * scores_size + 2 * tile_size
+                            : 2 * keys_size + scores_size + tile_size;
   return scratch_size + clv_cpu_head_scratch_size(x);
 }
 
@@ -366,7 +372,7 @@ static void backward_heads(head e) {
   store_gradients(&e, s.dvalues, a->din[2]);
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------ */
+/* ---- making and running the kernel ----------------------------------------------------------- */
 
 static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t share) {
   const clv_heads *x = &j->k->x;
@@ -478,7 +484,7 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->k.base.forward = attention_forward;
   k->k.base.backward_input = k->k.has_backward ? attention_backward : NULL;
   for (int i = 0; k->k.has_backward && i < d->n_in; i++)
-    k->k.base.saves |= clv_save_flag_of_input(i);
+    k->k.base.saved_flags |= clv_save_flag_of_input(i);
   size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* number of rows of all heads */
   k->k.base.saved_bytes = k->k.has_backward ? rows * 2 * sizeof(float) : 0;
   k->k.base.scratch_bytes = (size_t)k->n_shares * k->scratch_floats * sizeof(float);

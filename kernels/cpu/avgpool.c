@@ -23,10 +23,10 @@ CPU_INLINE taps positions_in(const clv_window *s, int axis, int64_t o, int64_t e
 }
 
 /* Returns the range of windows that cover image row (or column) h, for backward. */
-CPU_INLINE taps windows_over(const clv_window *s, int axis, int64_t h, int64_t out) {
+CPU_INLINE taps windows_over(const clv_window *s, int axis, int64_t h, int64_t n_windows) {
   int64_t last = (h + s->pad[axis]) / s->stride[axis], over = h + s->pad[axis] - s->kernel[axis];
   int64_t first = over < 0 ? 0 : over / s->stride[axis] + 1;
-  return (taps){first, CLV_MIN(last + 1, out)};
+  return (taps){first, CLV_MIN(last + 1, n_windows)};
 }
 
 /* Computes plane p of b channels: forward, each output is the mean over its window; if is_backward,

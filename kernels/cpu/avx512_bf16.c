@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of packed pairs with AVX512-BF16. 8 x 32 sums stay in 16 registers during the loop
- * over k. A pair of a row is broadcast to a register and multiplied with the pairs of 32 columns.
- * The destination of the sums is prefetched at the start, because 16 stores that wait for memory
- * would delay the next sums.
+ * Products of factors packed as pairs of bf16 values (pairs_int.h), with AVX512-BF16. 8 x 32 sums
+ * stay in 16 registers during the loop over k. A pair of a row is broadcast to a register and
+ * multiplied with the pairs of 32 columns. The destination of the sums is prefetched at the start,
+ * because 16 stores that wait for memory would delay the next sums.
  */
 #include <immintrin.h>
 #include <string.h>

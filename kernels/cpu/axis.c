@@ -13,10 +13,10 @@ typedef struct axis_job {
   clv_axis s;
   const float *x, *dy;
   float *y;
-  size_t strips;       /* strips of LANES columns in a row of inner values */
-  int64_t first, step; /* flip, roll: the source of value e is (first + step e) mod extent */
+  size_t strips;       /* number of strips of LANES columns in a row of inner values */
+  int64_t first, step; /* flip, roll: y[e] is x[(first + step e) mod extent] along the dimension */
   bool from_end;       /* cumsum: adds from the end */
-  double divisor;      /* var */
+  double divisor;      /* var: divides the sum of squared distances from the mean */
 } axis_job;
 
 static axis_job make_job(const cpu_kernel *k, const float *x, float *y) {
@@ -33,7 +33,7 @@ static clv_code run_job(const cpu_kernel *k, axis_job *j, size_t n, clv_cpu_rang
 
 /* ---- flip, roll ------------------------------------------------------------------------------ */
 
-/* Moves the rows begin to end of outer * extent. */
+/* Fills the rows [begin, end) of the outer * extent rows of y from those of x. */
 static void move_rows(void *arg, size_t begin, size_t end) {
   const axis_job *j = arg;
   int64_t extent = (int64_t)j->s.extent;
@@ -67,7 +67,7 @@ static clv_code move(const cpu_kernel *k, int64_t first, int64_t step, const flo
     (void)err;                                                                                \
     return move(k, back_of, a->dout, a->din[0]);                                              \
   }
-/* arguments `first` and `step` of move */
+/* Arguments `first` and `step` of the function move, for each op and direction. */
 #define FLIP_ARGS -1, -1
 #define ROLL_ARGS -k->d.attrs.shifts, 1
 #define ROLL_BACK_ARGS k->d.attrs.shifts, 1
@@ -167,7 +167,7 @@ static clv_code var_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
     CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));                              \
     k->base.forward = name##_forward;                                                      \
     k->base.backward_input = d->need_dx[0] ? name##_backward : NULL;                       \
-    k->base.saves = d->need_dx[0] ? (saved) : 0;                                           \
+    k->base.saved_flags = d->need_dx[0] ? (saved) : 0;                                     \
     *ret = &k->base;                                                                       \
     return CLV_OK;                                                                         \
   }

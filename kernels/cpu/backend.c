@@ -11,7 +11,7 @@
 #include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/dnnl_int.h"
 
-/* ---- kernels --------------------------------------------------------------------------------- */
+/* ---- preparing kernels ----------------------------------------------------------------------- */
 
 static void kernel_free(clv_kernel *k) { free(k); }
 
@@ -106,7 +106,7 @@ static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dt
   return CLV_OK;
 }
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of the instruction set and the libraries ------------------------------------------ */
 
 const char *clv_cpu_isa_name(unsigned isa, bool amx_ready) {
 #define ISA(name) {dnnl_cpu_isa_##name, #name},

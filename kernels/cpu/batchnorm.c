@@ -12,9 +12,9 @@
  *
  * Input, input gradient and, with nothing added, the output may be bf16. These, and all arrays that
  * are channels last, are read and written through a few thousand f32 numbers in channel blocks that
- * stay in the cache. The arithmetic is the same. Where
- * convolutions keep a bf16 copy of the output, the f32 output is not saved for its signs as well: a
- * bit of `saved` records which outputs were above 0.
+ * stay in the cache. The arithmetic is the same. Where convolutions keep a bf16 copy of the output,
+ * the f32 output is not saved for its signs as well: a bit of `saved` records which outputs were
+ * above 0.
  *
  * With a relu and nothing added, backward recomputes from x which outputs were above 0, and
  * `recompute` recomputes the output: neither needs it saved.
@@ -36,7 +36,9 @@ typedef struct norm_state {
   norm_block v;
   clv_norm_affine f;
   clv_norm_sums sums;
-  clv_norm_lanes lanes; /* in forward its `mean` holds the shift of the moments */
+  /* coefficients for the loops over a plane; in forward `mean` is subtracted from the values whose
+   * moments are summed */
+  clv_norm_lanes lanes;
 } norm_state;
 
 typedef struct norm_job {
@@ -44,12 +46,13 @@ typedef struct norm_job {
   const clv_kernel_args *a;
   size_t n, c, image; /* samples, channels, positions of an image */
   size_t b, blocks;   /* channels of a block, blocks of a sample */
-  size_t pitch;       /* values from one position to the next if channels last; 0: blocks */
+  /* channels last: values from one position to the next; 0: the layout is channel blocks */
+  size_t pitch;
   size_t n_positions; /* number of positions of an image that are processed at a time */
   bool x_bf16, dx_bf16, out_bf16, has_marks;
-  double count;
+  double values_per_channel;
   clv_norm_gate gate;
-  norm_state *states; /* [blocks] in the kernel's scratch */
+  norm_state *states; /* state of each channel block, [blocks], in the kernel's scratch */
 } norm_job;
 
 /* Number of bytes of bf16 values of all channels that are processed at a time in channels last, so
@@ -87,7 +90,7 @@ static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
       .states = a ? a->scratch : NULL};
   j.has_marks = k->d.bf16 && j.b % 8 == 0 && k->has_backward && k->d.tail & CLV_TAIL_ADD;
   j.blocks = (j.c + j.b - 1) / j.b;
-  j.count = (double)(j.n * j.image);
+  j.values_per_channel = (double)(j.n * j.image);
   j.n_positions = count_positions(&j);
   return j;
 }
@@ -205,7 +208,8 @@ static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Adds up x and its square for each channel. Subtracts the channel's first value from x before. */
+/* Adds up, for each channel, x minus the channel's first value, and the squares of these
+ * differences. */
 static void add_moments(const norm_job *j, size_t begin, size_t end) {
   float buffer[NORM_PIECE];
   norm_piece p;
@@ -230,8 +234,8 @@ static void compute_statistics(const norm_job *j, const norm_state *s, double *r
   fold_lanes(s->sums.first, j->b, sum);
   fold_lanes(s->sums.second, j->b, ret_squares);
   for (size_t l = 0; l < j->b; l++) {
-    double squares = ret_squares[l] - sum[l] * (sum[l] / j->count);
-    ret_mean[l] = s->lanes.mean[l] + sum[l] / j->count;
+    double squares = ret_squares[l] - sum[l] * (sum[l] / j->values_per_channel);
+    ret_mean[l] = s->lanes.mean[l] + sum[l] / j->values_per_channel;
     ret_squares[l] = squares < 0 ? 0 : squares; /* negative only by rounding; a NaN stays a NaN */
   }
 }
@@ -247,9 +251,10 @@ static void compute_moments(const norm_job *j, size_t block) {
   for (size_t l = 0, c = block * j->b; l < j->b && c < j->c; l++, c++) {
     double var = running_var[c];
     if (j->k->d.training) {
-      var = squares[l] / j->count;
+      var = squares[l] / j->values_per_channel;
       running_mean[c] = (float)(m * v->mean[l] + (1 - m) * running_mean[c]);
-      running_var[c] = (float)(m * (squares[l] / (j->count - 1)) + (1 - m) * running_var[c]);
+      running_var[c] =
+          (float)(m * (squares[l] / (j->values_per_channel - 1)) + (1 - m) * running_var[c]);
     } else {
       v->mean[l] = running_mean[c];
     }
@@ -266,7 +271,7 @@ static void load_parameters(const norm_job *j, size_t block, norm_block *v) {
 }
 
 static clv_norm_affine block_affine(const norm_job *j, const norm_block *v) {
-  double share = j->k->d.training ? 1 / j->count : 0;
+  double share = j->k->d.training ? 1 / j->values_per_channel : 0;
   clv_norm_affine f;
   for (size_t l = 0; l < NORM_BLOCK; l++) {
     f.mean[l] = (float)v->mean[l];
@@ -420,7 +425,8 @@ static void write_gradients(const norm_job *j, size_t block, const norm_block *v
 static void write_input_gradient(const norm_job *j, size_t begin, size_t end) {
   norm_buffers b;
   norm_piece piece;
-  /* the gradient of the added input already has the part of dy that passes the gate */
+  /* If the op has an added input, compute_gradients has written its gradient, din[1]: dy where the
+   * relu passes it, else 0. So din[1] replaces dy and the gate. */
   const void *dy = j->a->din[1] ? j->a->din[1] : j->a->dout;
   for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &piece);) {
     clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_bf16, piece, b.x),
@@ -478,13 +484,13 @@ static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->base.forward = batchnorm_forward;
   k->base.backward_input = k->has_backward ? batchnorm_backward : NULL;
   if (k->has_backward)
-    k->base.saves = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.has_marks ? CLV_SAVE_OUT : 0);
+    k->base.saved_flags = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.has_marks ? CLV_SAVE_OUT : 0);
   if (k->has_backward && j.gate == NORM_BY_X) k->base.recompute = batchnorm_recompute;
   k->base.scratch_bytes = j.blocks * sizeof(norm_state);
   k->base.saved_bytes = k->has_backward ? 2 * j.blocks * j.b * sizeof(double) : 0;
   if (j.has_marks) k->base.saved_bytes += j.n * j.blocks * j.image * j.b / 8;
   k->base.fused_grads = d->need_dw;
-  k->base.din_in_place = d->n_in == 2 ? 1u << 1 : 1u << 0;
+  k->base.din_in_place_mask = d->n_in == 2 ? 1u << 1 : 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/math_int.h"
 
-enum { ROW = 16 }; /* numbers of a row in clv_cpu_pair_rows */
+enum { PAIRED_ROW_WIDTH = 16 }; /* values in each row that clv_cpu_pair_rows reads */
 
 clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) {
   unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
@@ -27,9 +27,10 @@ CPU_INLINE void from_bf16_body(const uint16_t *restrict x, size_t n, float *rest
 
 CPU_INLINE void pair_rows_body(const float *restrict x, size_t rows, uint32_t *restrict y) {
   for (size_t r = 0; r < rows; r += 2)
-    for (size_t l = 0; l < ROW; l++)
-      y[r / 2 * ROW + l] = round_bits_to_bf16(x[r * ROW + l]) >> 16 |
-                           (round_bits_to_bf16(x[(r + 1) * ROW + l]) & 0xffff0000u);
+    for (size_t l = 0; l < PAIRED_ROW_WIDTH; l++)
+      y[r / 2 * PAIRED_ROW_WIDTH + l] =
+          round_bits_to_bf16(x[r * PAIRED_ROW_WIDTH + l]) >> 16 |
+          (round_bits_to_bf16(x[(r + 1) * PAIRED_ROW_WIDTH + l]) & 0xffff0000u);
 }
 
 CPU_CLONES(to_bf16, (const float *restrict x, size_t n, uint16_t *restrict y), (x, n, y))

@@ -42,7 +42,7 @@ static void next_row(const broadcast_kernel *k, row_walk *w) {
   }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- loops over one row ---------------------------------------------------------------------- */
 
 /* Values of an input for a row: one for each position (step 1), or the same for all positions (step
  * 0). */
@@ -118,7 +118,7 @@ CPU_CLONES(add_row, (const float *restrict dy, row_values other, size_t n, doubl
            (dy, other, n, sum))
 CPU_CLONES(add_all, (const float *dy, row_values other, size_t n, double *sum), (dy, other, n, sum))
 
-/* ---- all samples ----------------------------------------------------------------------------- */
+/* ---- loops over all samples ------------------------------------------------------------------ */
 
 typedef struct broadcast_job {
   const broadcast_kernel *k;
@@ -216,7 +216,7 @@ clv_code clv_cpu_broadcast(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   }
   k->k.base.forward = broadcast_forward;
   k->k.base.backward_input = k->k.has_backward ? broadcast_backward : NULL;
-  k->k.base.saves = k->k.has_backward && k->is_product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->k.base.saved_flags = k->k.has_backward && k->is_product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
   k->k.base.scratch_bytes = k->k.has_backward ? max_values * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;

@@ -12,7 +12,8 @@ enum { TILE = CPU_TILE_CHANNELS, STRIP = 64 };
 
 /* ---- tiles of one tensor that is channels last ----------------------------------------------- */
 
-/* The loops over a full row have a constant length, so that each is a few vector instructions. */
+/* Copies `used` values of each of `rows` rows of x to the tile, as f32. The loops over a full row
+ * of a tile have a constant length, so that each is a few vector instructions. */
 CPU_INLINE void gather_body(const void *x, bool bf16, size_t rows, size_t pitch, size_t used,
                             float *restrict tile) {
   const float *f32_values = x;
@@ -80,7 +81,7 @@ void clv_cpu_prefetch_tile(const void *array, const cpu_last_tile *t) {
     for (size_t at = 0; at < t->used * size; at += LINE) __builtin_prefetch(row + at, 0, 2);
 }
 
-/* ---- reorders -------------------------------------------------------------------------------- */
+/* ---- reorders of whole tensors --------------------------------------------------------------- */
 
 /* Part of a tensor: `n` positions from position `i` of a sample on, and channels first to first +
  * used - 1, at most TILE of them; first is a multiple of TILE. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looks the answers up in choices.def.
+ * Looks up in choices.def which kernel, library or layout is fastest for a shape.
  *
  * A row CHOICE names a question, a shape class, an instruction set, a library's version and the
  * kernel that was fastest there. A row PACE names an op, a shape class, an instruction set, a
@@ -19,7 +19,7 @@ typedef struct choice_row {
   cpu_shape_class shape_class;
   const char *isa, *library;
   cpu_candidate candidate;
-  const char *text; /* the row as the digest reads it */
+  const char *text; /* text of the row, from which the digest is computed */
 } choice_row;
 
 #define CHOICE(question, shape_class, isa, library, candidate) \
@@ -80,7 +80,7 @@ cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden) {
   return hidden < 128 ? CPU_NARROW : CPU_WIDE;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows of the table of choices ------------------------------------------------------------ */
 
 /* Returns the next lower instruction set, whose rows apply if `isa` has none; NULL: there is none.
  */
@@ -144,7 +144,7 @@ cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class)
   return clv_cpu_choose_for(question, shape_class, own_isa(), onednn);
 }
 
-/* ---- bf16 and f32 ---------------------------------------------------------------------------- */
+/* ---- time in bf16 compared with f32 ---------------------------------------------------------- */
 
 void clv_cpu_print_processor(char ret[CPU_PROCESSOR_NAME]) {
   unsigned a, b, c, d;
@@ -201,7 +201,7 @@ unsigned clv_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor
   return found ? found->percent : 0;
 }
 
-/* ---- the digest ------------------------------------------------------------------------------ */
+/* ---- digest of the table of choices ---------------------------------------------------------- */
 
 enum { DIGITS = 12 };
 static char digest[DIGITS + 1] = "none";

@@ -11,21 +11,28 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Questions, each with its candidates. The first candidate is the default, for processors and
- * libraries of which the table has no row. A kernel that the processor or library lacks is skipped
- * even if the table names it. */
+/* Questions about a node: which layout, library or kind of product it uses. Each comment lists the
+ * candidates. The first candidate is the default, for processors and libraries of which the table
+ * has no row. A kernel that the processor or library lacks is skipped even if the table names it.
+ */
 typedef enum cpu_question {
-  CPU_CONV_F32,         /* layout of a convolution in f32: blocks, row-major */
-  CPU_CONV_BF16,        /* layout of a convolution in bf16: blocks, channels last with AMX */
-  CPU_CONV_WEIGHT_F32,  /* weight gradient, three taps in blocks of 8: loops of ours, oneDNN */
-  CPU_CONV_WEIGHT_BF16, /* weight gradient in channels last: oneDNN, a product of ours */
-  CPU_LINEAR_WEIGHT,    /* weight gradient of linear in f32: oneDNN, OpenBLAS */
-  CPU_ATTENTION_BF16,   /* products of attention in a session in bf16: f32, pairs */
-  CPU_LSTM_BF16,        /* products of lstm in a session in bf16: f32, pairs */
+  CPU_CONV_F32, /* layout of a convolution in f32: channel blocks or row-major */
+  /* layout of a convolution in bf16: channel blocks, or channels last with AMX */
+  CPU_CONV_BF16,
+  /* weight gradient of a convolution, three taps in channel blocks of 8: our own loops or oneDNN */
+  CPU_CONV_WEIGHT_F32,
+  /* weight gradient of a convolution in channels last: oneDNN or our own product */
+  CPU_CONV_WEIGHT_BF16,
+  CPU_LINEAR_WEIGHT, /* weight gradient of linear in f32: oneDNN or OpenBLAS */
+  /* products of attention in a session in bf16: factors in f32, or pairs of bf16 */
+  CPU_ATTENTION_BF16,
+  /* products of lstm in a session in bf16: factors in f32, or pairs of bf16 */
+  CPU_LSTM_BF16,
   CPU_QUESTIONS
 } cpu_question;
 
-/* PAIRS: products of pairs_int.h, whose factors are bf16. */
+/* Answers to the questions: layouts, libraries and kinds of products. CPU_LOOPS, CPU_PRODUCT: our
+ * own loops, and our own product. CPU_PAIRS: products of pairs_int.h, whose factors are bf16. */
 typedef enum cpu_candidate {
   CPU_BLOCKS,
   CPU_ROW_MAJOR,
@@ -65,15 +72,18 @@ typedef enum cpu_shape_class {
  * other windows; with SMALL_IMAGE the output has at most 64 positions. STRIDED: a stride above 1.
  */
 cpu_shape_class clv_cpu_class_of_conv(const clv_window *s, int64_t groups);
-/* FEW_ROWS: fewer than 256 rows of input, which are the terms of the gradient's sums. */
+/* Returns the class of a linear layer. CPU_FEW_ROWS: fewer than 256 rows of input, which are the
+ * terms of the sums of its weight gradient; otherwise CPU_MANY_ROWS. */
 cpu_shape_class clv_cpu_class_of_linear(int64_t rows);
-/* NARROW: fewer than 32 values a head. The class depends on nothing else, so that packed and padded
- * sequences have one kernel. */
+/* Returns the class of attention. CPU_NARROW: heads of fewer than 32 values; otherwise CPU_WIDE.
+ * The class depends on nothing else, so that packed and padded sequences have one kernel. */
 cpu_shape_class clv_cpu_class_of_attention(int64_t width);
-/* FEW_ROWS: batches of fewer than 4; otherwise NARROW: a hidden size below 128. */
+/* Returns the class of an LSTM. CPU_FEW_ROWS: batches of fewer than 4; otherwise CPU_NARROW: a
+ * hidden size below 128; otherwise CPU_WIDE. */
 cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden);
 
-/* Answers a question for this process. */
+/* Returns the answer to a question for a shape class, with the processor and the libraries of this
+ * process. */
 cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 
 /* As clv_cpu_choose, for an instruction set and a library ("oneDNN 2.6.3"). Takes the row of this
@@ -86,7 +96,8 @@ cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_cl
 enum { CPU_PROCESSOR_NAME = 32 };
 void clv_cpu_print_processor(char ret[CPU_PROCESSOR_NAME]);
 
-/* As clv_backend_cpu_bf16_percent. */
+/* Returns the time of a node in bf16 in percent of its time in f32; 0: no such processor was
+ * measured. clv_backend_cpu_bf16_percent returns this number. */
 unsigned clv_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor);
 
 /* Returns the first 12 digits of the SHA-256 of the table's rows of kernels. */

@@ -54,7 +54,7 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
   return CLV_OK;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- loops over the classes of one position -------------------------------------------------- */
 
 /* Computes sum_c w_c (log_sum_exp - x_c), where value i is added to the partial sum i % LANES. w
  * may be NULL: all weights are 1. */
@@ -212,7 +212,7 @@ static clv_code nll_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the kernels ------------------------------------------------------------------- */
 
 static clv_code new_class_kernel(const clv_node_desc *d, class_kernel **ret, clv_err *err) {
   const clv_shape *x = &d->in[0];
@@ -234,7 +234,7 @@ static clv_code cross_entropy_prepare(const clv_node_desc *d, clv_kernel **ret, 
     k->weight_sum += (double)k->class_weights[c];
   k->k.base.forward = cross_entropy_forward;
   k->k.base.backward_input = d->need_dx[0] ? cross_entropy_backward : NULL;
-  k->k.base.saves = d->need_dx[0] ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->k.base.saved_flags = d->need_dx[0] ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
   k->k.base.saved_bytes = k->n_positions * sizeof(class_position);
   *ret = &k->k.base;
   return CLV_OK;
@@ -245,7 +245,7 @@ static clv_code nll_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   CLV_TRY(new_class_kernel(d, &k, err));
   k->k.base.forward = nll_forward;
   k->k.base.backward_input = d->need_dx[0] ? nll_backward : NULL;
-  k->k.base.saves = d->need_dx[0] ? CLV_SAVE_IN1 : 0;
+  k->k.base.saved_flags = d->need_dx[0] ? CLV_SAVE_IN1 : 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -24,15 +24,18 @@ typedef struct conv_kernel {
   cpu_prim forward, backward_input, backward_weight;
   /* reorders of weights and their gradient; not made where the formats are equal */
   cpu_prim to_forward, to_backward, from_gradient;
-  /* instead of these reorders, conv_weights.c packs the weights or unpacks the gradient */
+  /* conv_weights.c packs the weights or unpacks the gradient, in place of the reorder to_forward,
+   * to_backward or from_gradient */
   bool forward_weights_are_tiled, backward_weights_are_tiled, gradient_is_tiled;
   /* the weight copy for x from y has its tiles ordered [C/16][K/16] */
   bool backward_tiles_are_c_major;
-  bool caches_backward_weights; /* the pass that computes x reads its weights from the cache */
-  size_t backward_offset;       /* offset of these weights in the cache, in floats */
+  /* the pass that computes x from y reads a copy of the weights in the cache, not the parameters */
+  bool caches_backward_weights;
+  /* offset in the cache, in floats, of the copy of the weights that the pass from y to x reads */
+  size_t backward_offset;
   /* function for the weight gradient; NULL: oneDNN computes it */
   weight_grad_fn *own_weight_grad;
-  int x_block, y_block; /* f32 layouts; with bf16 the values are bf16 in these layouts */
+  int x_block, y_block; /* layouts of x and y; their values are bf16 if `bf16` is set, else f32 */
   int din_block;        /* f32 layout in which x is computed from y */
   bool bf16;            /* x, y, the gradient of y and the copies of the weights are bf16 */
   /* offsets into scratch after oneDNN's scratchpad, in floats */
@@ -52,7 +55,7 @@ static bool weight_pass_sums_bias(const conv_kernel *k) {
   return primitives_add_bias(k) && k->bf16;
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
+/* ---- copies of the weights ------------------------------------------------------------------- */
 
 static const float *forward_weight(const conv_kernel *k, const clv_kernel_args *a) {
   return k->to_forward.primitive || k->forward_weights_are_tiled ? a->cache
@@ -117,7 +120,7 @@ static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-/* ---- execution ------------------------------------------------------------------------------- */
+/* ---- running the passes ---------------------------------------------------------------------- */
 
 static clv_code compute_y(conv_kernel *k, const clv_kernel_args *a, const void *x, void *y,
                           clv_err *err) {
@@ -216,7 +219,7 @@ static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
   return CLV_OK;
 }
 
-/* ---- transposed ------------------------------------------------------------------------------ */
+/* ---- transposed convolutions ----------------------------------------------------------------- */
 
 /* Returns the number of values of a plane of x: one channel block of one sample. */
 static size_t plane_size(const conv_kernel *k) { return (size_t)(k->s.h * k->s.w * k->x_block); }
@@ -254,7 +257,7 @@ static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_arg
   return CLV_OK;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making the kernel ----------------------------------------------------------------------- */
 
 static void conv_free(clv_kernel *base) {
   conv_kernel *k = (conv_kernel *)base;
@@ -291,7 +294,7 @@ static const weight_tags bf16_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o16
 /* Chooses the weight copies that refresh makes: none if oneDNN accepts row-major weights, one if
  * forward and backward use the same format. */
 static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
-  cpu_const_md forward = weight_md(c->forward), data = weight_md(c->data);
+  cpu_const_md forward = weight_md(c->forward), backward = weight_md(c->backward_input);
   cpu_const_md row_major = c->row_major_weight;
   const weight_tags t = k->bf16 ? bf16_tags : f32_tags;
   clv_kernel *base = &k->k.base;
@@ -302,15 +305,15 @@ static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, c
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
-  k->caches_backward_weights = !dnnl_memory_desc_equal(data, row_major);
-  if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(data, forward)) {
-    k->backward_tiles_are_c_major = is_tiled(k, data, t.type, t.c_major_backward_tiles);
+  k->caches_backward_weights = !dnnl_memory_desc_equal(backward, row_major);
+  if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(backward, forward)) {
+    k->backward_tiles_are_c_major = is_tiled(k, backward, t.type, t.c_major_backward_tiles);
     k->backward_weights_are_tiled =
-        k->backward_tiles_are_c_major || is_tiled(k, data, t.type, t.backward_tiles);
+        k->backward_tiles_are_c_major || is_tiled(k, backward, t.type, t.backward_tiles);
     if (!k->backward_weights_are_tiled)
-      CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, row_major, data, err));
+      CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, row_major, backward, err));
     k->backward_offset = base->cache_bytes / sizeof(float);
-    base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
+    base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(backward), 64);
     base->reorders_refresh++;
   }
   if (base->reorders_refresh) base->refresh = conv_refresh;
@@ -337,7 +340,7 @@ static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, cl
   if (!computes_x(k)) return CLV_OK;
   *(k->is_transposed ? &k->k.base.reorders_forward : &k->k.base.reorders_backward) +=
       k->din_block != k->x_block;
-  return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
+  return clv_cpu_prim_init(&k->backward_input, c->backward_input, args, 3, err);
 }
 
 static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
@@ -348,7 +351,7 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, c
       {.arg = DNNL_ARG_DIFF_BIAS, .query = dnnl_query_diff_weights_md, .index = 1},
   };
   if (!k->k.d.need_dw) return CLV_OK;
-  k->k.base.saves = k->k.base.saves_for_dw = CLV_SAVE_IN0;
+  k->k.base.saved_flags = k->k.base.saved_flags_for_dw = CLV_SAVE_IN0;
   if (k->own_weight_grad) return CLV_OK;
   cpu_const_md dw = dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
   if (!dnnl_memory_desc_equal(dw, c->row_major_weight)) {

@@ -16,15 +16,15 @@
 
 void clv_cpu_conv_choice_done(clv_conv_choice *c) {
   if (!c) return;
-  dnnl_primitive_desc_t pds[] = {c->forward, c->data, c->weight};
+  dnnl_primitive_desc_t pds[] = {c->forward, c->backward_input, c->weight};
   for (size_t i = 0; i < CLV_COUNT(pds); i++)
     if (pds[i]) dnnl_primitive_desc_destroy(pds[i]);
   cpu_md_destroy(c->row_major_weight);
-  c->forward = c->data = c->weight = NULL;
+  c->forward = c->backward_input = c->weight = NULL;
   c->row_major_weight = NULL;
 }
 
-/* ---- descriptions ---------------------------------------------------------------------------- */
+/* ---- descriptions of tensors for oneDNN ------------------------------------------------------ */
 
 static dnnl_format_tag_t format_tag(int block) {
   if (clv_layout_is_channels_last(block)) return dnnl_nhwc;
@@ -104,7 +104,7 @@ static clv_code query_onednn(const conv_tensors *t, dnnl_primitive_attr_t attr, 
   CLV_TRY(clv_cpu_dnnl_check(cpu_conv_forward(&c->forward, &d), "conv2d", err));
   d.hint = c->forward;
   d.src = t->din;
-  CLV_TRY(clv_cpu_dnnl_check(cpu_conv_data(&c->data, &d), "conv2d input gradient", err));
+  CLV_TRY(clv_cpu_dnnl_check(cpu_conv_data(&c->backward_input, &d), "conv2d input gradient", err));
   if (c->has_few_channels) return CLV_OK;
   d.src = t->src;
   d.weight = t->dweight;
@@ -128,7 +128,7 @@ static bool is_fast_impl(const_dnnl_primitive_desc_t pd, const clv_conv_choice *
 }
 
 static bool is_fast(const clv_conv_choice *c) {
-  return is_fast_impl(c->forward, c) && is_fast_impl(c->data, c) &&
+  return is_fast_impl(c->forward, c) && is_fast_impl(c->backward_input, c) &&
          (c->has_few_channels || is_fast_impl(c->weight, c));
 }
 

@@ -9,15 +9,15 @@
 #include "kernels/cpu/dnnl_int.h"
 
 /* Layouts of a convolution's tensors, and the descriptions of oneDNN's primitives for them. src,
- * dst, din: f32 layouts of input, output and input gradient. forward, data, weight: compute the
- * output, the input gradient and the weight gradient. row_major_weight: describes the parameters'
- * weights. */
+ * dst, din: f32 layouts of input, output and input gradient. forward, backward_input, weight:
+ * compute the output, the input gradient and the weight gradient.
+ * row_major_weight: describes the parameters' weights. */
 typedef struct clv_conv_choice {
   int src, dst, din;
   bool has_few_channels; /* the convolution has fewer input channels than a channel block */
   bool needs_amx;        /* a primitive that does not use AMX does not count as fast */
   bool bf16;             /* input, output, output gradient and weights are bf16 */
-  dnnl_primitive_desc_t forward, data, weight;
+  dnnl_primitive_desc_t forward, backward_input, weight;
   cpu_md row_major_weight;
 } clv_conv_choice;
 

@@ -83,7 +83,7 @@ TRANSPOSE(PLAIN, CPU_TARGET_PLAIN)
 TRANSPOSE(256, CPU_TARGET_256)
 TRANSPOSE(512, CPU_TARGET_512)
 
-/* The functions of one vector width. */
+/* Functions that pack, unpack and transpose tiles, compiled for one vector width. */
 typedef struct tile_fns {
   void (*pack)(const float *plain, size_t row, size_t taps, float *tile);
   void (*unpack)(const float *tile, size_t row, size_t taps, bool adds_when_unpacked, float *plain);

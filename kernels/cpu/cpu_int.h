@@ -14,7 +14,7 @@
 
 #define CPU_INLINE static inline __attribute__((always_inline))
 
-/* ---- kernels --------------------------------------------------------------------------------- */
+/* ---- kernels of this backend ----------------------------------------------------------------- */
 
 typedef struct cpu_kernel {
   clv_kernel base; /* first member: a clv_kernel of this backend is cast to cpu_kernel */
@@ -46,7 +46,7 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
  * block offered for in[0], if rank and width allow it, else 1. */
 int clv_cpu_offered_block(const clv_node_desc *d);
 
-/* ---- layouts --------------------------------------------------------------------------------- */
+/* ---- layouts of tensors ---------------------------------------------------------------------- */
 
 /* Returns the channel block of this processor: 16 with AVX-512, else 8. Depends on the environment
  * variable DNNL_MAX_CPU_ISA. */
@@ -85,7 +85,7 @@ CPU_INLINE int64_t clv_cpu_plane_start(const cpu_planes *v, size_t p, int64_t im
 /* Zeroes the padding channels of x. */
 void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
 
-/* ---- bf16 ------------------------------------------------------------------------------------ */
+/* ---- conversions to and from bf16 ------------------------------------------------------------ */
 
 /* Fails with CLV_PRECONDITION if conv2d and linear cannot compute in bf16; the error says what
  * the processor lacks. Depends on the environment variable DNNL_MAX_CPU_ISA. */
@@ -158,7 +158,7 @@ typedef float cpu_vf16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t cpu_vi8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t cpu_vi16 __attribute__((vector_size(64), aligned(4), may_alias));
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- matrix products ------------------------------------------------------------------------- */
 
 /* A product C[m][n] = beta C + op(A) op(B) of row-major, dense matrices; A is [m][k], or [k][m] if
  * a_t; B is [k][n], or [n][k] if b_t. beta: 0 (C is not read) or 1. */
@@ -199,11 +199,11 @@ bool clv_cpu_has_amx(void);
  * system does not let this process use. */
 const char *clv_cpu_isa_name(unsigned isa, bool amx_ready);
 
-/* Prepares the op linear with bf16 factors; the caller has checked check_bf16. See linear_bf16.c.
- */
+/* Prepares the op linear with bf16 factors; the caller has called clv_cpu_check_bf16. See
+ * linear_bf16.c. */
 cpu_prepare_fn clv_cpu_linear_bf16;
 
-/* ---- whole buffers --------------------------------------------------------------------------- */
+/* ---- sums and steps over whole buffers ------------------------------------------------------- */
 
 void clv_cpu_add_to(clv_dtype dtype, void *dst, const void *src, size_t n);
 clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,

@@ -15,15 +15,15 @@ enum { PRIM_MAX_ARGS = 6 };
 typedef struct cpu_prim {
   dnnl_primitive_t primitive; /* NULL: there is no primitive */
   dnnl_exec_arg_t args[PRIM_MAX_ARGS];
-  void *at[PRIM_MAX_ARGS]; /* pointer that each memory object has now */
+  void *at[PRIM_MAX_ARGS]; /* address of the values to which each memory object points now */
   int n;
   size_t scratch_bytes;
   const char *impl;
 } cpu_prim;
 
 /* Call clv_cpu_hold_signals before oneDNN and before functions that may start OpenMP threads, and
- * clv_cpu_release_signals after them. The calling thread gets the signals of that time at the
- * release; the other threads of the team never get any. */
+ * clv_cpu_release_signals after them. Signals that arrive for the calling thread in between are
+ * delivered at the release; the other threads of its OpenMP team keep their signals blocked. */
 sigset_t clv_cpu_hold_signals(void);
 void clv_cpu_release_signals(const sigset_t *before);
 

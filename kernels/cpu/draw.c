@@ -21,7 +21,7 @@ uint32_t clv_cpu_dropout_threshold(double p) {
   return (double)limit * 0x1p-24 < p ? limit + 1 : limit;
 }
 
-/* ---- AVX-512 --------------------------------------------------------------------------------- */
+/* ---- random words with AVX-512 --------------------------------------------------------------- */
 
 TARGET_512 INLINE void multiply_512(__m512i x, uint32_t by, __m512i *ret_high, __m512i *ret_low) {
   __m512i m = _mm512_set1_epi32((int)by), even = _mm512_mul_epu32(x, m);
@@ -53,7 +53,7 @@ TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32
   _mm512_storeu_si512(ret + 48, _mm512_unpackhi_epi64(b, d));
 }
 
-/* ---- AVX2 ------------------------------------------------------------------------------------ */
+/* ---- random words with AVX2 ------------------------------------------------------------------ */
 
 /* The four words of four Philox blocks: word i of each block is the lower half of 64 bits of c[i].
  * The upper halves hold remainders of products, which no code reads. */
@@ -99,7 +99,7 @@ TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32
   put_256(&high, ret + 16);
 }
 
-/* ---- any processor --------------------------------------------------------------------------- */
+/* ---- random words on any processor ----------------------------------------------------------- */
 
 void clv_cpu_random_words(const clv_rng_stream *s, uint32_t first, uint32_t ret[CPU_WORDS]) {
   int width = clv_cpu_vector_width();

@@ -14,7 +14,8 @@ typedef struct mask_job {
   size_t n;
   uint32_t limit;         /* clv_cpu_dropout_threshold of the node's p */
   const int64_t *lengths; /* lengths of the packed sequences; NULL: not packed */
-  size_t row, padded;     /* row: values of a position; padded: values of a padded sequence */
+  /* number of values of a position, and of a padded sequence */
+  size_t position_size, sequence_size;
 } mask_job;
 
 CPU_INLINE void keep_body(const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask) {
@@ -41,9 +42,10 @@ static void draw_mask(void *arg, size_t begin, size_t end) {
 static void draw_sequence_masks(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
   uint32_t words[CPU_WORDS];
-  uint8_t *mask = j->mask + (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->row;
+  uint8_t *mask =
+      j->mask + (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->position_size;
   for (size_t n = begin; n < end; n++) {
-    size_t values = (size_t)j->lengths[n] * j->row, first = n * j->padded;
+    size_t values = (size_t)j->lengths[n] * j->position_size, first = n * j->sequence_size;
     for (size_t at = 0, n_piece; at < values; at += n_piece, mask += n_piece) {
       size_t skip = (first + at) % 4;
       clv_cpu_random_words(&j->stream, (uint32_t)((first + at) / 4), words);
@@ -58,10 +60,10 @@ static clv_code draw_packed_masks(const cpu_kernel *k, const clv_kernel_args *a,
   const clv_node_desc *d = &k->d;
   int64_t n = d->in[1].dim[0];
   j->lengths = a->in[1];
-  j->row = (size_t)d->in[0].dim[1];
-  j->padded = (size_t)d->attrs.packed * j->row;
+  j->position_size = (size_t)d->in[0].dim[1];
+  j->sequence_size = (size_t)d->attrs.packed * j->position_size;
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
-  size_t used = (size_t)clv_packed_rows_before(j->lengths, n) * j->row;
+  size_t used = (size_t)clv_packed_rows_before(j->lengths, n) * j->position_size;
   memset(j->mask + used, 0, j->n - used);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, j->n * 2), (size_t)n, draw_sequence_masks, j);
   return CLV_OK;
@@ -91,7 +93,8 @@ static void apply_blocks(const clv_shape *shape, size_t b, const float *x, const
   }
 }
 
-/* As apply_blocks, but the values are channels last. */
+/* Computes y = x scale where the mask keeps the value, else 0, for values in channels last. The
+ * mask is row-major. */
 static void apply_channels_last(const clv_shape *shape, const float *x, const uint8_t *mask,
                                 float scale, float *y) {
   size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);

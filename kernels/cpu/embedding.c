@@ -64,7 +64,7 @@ static clv_code embedding_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->base.forward = embedding_forward;
   k->base.backward_weight = d->need_dw ? embedding_backward : NULL;
-  k->base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->base.saved_flags = d->need_dw ? CLV_SAVE_IN0 : 0;
   *ret = &k->base;
   return CLV_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 is the sigmoid of 2 u.
+ * gelu_tanh: y = x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3). (1 + tanh u) / 2 is
+ * computed as the sigmoid of 2 u.
  */
 #include "kernels/cpu/pointwise_int.h"
 

@@ -13,9 +13,11 @@
 
 typedef struct group_kernel {
   cpu_kernel k;
-  size_t n, c, image, b, blocks; /* image: values of one channel of one sample */
-  size_t groups, per_group;      /* per_group: channels of one group */
-  double group_size;             /* values of one group of one sample */
+  /* samples, channels, values of one channel of one sample, channels of a block, blocks of a sample
+   */
+  size_t n, c, image, b, blocks;
+  size_t groups, per_group; /* per_group: channels of one group */
+  double group_size;        /* values of one group of one sample */
 } group_kernel;
 
 typedef struct group_job {
@@ -251,7 +253,7 @@ static clv_code groupnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the kernel -------------------------------------------------------------------- */
 
 static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   group_kernel *k;
@@ -268,10 +270,10 @@ static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->k.base.forward = groupnorm_forward;
   k->k.base.backward_input = k->k.has_backward ? groupnorm_backward : NULL;
   k->k.base.fused_grads = d->need_dw;
-  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = k->k.has_backward ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->n * 2 * k->groups * sizeof(double);
   k->k.base.scratch_bytes = k->n * count_sums(k) * sizeof(double);
-  k->k.base.din_in_place = 1u << 0;
+  k->k.base.din_in_place_mask = 1u << 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -27,8 +27,8 @@ static size_t trace_size(const gru_kernel *k) { return count_rows(k) * (GATES + 
 /* Returns the trace of a layer. Without a backward two traces in scratch alternate, because a layer
  * reads the h of the layer before. */
 static gru_trace layer_trace(const gru_kernel *k, const clv_kernel_args *a, int layer) {
-  float *base = k->k.has_backward ? a->saved : a->scratch;
-  gru_trace s = {.gates = base + (size_t)(k->k.has_backward ? layer : layer % 2) * trace_size(k)};
+  float *traces = k->k.has_backward ? a->saved : a->scratch;
+  gru_trace s = {.gates = traces + (size_t)(k->k.has_backward ? layer : layer % 2) * trace_size(k)};
   s.sums = s.gates + count_rows(k) * GATES * k->h;
   s.hidden = s.sums + count_rows(k) * k->h;
   return s;
@@ -317,7 +317,7 @@ static clv_code gru_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   k->k.base.forward = gru_forward;
   k->k.base.backward_input = k->k.has_backward ? gru_backward : NULL;
   k->k.base.fused_grads = d->need_dw;
-  k->k.base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
   size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
   k->k.base.scratch_bytes = floats * sizeof(float);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * In f32, copies are dense, because a head's rows are a full row of all heads apart and would share
- * a few sets of the caches. In bf16, copies are packed right factors; left factors are packed from
- * the tensor during the product.
+ * Copies of a head's rows, and products with them. In f32, copies are dense, because a head's rows
+ * are a full row of all heads apart and would share a few sets of the caches. In bf16, copies are
+ * packed right factors; left factors are packed from the tensor during the product.
  */
 #include "kernels/cpu/head_products_int.h"
 
@@ -31,7 +31,7 @@ size_t clv_cpu_head_scratch_size(const cpu_head_extents *h) {
   return clv_align_up(max_size, 64) / sizeof(float);
 }
 
-/* ---- copies ---------------------------------------------------------------------------------- */
+/* ---- copies of a head's rows ----------------------------------------------------------------- */
 
 static void copy_dense(const float *from, size_t stride, size_t rows, size_t width, float *to) {
   for (size_t i = 0; i < rows; i++) memcpy(to + i * width, from + i * stride, width * sizeof *to);
@@ -70,7 +70,7 @@ void clv_cpu_head_copy_tile(const cpu_head_extents *h, const float *x, size_t ro
     copy_dense(x, h->query_stride, rows, h->width, ret);
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- products with the copies ---------------------------------------------------------------- */
 
 /* Fills in the rest of a product of pairs, and computes it. The caller has set the left factor, n,
  * right_k, c, c_row_stride and accumulate. */

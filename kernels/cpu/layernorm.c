@@ -20,7 +20,7 @@ typedef struct norm_job {
   const clv_kernel_args *a;
 } norm_job;
 
-/* ---- one row --------------------------------------------------------------------------------- */
+/* ---- sums and gradients of one row ----------------------------------------------------------- */
 
 CPU_INLINE double sum_lanes(double *lane) {
   for (int width = LANES / 2; width; width /= 2)
@@ -229,7 +229,7 @@ static clv_code layernorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->k.base.forward = layernorm_forward;
   k->k.base.backward_input = d->need_dx[0] ? layernorm_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? layernorm_backward_weight : NULL;
-  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = k->k.has_backward ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? 2 * k->rows * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Channel blocks: copies between them, and zeroes their padding.
+ * Copies tensors between row-major and channel blocks, or between blocks of different sizes, and
+ * zeroes the padding channels.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -56,12 +57,12 @@ static void lanes_to_planes(const float *src, size_t image, size_t used, size_t 
 static void copy_between_blocks(const clv_shape *shape, const float *src, size_t sb, float *dst,
                                 size_t db) {
   size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);
-  size_t sblocks = (channels + sb - 1) / sb, dblocks = (channels + db - 1) / db;
-  for (size_t nd = 0; nd < (size_t)shape->dim[0] * dblocks; nd++)
+  size_t src_blocks = (channels + sb - 1) / sb, dst_blocks = (channels + db - 1) / db;
+  for (size_t nd = 0; nd < (size_t)shape->dim[0] * dst_blocks; nd++)
     for (size_t i = 0; i < image; i++)
       for (size_t l = 0; l < db; l++) {
-        size_t c = nd % dblocks * db + l;
-        size_t from = ((nd / dblocks * sblocks + c / sb) * image + i) * sb + c % sb;
+        size_t c = nd % dst_blocks * db + l;
+        size_t from = ((nd / dst_blocks * src_blocks + c / sb) * image + i) * sb + c % sb;
         dst[(nd * image + i) * db + l] = c < channels ? src[from] : 0;
       }
 }

@@ -134,7 +134,7 @@ static clv_code bf16_weight_prepare(const clv_node_desc *d, clv_kernel **ret, cl
   return CLV_OK;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making the kernel ----------------------------------------------------------------------- */
 
 static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   const clv_shape *in = &d->in[0];
@@ -157,7 +157,7 @@ static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   k->k.base.forward = linear_forward;
   k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? linear_backward_weight : NULL;
-  k->k.base.saves = k->k.base.saves_for_dw = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = k->k.base.saved_flags_for_dw = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.impl = k->backward_weight.uses_blas ? "sgemm, OpenBLAS" : "sgemm";
   *ret = &k->k.base;
   return CLV_OK;

@@ -136,7 +136,7 @@ clv_code clv_cpu_linear_bf16(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.forward = linear_forward;
   k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? linear_backward_weight : NULL;
-  k->k.base.saves = k->k.base.saves_for_dw = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = k->k.base.saved_flags_for_dw = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.impl = clv_cpu_pairs_impl()->name;
   lay_out_buffers(k);
   *ret = &k->k.base;

@@ -19,7 +19,8 @@ typedef struct lstm_kernel {
   size_t n, t, f, h; /* batch, steps, input features, hidden size */
   int layers, slots; /* slots: parameter slots of one layer, 4 with bias, else 2 */
   bool uses_pairs;   /* products have bf16 factors */
-  /* offsets in scratch in floats, if `uses_pairs`: packed right factor, scratch of a product */
+  /* offsets in scratch, in floats, of the packed right factor and of a product's own scratch; read
+   * if `uses_pairs` */
   size_t right_offset, left_offset;
 } lstm_kernel;
 
@@ -36,8 +37,8 @@ static size_t trace_size(const lstm_kernel *k) { return count_rows(k) * (GATES +
  * layer's gates have used the h of the layer before, that h is not needed any more. */
 static lstm_trace layer_trace(const lstm_kernel *k, const clv_kernel_args *a, int layer) {
   int trace_index = k->k.has_backward ? layer : 0;
-  float *base = k->k.has_backward ? a->saved : a->scratch;
-  lstm_trace s = {.gates = base + (size_t)trace_index * trace_size(k)};
+  float *traces = k->k.has_backward ? a->saved : a->scratch;
+  lstm_trace s = {.gates = traces + (size_t)trace_index * trace_size(k)};
   s.cell = s.gates + count_rows(k) * GATES * k->h;
   s.hidden = s.cell + count_rows(k) * k->h;
   return s;
@@ -53,13 +54,14 @@ static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
   return (cpu_gemm){.m = (int64_t)m, .n = (int64_t)n, .k = (int64_t)k};
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- products in f32 or bf16 ----------------------------------------------------------------- */
 
 static uint16_t *packed_right(const lstm_kernel *k, const clv_kernel_args *a) {
   return (uint16_t *)(void *)((float *)a->scratch + k->right_offset);
 }
 
-/* Packs the right factor of products like g, if products have bf16 factors. */
+/* Packs `right`, the right factor of the product g, if products have bf16 factors; otherwise does
+ * nothing. */
 static void pack_right(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
                        const float *right) {
   const cpu_pairs_factor f = {.x = right,
@@ -399,7 +401,7 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.forward = lstm_forward;
   k->k.base.backward_input = k->k.has_backward ? lstm_backward : NULL;
   k->k.base.fused_grads = d->need_dw;
-  k->k.base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
   size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
   cpu_shape_class shape_class = clv_cpu_class_of_lstm((int64_t)k->n, (int64_t)k->h);

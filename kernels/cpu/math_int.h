@@ -67,7 +67,8 @@ CPU_INLINE float expm1_of(float x) {
  * quotient of polynomials. Rounded to f32 it equals the rounded exact value, unless that is almost
  * half way between two floats. It saturates at e^-708 and e^708. */
 CPU_INLINE double wide_exp_of(double x) {
-  const double round = 6755399441055744; /* 1.5 * 2^52, as 1.5 * 2^23 in exp_of */
+  /* 1.5 * 2^52, which rounds to an integer in double, as 1.5 * 2^23 does in split_exp */
+  const double round = 6755399441055744;
   uint64_t bits;
   x = x > 708 ? 708 : x;
   x = x < -708 ? -708 : x;

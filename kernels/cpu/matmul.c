@@ -37,7 +37,7 @@ static clv_code matmul_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   k->s = clv_matmul_of(d);
   k->k.base.forward = matmul_forward;
   k->k.base.backward_input = k->k.has_backward ? matmul_backward : NULL;
-  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->k.base.saved_flags = k->k.has_backward ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
   k->k.base.impl = "sgemm";
   *ret = &k->k.base;
   return CLV_OK;

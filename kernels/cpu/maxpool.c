@@ -15,7 +15,7 @@ typedef struct pool_job {
   float *y;       /* output of forward; gradient of the input in backward */
   uint8_t *argmax_tap;
   cpu_planes planes;
-  /* windows cover the image without overlap or gap, so each value is in one window */
+  /* the windows cover the image without overlap or gap, so each value is in exactly one window */
   bool windows_tile_image;
 } pool_job;
 

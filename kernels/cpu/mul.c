@@ -29,8 +29,8 @@ static clv_code mul_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   if (clv_has_broadcast_input(d)) return clv_cpu_broadcast(d, ret, err);
   CLV_TRY(clv_cpu_pointwise(d, mul, NULL, 1, &k, err));
   k->backward_input = ((cpu_kernel *)k)->has_backward ? mul_backward : NULL;
-  k->saves = ((cpu_kernel *)k)->has_backward ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
-  k->din_in_place = 0;
+  k->saved_flags = ((cpu_kernel *)k)->has_backward ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->din_in_place_mask = 0;
   *ret = k;
   return CLV_OK;
 }

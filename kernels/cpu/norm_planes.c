@@ -24,7 +24,7 @@ CPU_INLINE float above_zero(float gate, float value) {
   return from_bits(to_bits(value) & (gate <= 0 ? 0 : UINT32_MAX));
 }
 
-/* ---- sums ------------------------------------------------------------------------------------ */
+/* ---- sums of the channels of a plane --------------------------------------------------------- */
 
 CPU_INLINE void load_sums(const clv_norm_sums *sums, size_t lanes, double *first, double *second) {
   for (size_t l = 0; l < lanes; l++) {
@@ -135,7 +135,7 @@ void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lanes *v
   gradients(p, v, sums);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values of a plane ----------------------------------------------------------------------- */
 
 /* Computes clv_cpu_norm_apply for one block size. Uses a local copy of the coefficients, so
  * that the compiler knows that no store changes them. */
@@ -205,7 +205,7 @@ void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, fl
   back(p, v, dx);
 }
 
-/* ---- bits of gates --------------------------------------------------------------------------- */
+/* ---- bits that say which gradients pass the relu --------------------------------------------- */
 
 /* Multiplying eight bytes of 0 or 1, the first lowest, by gather_bits collects them as the bits of
  * the highest byte. Multiplying a byte by repeat_byte copies it to eight bytes; select_bit then

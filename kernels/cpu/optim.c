@@ -46,8 +46,7 @@ clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_ext
   return CLV_OK;
 }
 
-/* ---- optimiser steps -------------------------------------------------------------------------
- */
+/* ---- optimiser steps ------------------------------------------------------------------------- */
 
 /* The loops over a formula of kernels/steps, for one set of moments. The numbers are copied, so
  * that the compiler knows that no store changes them. A moment that does not exist is the constant

@@ -22,7 +22,7 @@ const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
   return clv_cpu_has_amx() ? clv_cpu_pairs_amx() : clv_cpu_pairs_avx512();
 }
 
-/* ---- packing --------------------------------------------------------------------------------- */
+/* ---- packing a factor ------------------------------------------------------------------------ */
 
 static size_t count_tiles(size_t k) { return (k + PAIRS_WIDE - 1) / PAIRS_WIDE; }
 
@@ -61,8 +61,8 @@ INLINE void prefetch_value(const cpu_pairs_factor *f, size_t row, size_t column)
 }
 
 /* Makes pairs of neighbouring values in each of 16 rows from `row` on. */
-INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
-                        __m512i pair[PAIRS_SIDE]) {
+INLINE void pair_within_rows(const cpu_pairs_factor *f, size_t row, size_t column,
+                             __m512i pair[PAIRS_SIDE]) {
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
     __m512 low = load_values(f, row + r, column),
            high = load_values(f, row + r, column + PAIRS_SIDE);
@@ -74,8 +74,8 @@ INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
 
 /* Makes pairs of values in neighbouring rows, for 32 rows from `row` on, and adds the values to
  * *sum. */
-INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
-                         __m512i pair[PAIRS_SIDE], __m512 *sum) {
+INLINE void pair_neighbouring_rows(const cpu_pairs_factor *f, size_t row, size_t column,
+                                   __m512i pair[PAIRS_SIDE], __m512 *sum) {
   static const uint16_t order[PAIRS_WIDE] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                              21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                              11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -114,34 +114,36 @@ INLINE void transpose_pairs(__m512i x[PAIRS_SIDE]) {
   }
 }
 
-/* True if the product's sum runs along the rows of the stored factor. */
+/* True if neighbouring values of a stored row are neighbouring terms of the product's sum: for
+ * [m][k] and [n][k]. False: neighbouring rows are, as in [k][n] and [k][m]. */
 INLINE bool is_sum_along_rows(const cpu_pairs_factor *f) { return f->is_right == f->is_transposed; }
 
-/* Stores a tile. Transposes it first unless the pairs are already in the tile's order: left [m][k],
- * right [k][n]. */
+/* Stores 16 x 16 pairs as a tile at `to`. A tile of the left factor is in the order [m][k], one of
+ * the right factor in the order [k][n], so the pairs of a factor that is stored transposed are
+ * transposed first. */
 INLINE void put_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint16_t *to) {
   if (f->is_transposed) transpose_pairs(pair);
   for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_WIDE, pair[r]);
 }
 
-/* Packs tiles [first, end) of a block's strips, one strip after another, for a sum that runs along
- * rows. */
-INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
-                       uint16_t *to) {
+/* Packs tiles [first, end) of a block's strips, one strip after another, for a factor whose stored
+ * rows run along the product's sum, so that neighbours in a row are a pair. */
+INLINE void pack_sum_along_rows(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
+                                uint16_t *to) {
   for (size_t s = 0; s < BLOCK_STRIPS; s++)
     for (size_t k = first; k < end; k++, to += PAIRS_TILE) {
       __m512i pair[PAIRS_SIDE];
-      pairs_along(f, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, k * PAIRS_WIDE, pair);
+      pair_within_rows(f, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, k * PAIRS_WIDE, pair);
       put_tile(f, pair, to);
     }
 }
 
-/* As pack_along, but for a sum that runs across rows. 128 bytes of each row are read at once,
- * because a single cache line costs as much. sums: receives the sums of the block's columns, or
- * NULL. With `first` above 0 they are added to the sums of the tiles before; `first` is then a
- * multiple of RUN_TILES. */
-INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
-                        uint16_t *to, float *sums) {
+/* As pack_sum_along_rows, but for a factor whose neighbouring rows are neighbouring terms of the
+ * sum. 128 bytes of each row are read at once, because a single cache line costs as much. sums:
+ * receives the sums of the block's columns, or NULL. With `first` above 0 they are added to the
+ * sums of the tiles before; `first` is then a multiple of RUN_TILES. */
+INLINE void pack_sum_across_rows(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
+                                 uint16_t *to, float *sums) {
   __m512 run[BLOCK_STRIPS], total[BLOCK_STRIPS];
   for (size_t s = 0; s < BLOCK_STRIPS; s++) {
     run[s] = _mm512_setzero_ps();
@@ -150,7 +152,8 @@ INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, s
   for (size_t k = first; k < end; k++)
     for (size_t s = 0; s < BLOCK_STRIPS; s++) {
       __m512i pair[PAIRS_SIDE];
-      pairs_across(f, k * PAIRS_WIDE, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, pair, &run[s]);
+      pair_neighbouring_rows(f, k * PAIRS_WIDE, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, pair,
+                             &run[s]);
       put_tile(f, pair, to + (s * (end - first) + k - first) * PAIRS_TILE);
       if ((k + 1) % RUN_TILES != 0 && k + 1 != end) continue;
       total[s] = _mm512_add_ps(total[s], run[s]);
@@ -163,9 +166,9 @@ INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, s
 INLINE void pack_block(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                        uint16_t *to, float *sums) {
   if (is_sum_along_rows(f))
-    pack_along(f, block, first, end, to);
+    pack_sum_along_rows(f, block, first, end, to);
   else
-    pack_across(f, block, first, end, to, sums);
+    pack_sum_across_rows(f, block, first, end, to, sums);
 }
 
 typedef struct pack_job {
@@ -188,7 +191,7 @@ void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
                    count_blocks(sums_along_rows ? f->rows : f->columns), pack_blocks, &j);
 }
 
-/* ---- multiplying ----------------------------------------------------------------------------- */
+/* ---- multiplying packed factors -------------------------------------------------------------- */
 
 /* Numbers of blocks of rows, and of tiles along the sum, that one thread packs and multiplies at a
  * time. */
@@ -273,7 +276,8 @@ static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, siz
     t->impl->block(&b);
 }
 
-/* Stores the column sums of a part, after its last tile is packed. */
+/* Stores the column sums of the left factor for a part's rows, after the last tile of these rows is
+ * packed. */
 static void store_sums(const pairs_part *t, const float *sums) {
   const cpu_pairs_product *p = t->p;
   size_t first = t->begin * PAIRS_BLOCK, end = CLV_MIN(t->end * PAIRS_BLOCK, p->m);
@@ -300,7 +304,8 @@ TARGET static void multiply_part(const pairs_part *t) {
 
 typedef struct multiply_job {
   const cpu_pairs_product *p;
-  size_t parts, blocks; /* number of blocks of rows */
+  /* number of parts that the threads compute, and of blocks of rows in all parts */
+  size_t parts, blocks;
 } multiply_job;
 
 static void multiply_parts(void *arg, size_t begin, size_t end) {

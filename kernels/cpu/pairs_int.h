@@ -36,7 +36,7 @@ typedef struct cpu_pairs_product {
   size_t m, n, k;
   const uint16_t *right_packed; /* made by clv_cpu_pairs_pack */
   uint16_t *scratch;
-  size_t right_k;    /* terms for which the right factor is packed, at least k; 0: k */
+  size_t right_k;    /* number of terms for which the right factor is packed, at least k; 0: k */
   const float *bias; /* NULL: no bias; not read with `accumulate` */
   float *c;
   size_t c_row_stride; /* values from one row of c to the next; 0: n */
@@ -48,7 +48,7 @@ typedef struct cpu_pairs_product {
 size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k);
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p);
 
-/* ---- implementations ------------------------------------------------------------------------- */
+/* ---- implementations for AMX and AVX512-BF16 ------------------------------------------------- */
 
 /* A tile has 16 rows of a left factor, or 16 columns of a right factor, by 16 pairs, which are
  * PAIRS_WIDE values along the sum. */

@@ -23,7 +23,7 @@ typedef struct permute_kernel {
 
 enum { TILE = 64 };
 
-/* ---- strides --------------------------------------------------------------------------------- */
+/* ---- strides of source and destination ------------------------------------------------------- */
 
 static void add_dimension(permute_walk *w, size_t n, size_t from, size_t to) {
   int last = w->rank - 1;
@@ -60,7 +60,7 @@ static void backward_strides(const clv_node_desc *d, size_t ret[CLV_MAX_RANK]) {
     ret[i ? d->attrs.order.dim[i - 1] : 0] = step;
 }
 
-/* ---- copying --------------------------------------------------------------------------------- */
+/* ---- copying the values ---------------------------------------------------------------------- */
 
 typedef struct permute_job {
   const permute_walk *w;

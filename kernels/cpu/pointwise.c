@@ -37,14 +37,14 @@ static clv_code map_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
 
 static clv_code map_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const pointwise_kernel *k = (const pointwise_kernel *)base;
-  const float *kept = base->saves & CLV_SAVE_OUT ? a->out : a->in[0];
+  const float *kept = base->saved_flags & CLV_SAVE_OUT ? a->out : a->in[0];
   (void)err;
   map_all(k, (map_job){k->back, kept, a->dout, a->din[0], k->numbers});
   if (!k->back_maps_zero_to_zero) clv_cpu_zero_padding(&k->k.d.in[0], base->in_block[0], a->din[0]);
   return CLV_OK;
 }
 
-static bool is_zero_of_zero(cpu_map_fn *back, cpu_numbers numbers) {
+static bool gives_zero_of_zeros(cpu_map_fn *back, cpu_numbers numbers) {
   float zero = 0, result = 0;
   if (back) back(&zero, &zero, &result, 1, numbers);
   return result == 0;
@@ -62,12 +62,12 @@ clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *
   k->numbers = (cpu_numbers){(float)numbers.p, (float)numbers.q};
   k->cost_in_loads = cost;
   k->maps_zero_to_zero = row->maps_zero_to_zero;
-  k->back_maps_zero_to_zero = is_zero_of_zero(back, k->numbers);
+  k->back_maps_zero_to_zero = gives_zero_of_zeros(back, k->numbers);
   k->k.base.forward = map_forward;
   k->k.base.backward_input = d->need_dx[0] ? map_backward : NULL;
-  k->k.base.saves = d->need_dx[0] ? row->saves_dx : 0;
+  k->k.base.saved_flags = d->need_dx[0] ? row->saved_for_dx : 0;
   k->k.base.in_place = row->in_place;
-  k->k.base.din_in_place = 1u << 0;
+  k->k.base.din_in_place_mask = 1u << 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * positions: y = x + W[offset..]. Each sample has a row of S * F values; dW is a sum over the
+ * positions: y = x + W[offset..]. Each sample is one row of S * F values; dW is a sum over the
  * samples.
  */
 #include <string.h>
@@ -114,9 +114,10 @@ static clv_code positions_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->base.forward = positions_forward;
   k->base.backward_input = d->need_dx[0] ? positions_backward_input : NULL;
   k->base.backward_weight = d->need_dw ? positions_backward_weight : NULL;
-  if (d->need_dw && d->attrs.packed) k->base.saves_for_dw = k->base.saves = CLV_SAVE_IN1;
+  if (d->need_dw && d->attrs.packed)
+    k->base.saved_flags_for_dw = k->base.saved_flags = CLV_SAVE_IN1;
   k->base.in_place = true;
-  k->base.din_in_place = 1u << 0;
+  k->base.din_in_place_mask = 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }

@@ -8,14 +8,15 @@
 
 #include "kernels/cpu/pointwise_int.h"
 
-/* Returns |x|^p. Of 0, infinity and NaN the logarithm has no digits, so they are selected. */
+/* Returns |x|^p. wide_log_of is wrong for 0, infinity and NaN, so their results are selected
+ * separately. */
 CPU_INLINE float magnitude_of(float x, float p) {
-  float size = from_bits(to_bits(x) & 0x7fffffffu);
-  double r = wide_exp_of((double)p * wide_log_of((double)size));
+  float abs_x = from_bits(to_bits(x) & 0x7fffffffu);
+  double r = wide_exp_of((double)p * wide_log_of((double)abs_x));
   float y = (float)r;
-  y = size == 0 ? (p > 0 ? 0 : INFINITY) : y;
-  y = size > 3.4028235e38f ? (p > 0 ? INFINITY : 0) : y;
-  return p == 0 ? 1 : size != size ? x : y;
+  y = abs_x == 0 ? (p > 0 ? 0 : INFINITY) : y;
+  y = abs_x > 3.4028235e38f ? (p > 0 ? INFINITY : 0) : y;
+  return p == 0 ? 1 : abs_x != abs_x ? x : y;
 }
 
 /* Returns x^p for p in -65..64. */

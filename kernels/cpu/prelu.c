@@ -12,7 +12,8 @@ typedef struct prelu_job {
   bool accumulate;
 } prelu_job;
 
-/* Computes y[i] = z[i] where x[i] is above 0, else w z[i]. z: x itself, or dy. */
+/* Computes y[i] = z[i] where x[i] is above 0, else w z[i]. z: x itself in forward, dy in backward.
+ */
 CPU_INLINE void row_body(const float *x, const float *z, float w, float *y, size_t n) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) y[i] = x[i] > 0 ? z[i] : w * z[i];
@@ -114,9 +115,9 @@ static clv_code prelu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err 
   k->base.forward = prelu_forward;
   k->base.backward_input = d->need_dx[0] ? prelu_backward_input : NULL;
   k->base.backward_weight = d->need_dw ? prelu_backward_weight : NULL;
-  k->base.saves = d->need_dx[0] || d->need_dw ? CLV_SAVE_IN0 : 0;
-  k->base.saves_for_dw = d->need_dx[0] ? 0 : k->base.saves;
-  k->base.din_in_place = 1u << 0;
+  k->base.saved_flags = d->need_dx[0] || d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->base.saved_flags_for_dw = d->need_dx[0] ? 0 : k->base.saved_flags;
+  k->base.din_in_place_mask = 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }

@@ -20,7 +20,7 @@ typedef struct rms_job {
   const clv_kernel_args *a;
 } rms_job;
 
-/* ---- one row --------------------------------------------------------------------------------- */
+/* ---- sums and gradients of one row ----------------------------------------------------------- */
 
 CPU_INLINE double sum_lanes(double *lane) {
   for (int width = LANES / 2; width; width /= 2)
@@ -70,7 +70,7 @@ CPU_CLONES(back_row,
             float inverse, float slope, float *restrict dx),
            (x, dy, w, n, inverse, slope, dx))
 
-/* ---- all rows -------------------------------------------------------------------------------- */
+/* ---- loops over all rows --------------------------------------------------------------------- */
 
 static void forward_rows(void *arg, size_t begin, size_t end) {
   const rms_job *j = arg;
@@ -128,7 +128,7 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------ */
+/* ---- making and running the kernel ----------------------------------------------------------- */
 
 static void run_job(clv_kernel *base, const clv_kernel_args *a, size_t n_items,
                     clv_cpu_range_fn *fn) {
@@ -164,7 +164,7 @@ static clv_code rmsnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   k->k.base.forward = rmsnorm_forward;
   k->k.base.backward_input = d->need_dx[0] ? rmsnorm_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? rmsnorm_backward_weight : NULL;
-  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_flags = k->k.has_backward ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? k->rows * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;

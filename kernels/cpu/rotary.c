@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rotary positions. Sines and cosines are computed once, when the kernel is prepared.
+ * The op rotary: rotates pairs of values by angles that depend on their position. Sines and cosines
+ * are computed once, when the kernel is prepared.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -118,7 +119,7 @@ static clv_code rotary_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   fill_table(k);
   k->k.base.forward = rotary_forward;
   k->k.base.backward_input = d->need_dx[0] ? rotary_backward : NULL;
-  if (d->need_dx[0] && d->attrs.packed) k->k.base.saves = CLV_SAVE_IN1;
+  if (d->need_dx[0] && d->attrs.packed) k->k.base.saved_flags = CLV_SAVE_IN1;
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scale: y = factor x. Backward is the same as forward.
+ * scale: y = factor x. Backward multiplies the gradient by the factor, too.
  */
 #include "kernels/cpu/cpu_int.h"
 
@@ -44,7 +44,7 @@ static clv_code scale_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err 
   k->base.forward = scale_forward;
   k->base.backward_input = d->need_dx[0] ? scale_backward : NULL;
   k->base.in_place = true;
-  k->base.din_in_place = 1u << 0;
+  k->base.din_in_place_mask = 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }

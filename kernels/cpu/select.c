@@ -13,7 +13,7 @@ typedef struct select_kernel {
   size_t slice_start;           /* of slice: index of the first value in an outer row */
 } select_kernel;
 
-/* ---- mean ------------------------------------------------------------------------------------ */
+/* ---- the op mean ----------------------------------------------------------------------------- */
 
 enum { COLUMNS = 64, LANES = 16 };
 
@@ -148,7 +148,7 @@ static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the kernels ------------------------------------------------------------------- */
 
 typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
 

@@ -94,7 +94,7 @@ double clv_cpu_row_exp_sum(const float *x, size_t n, double top) {
   return sum;
 }
 
-/* ---- all rows -------------------------------------------------------------------------------- */
+/* ---- loops over all rows --------------------------------------------------------------------- */
 
 typedef struct softmax_job {
   const clv_kernel_args *a;
@@ -153,9 +153,9 @@ static clv_code softmax_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->base.forward = softmax_forward;
   k->base.backward_input = d->need_dx[0] ? softmax_backward : NULL;
-  k->base.saves = d->need_dx[0] ? CLV_SAVE_OUT : 0;
+  k->base.saved_flags = d->need_dx[0] ? CLV_SAVE_OUT : 0;
   k->base.in_place = true;
-  k->base.din_in_place = 1u << 0;
+  k->base.din_in_place_mask = 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }

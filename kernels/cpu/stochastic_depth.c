@@ -10,7 +10,8 @@
 typedef struct depth_job {
   const float *x;
   float *y, factor;
-  const uint8_t *is_kept; /* [records]; NULL: evaluation, which copies */
+  /* whether each record is kept, [records]; NULL: evaluation, in which the values are copied */
+  const uint8_t *is_kept;
   size_t per_record;
 } depth_job;
 
@@ -65,7 +66,7 @@ static clv_code depth_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err 
   k->base.backward_input = d->need_dx[0] ? depth_backward : NULL;
   k->base.saved_bytes = d->training ? (size_t)d->in[0].dim[0] : 0;
   k->base.in_place = true;
-  k->base.din_in_place = 1u << 0;
+  k->base.din_in_place_mask = 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }

@@ -13,7 +13,7 @@
 #define TARGET_256 __attribute__((target("avx2,fma")))
 #define INLINE static inline __attribute__((always_inline))
 
-/* ---- AVX-512 --------------------------------------------------------------------------------- */
+/* ---- products with AVX-512 ------------------------------------------------------------------- */
 
 enum { ROWS_512 = 8, COLUMNS_512 = 32 };
 
@@ -54,7 +54,7 @@ TARGET_512 static void tiles_512(const cpu_tiles *t) {
   }
 }
 
-/* ---- AVX2 ------------------------------------------------------------------------------------ */
+/* ---- products with AVX2 ---------------------------------------------------------------------- */
 
 enum { ROWS_256 = 6, COLUMNS_256 = 16 };
 
@@ -120,7 +120,7 @@ TARGET_256 static void tiles_256(const cpu_tiles *t) {
   if (n_left) rows_256(t, j, &at);
 }
 
-/* ---- any processor --------------------------------------------------------------------------- */
+/* ---- products on any processor --------------------------------------------------------------- */
 
 static void multiply_tiles_plain(const cpu_tiles *t) {
   for (size_t i = 0; i < t->m; i++)

@@ -22,7 +22,7 @@ typedef struct cpu_tiles {
   bool accumulate;
 } cpu_tiles;
 
-/* Computes the product. */
+/* Computes the product that t describes. */
 void clv_cpu_tiles(const cpu_tiles *t);
 
 #endif

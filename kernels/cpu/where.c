@@ -3,8 +3,8 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Arrays of one layout. forward: y is a where x > threshold, else b. backward: a and b are the
- * gradient of the output where it belongs to the input, and NULL where it is 0. */
+/* Arrays of the op where, all of one layout. forward: y is a where x > threshold, else b. backward:
+ * a and b are the gradient of the output where it belongs to the input, and NULL where it is 0. */
 typedef struct where_job {
   const float *x, *a, *b;
   float *y;
@@ -56,7 +56,7 @@ static clv_code where_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err 
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->base.forward = where_forward;
   k->base.backward_input = k->has_backward ? where_backward : NULL;
-  k->base.saves = k->has_backward ? CLV_SAVE_IN0 : 0;
+  k->base.saved_flags = k->has_backward ? CLV_SAVE_IN0 : 0;
   *ret = &k->base;
   return CLV_OK;
 }

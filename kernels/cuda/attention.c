@@ -15,8 +15,10 @@
  */
 #include "kernels/cuda/attention_int.h"
 
-/* Indices of the kernel's products. Each kind has one product for full tiles and, at the next
- * index, one for a smaller last tile. */
+/* Indices of the kernel's products. WITH_KEYS: query rows times keys or values, a sum over a head's
+ * width. OVER_KEYS: scores times values or keys, a sum over keys. OVER_ROWS: transposed scores
+ * times query rows, a sum over query rows. Each kind has one product for full tiles and, at the
+ * next index, one for a smaller last tile. */
 enum { WITH_KEYS = 0, OVER_KEYS = 2, OVER_ROWS = 4 };
 
 typedef struct heads_extents {
@@ -261,7 +263,7 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   return a->din[2] ? merge_key_heads(k, &v, m.dv, a->din[2], err) : CLV_OK;
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------ */
+/* ---- making the kernel ----------------------------------------------------------------------- */
 
 /* Makes the products for tiles of `rows` rows. last: 1 for the smaller last tile, else 0. */
 static clv_code open_products(cuda_kernel *k, const heads_extents *v, size_t rows, int last,

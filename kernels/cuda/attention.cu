@@ -55,14 +55,14 @@ clv_code clv_gpu_from_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, 
                     from_heads, *t, x, y);
 }
 
-/* ---- a row ----------------------------------------------------------------------------------- */
+/* ---- a row of scores ------------------------------------------------------------------------- */
 
 /* One query row, found from its number among the rows of all heads of keys. n_keys: number of keys
  * that the query attends to. */
 struct cuda_row {
   size_t sample, head, i, n_keys;
   size_t saved; /* index of the row's saved numbers in [n, heads, t], or in packed [rows, heads] */
-  bool is_real; /* the row is not a pad */
+  bool is_real; /* the row belongs to a sequence; false: it only pads a packed sequence */
 };
 
 /* Returns the length of a sample; a refused length counts as 0. */
@@ -73,8 +73,8 @@ static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *le
   return length < 0 || static_cast<size_t>(length) > h.s ? 0 : static_cast<size_t>(length);
 }
 
-/* Converts the row's indices to those of packed sequences; a row that is a pad attends to no key.
- * */
+/* Converts the row's indices to those of packed sequences. A row that only pads a sequence attends
+ * to no key. */
 static __device__ inline void pack_row(const cuda_heads &h, cuda_row *row) {
   size_t begin = static_cast<size_t>(h.first_rows[row->sample]);
   size_t length = static_cast<size_t>(h.first_rows[row->sample + 1]) - begin;
@@ -106,7 +106,7 @@ static __device__ inline clv_rng_stream stream_of(const cuda_heads &h, const cud
 
 /* Dropout factors of four keys. */
 struct cuda_four {
-  float of[4];
+  float factor[4];
 };
 
 static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_stream &s, size_t b) {
@@ -114,11 +114,11 @@ static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_st
   if (!h.dropout_threshold) return f;
   philox4x32_ctr_t word = words_of(s, nullptr, b);
   for (int i = 0; i < 4; i++)
-    f.of[i] = word.v[i] >> 8 >= h.dropout_threshold ? h.dropout_factor : 0;
+    f.factor[i] = word.v[i] >> 8 >= h.dropout_threshold ? h.dropout_factor : 0;
   return f;
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
+/* ---- attention weights ----------------------------------------------------------------------- */
 
 template <typename D>
 static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t *lengths,
@@ -141,8 +141,8 @@ static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t
     GPU_ROW(b, (h.s + 3) / 4) {
       cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++)
-        y[j] = gpu_as<D>(j < row.n_keys ? expf(x[j] * h.scale - top) * inverse * factors.of[j % 4]
-                                        : 0);
+        y[j] = gpu_as<D>(
+            j < row.n_keys ? expf(x[j] * h.scale - top) * inverse * factors.factor[j % 4] : 0);
     }
     if (!saved || threadIdx.x || !row.is_real) continue;
     saved[2 * row.saved] = top;
@@ -163,7 +163,8 @@ clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_w
   return GPU_BY_TYPE(h->bf16, launch_weigh, g, h, w, lengths, saved, err);
 }
 
-/* Computes dS = P (M dP - sum P M dP) scale: see kernels/ops/attention.c. */
+/* Computes the gradients of the scores, dS = P (M dP - sum P M dP) scale, from the weights P, the
+ * dropout factors M and the gradients dP of the weights after dropout. */
 template <typename D>
 static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dxs, D *ys, D *dys,
                                   const int64_t *lengths, const float *saved) {
@@ -179,15 +180,16 @@ static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dx
       cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < row.n_keys; j++)
         sum += static_cast<double>(expf(x[j] * h.scale - top) * inverse) *
-               static_cast<double>(dx[j] * factors.of[j % 4]);
+               static_cast<double>(dx[j] * factors.factor[j % 4]);
     }
     float mean = static_cast<float>(gpu_block_sum(sum));
     GPU_ROW(b, (h.s + 3) / 4) {
       cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++) {
         float p = j < row.n_keys ? expf(x[j] * h.scale - top) * inverse : 0;
-        dy[j] = gpu_as<D>(j < row.n_keys ? p * (dx[j] * factors.of[j % 4] - mean) * h.scale : 0);
-        y[j] = gpu_as<D>(p * factors.of[j % 4]);
+        dy[j] =
+            gpu_as<D>(j < row.n_keys ? p * (dx[j] * factors.factor[j % 4] - mean) * h.scale : 0);
+        y[j] = gpu_as<D>(p * factors.factor[j % 4]);
       }
     }
   }

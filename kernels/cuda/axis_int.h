@@ -11,10 +11,11 @@
 extern "C" {
 #endif
 
-/* Writes to y[e] the value x[(first + step e) mod extent]; step: 1 or -1. */
+/* Writes to y[e] the value x[(first + step e) mod extent], where e is the index along the
+ * dimension; step: 1 or -1. */
 clv_code clv_gpu_move_along(clv_gpu *g, const clv_axis *s, int64_t first, int64_t step,
                             const float *x, float *y, clv_err *err) CLV_USE_RESULT;
-/* Writes to y[e] the sum of x[0..e], or of x[e..] if `from_end`. */
+/* Writes to y[e] the sum of x[0..e] along the dimension, or of x[e..] if `from_end`. */
 clv_code clv_gpu_cumsum(clv_gpu *g, const clv_axis *s, bool from_end, const float *x, float *y,
                         clv_err *err) CLV_USE_RESULT;
 /* Computes the variances y [outer, inner], or where dy is not NULL the gradient y of x. */

@@ -11,7 +11,7 @@
 #include "kernels/cuda/bf16_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-/* ---- kernels --------------------------------------------------------------------------------- */
+/* ---- preparing kernels ----------------------------------------------------------------------- */
 
 #define CUDA_OP(name) extern const cuda_op clv_gpu_op_##name;
 #include "cuda_ops.def"
@@ -55,7 +55,7 @@ static void fill_kernel(cuda_kernel *k, const clv_op_def *row, const cuda_op *op
   b->free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = k->channels_last ? GPU_CHANNELS_LAST : 1;
   b->out_block = b->in_block[0];
-  b->saves = (dx ? row->saves_dx : 0) | (dw ? row->saves_dw : 0);
+  b->saved_flags = (dx ? row->saved_for_dx : 0) | (dw ? row->saved_for_dw : 0);
   b->saved_bytes = k->r.has_backward && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
   b->in_place = row->in_place && !clv_has_broadcast_input(d);
   b->impl = "cuda";
@@ -128,7 +128,7 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
               clv_gpu_step(b->private_data, a, p, grad, moments, runs, n_runs, &err));
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- device memory --------------------------------------------------------------------------- */
 
 /* Allocates memory and zeroes it, so that no session can read what another session left. */
 static clv_code memory_allocate(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
@@ -179,7 +179,7 @@ static const clv_backend_memory memory = {
     .get_free_bytes = memory_get_free_bytes,
 };
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening a backend ----------------------------------------------------------------------- */
 
 static void cuda_set_threads(int n) { (void)n; }
 static uint64_t cuda_reorder_count(void) { return 0; }
@@ -295,7 +295,7 @@ clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, 
   g->vendor = vendor;
   g->device = device;
   g->n_owners = 1;
-  g->tile_bytes = GPU_TILE_BYTES;
+  g->tile_bytes = GPU_DEFAULT_TILE_BYTES;
   clv_code code = vendor->describe(device, &g->info, err);
   name_backend(g);
   if (code == CLV_OK) code = vendor->stream_new(device, false, &g->stream, err);

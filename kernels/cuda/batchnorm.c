@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batch normalisation. Scratch holds the parts of a sum, and after them the statistics of a forward
+ * Batch normalisation. Scratch holds the partial sums, and after them the statistics of a forward
  * that saves nothing, or the totals of a backward.
  *
- * With a relu and nothing added, backward recomputes from x which outputs were above 0. With
- * an added input it reads the output instead, and the pass that sums the totals also writes
- * the gradient that passes the relu. That is the gradient of the added input, from which the
- * second pass computes dx.
+ * With a relu and nothing added, backward recomputes from x which outputs were above 0. With an
+ * added input it reads the output instead, and the pass that sums the totals also writes the
+ * gradient that passes the relu. That is the gradient of the added input, from which the second
+ * pass computes dx.
  */
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/pointwise_int.h"
@@ -25,7 +25,7 @@ static cuda_batchnorm describe_batchnorm(const cuda_kernel *k) {
 }
 
 static void *totals_address(const cuda_batchnorm *b, const clv_kernel_args *a) {
-  return (char *)a->scratch + gpu_parts_bytes(&b->sums);
+  return (char *)a->scratch + gpu_partial_sums_bytes(&b->sums);
 }
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -79,9 +79,9 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
 static clv_code batchnorm_open(cuda_kernel *k, clv_err *err) {
   cuda_batchnorm b = describe_batchnorm(k);
   (void)err;
-  k->r.base.scratch_bytes = gpu_parts_bytes(&b.sums) + b.sums.channels * sizeof(cuda_pair);
-  if (k->r.has_backward && k->r.d.tail & CLV_TAIL_ADD) k->r.base.saves |= CLV_SAVE_OUT;
-  k->r.base.din_in_place = k->r.d.n_in == 2 ? 1u << 1 : 1u << 0;
+  k->r.base.scratch_bytes = gpu_partial_sums_bytes(&b.sums) + b.sums.channels * sizeof(cuda_pair);
+  if (k->r.has_backward && k->r.d.tail & CLV_TAIL_ADD) k->r.base.saved_flags |= CLV_SAVE_OUT;
+  k->r.base.din_in_place_mask = k->r.d.n_in == 2 ? 1u << 1 : 1u << 0;
   return CLV_OK;
 }
 

@@ -4,8 +4,8 @@
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/device_int.cuh"
 
-static const cuda_pair *read_parts(const void *parts) {
-  return static_cast<const cuda_pair *>(parts);
+static const cuda_pair *read_parts(const void *partial_sums) {
+  return static_cast<const cuda_pair *>(partial_sums);
 }
 
 static __device__ inline double count_of(const cuda_sums &s) {
@@ -16,7 +16,7 @@ static __device__ inline size_t channel_of(const cuda_sums &s, size_t at) {
   return at / s.inner % s.channels;
 }
 
-/* ---- statistics ------------------------------------------------------------------------------ */
+/* ---- statistics of the channels -------------------------------------------------------------- */
 
 /* Terms of the sums of x - x0 and of its square, where x0 is the channel's first value. Subtracting
  * x0 keeps digits from cancelling, so one pass is enough. */
@@ -35,12 +35,12 @@ struct moment_term {
 };
 
 template <typename T>
-static __global__ void put_moments(cuda_batchnorm b, moment_term<T> term, const cuda_pair *parts,
-                                   double *saved, float *running_mean, float *running_var,
-                                   int64_t *tracked) {
+static __global__ void put_moments(cuda_batchnorm b, moment_term<T> term,
+                                   const cuda_pair *partial_sums, double *saved,
+                                   float *running_mean, float *running_var, int64_t *tracked) {
   double m = b.momentum, count = count_of(b.sums);
   GPU_FOR(c, b.sums.channels) {
-    cuda_pair sum = gpu_total(b.sums, parts, c);
+    cuda_pair sum = gpu_total(b.sums, partial_sums, c);
     double mean = term.first(c) + sum.first / count;
     double squares = sum.second - sum.first * (sum.first / count);
     if (squares < 0) squares = 0; /* negative only by rounding; a NaN stays a NaN */
@@ -54,19 +54,19 @@ static __global__ void put_moments(cuda_batchnorm b, moment_term<T> term, const 
 }
 
 template <typename T>
-static clv_code batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x, void *parts,
-                              double *saved, float *running_mean, float *running_var,
-                              int64_t *tracked, clv_err *err) {
+static clv_code batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x,
+                              void *partial_sums, double *saved, float *running_mean,
+                              float *running_var, int64_t *tracked, clv_err *err) {
   moment_term<T> term = {gpu_input<T>(x), b->sums.inner};
-  CLV_TRY(gpu_parts(g, &b->sums, term, parts, err));
+  CLV_TRY(gpu_compute_partial_sums(g, &b->sums, term, partial_sums, err));
   return gpu_launch(g, gpu_blocks(b->sums.channels), GPU_BLOCK, err, put_moments<T>, *b, term,
-                    read_parts(parts), saved, running_mean, running_var, tracked);
+                    read_parts(partial_sums), saved, running_mean, running_var, tracked);
 }
 
-clv_code clv_gpu_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x, void *parts,
-                               double *saved, float *running_mean, float *running_var,
-                               int64_t *tracked, clv_err *err) {
-  return GPU_BY_TYPE(b->channels_last, batch_moments, g, b, x, parts, saved, running_mean,
+clv_code clv_gpu_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x,
+                               void *partial_sums, double *saved, float *running_mean,
+                               float *running_var, int64_t *tracked, clv_err *err) {
+  return GPU_BY_TYPE(b->channels_last, batch_moments, g, b, x, partial_sums, saved, running_mean,
                      running_var, tracked, err);
 }
 
@@ -84,7 +84,7 @@ clv_code clv_gpu_running_moments(clv_gpu *g, const cuda_batchnorm *b, const floa
                     running_var, saved);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- normalised values ----------------------------------------------------------------------- */
 
 static __device__ inline double normalised_of(float x, const double *saved, size_t c) {
   return (static_cast<double>(x) - saved[2 * c]) * saved[2 * c + 1];
@@ -124,9 +124,9 @@ clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, c
   return GPU_BY_TYPE(b->channels_last, launch_normalise, g, b, x, w, bias, saved, other, y, err);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients of the parameters and of the input -------------------------------------------- */
 
-/* cuda_gradient with pointers of the values' type. */
+/* As cuda_gradient, but with pointers to T, the type of the values. */
 template <typename T>
 struct gradient {
   cuda_gate gate;
@@ -162,10 +162,10 @@ struct gradient_term {
   }
 };
 
-static __global__ void put_totals(cuda_sums s, const cuda_pair *parts, cuda_pair *totals, float *dw,
-                                  float *db, bool accumulate) {
+static __global__ void put_totals(cuda_sums s, const cuda_pair *partial_sums, cuda_pair *totals,
+                                  float *dw, float *db, bool accumulate) {
   GPU_FOR(c, s.channels) {
-    cuda_pair sum = gpu_total(s, parts, c);
+    cuda_pair sum = gpu_total(s, partial_sums, c);
     totals[c] = sum;
     if (!dw) continue;
     gpu_put(&dw[c], sum.second, accumulate);
@@ -175,17 +175,17 @@ static __global__ void put_totals(cuda_sums s, const cuda_pair *parts, cuda_pair
 
 template <typename T>
 static clv_code gradient_parts(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                               void *parts, void *gated_dy, clv_err *err) {
+                               void *partial_sums, void *gated_dy, clv_err *err) {
   gradient_term<T> term = {gradient_of<T>(from), gpu_output<T>(gated_dy)};
-  return gpu_parts(g, &b->sums, term, parts, err);
+  return gpu_compute_partial_sums(g, &b->sums, term, partial_sums, err);
 }
 
 clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                                  void *parts, cuda_pair *totals, void *gated_dy, float *dw,
+                                  void *partial_sums, cuda_pair *totals, void *gated_dy, float *dw,
                                   float *db, bool accumulate, clv_err *err) {
-  CLV_TRY(GPU_BY_TYPE(b->channels_last, gradient_parts, g, b, from, parts, gated_dy, err));
+  CLV_TRY(GPU_BY_TYPE(b->channels_last, gradient_parts, g, b, from, partial_sums, gated_dy, err));
   return gpu_launch(g, gpu_blocks(b->sums.channels), GPU_BLOCK, err, put_totals, b->sums,
-                    read_parts(parts), totals, dw, db, accumulate);
+                    read_parts(partial_sums), totals, dw, db, accumulate);
 }
 
 /* Computes dx. In evaluation the statistics are constants, so their gradient terms are left out. */

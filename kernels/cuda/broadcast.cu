@@ -34,7 +34,7 @@ clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_f
                     n);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradient of a broadcast input ----------------------------------------------------------- */
 
 /* Computes the index, in the output and in the other input, of the first term of the gradient of
  * the input's value e. */

@@ -78,10 +78,11 @@ static cuda_chain make_chain(const cuda_kernel *k, const clv_kernel_args *a) {
   for (int i = 0; i < d->n_links; i++) {
     bool is_dropout = d->link[i].op == CLV_OP_DROPOUT;
     c.op[i] = (int)d->link[i].op;
-    c.factor[i] = is_dropout ? clv_gpu_dropout_factor(d->link[i].number) : (float)d->link[i].number;
+    c.factor[i] =
+        is_dropout ? clv_gpu_dropout_factor(d->link[i].op_argument) : (float)d->link[i].op_argument;
     if (!is_dropout) continue;
     c.has_dropout = true;
-    c.limit = clv_gpu_dropout_threshold(d->link[i].number);
+    c.limit = clv_gpu_dropout_threshold(d->link[i].op_argument);
   }
   return c;
 }
@@ -94,7 +95,7 @@ static clv_code chain_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
 
 static clv_code chain_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  unsigned reads = k->r.base.saves;
+  unsigned reads = k->r.base.saved_flags;
   cuda_chain c = make_chain(k, a);
   cuda_chain_back v = {.x = reads & CLV_SAVE_IN0 ? a->in[0] : NULL,
                        .y = reads & CLV_SAVE_OUT ? a->out : NULL,
@@ -125,16 +126,16 @@ clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   *k = (cuda_kernel){.r = {.d = *d, .n_in = n, .n_out = n}, .gpu = b->private_data};
   k->r.has_backward = d->need_dx[0] || d->need_dx[1];
-  k->r.base =
-      (clv_kernel){.forward = chain_forward,
-                   .backward_input = k->r.has_backward ? chain_backward : NULL,
-                   .free = chain_free,
-                   .out_block = 1,
-                   .saves = k->r.has_backward ? values_backward_reads(d->link, d->n_links) : 0,
-                   .in_place = true,
-                   .din_in_place = (1u << d->n_in) - 1,
-                   .reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
-                   .impl = "cuda"};
+  k->r.base = (clv_kernel){
+      .forward = chain_forward,
+      .backward_input = k->r.has_backward ? chain_backward : NULL,
+      .free = chain_free,
+      .out_block = 1,
+      .saved_flags = k->r.has_backward ? values_backward_reads(d->link, d->n_links) : 0,
+      .in_place = true,
+      .din_in_place_mask = (1u << d->n_in) - 1,
+      .reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
+      .impl = "cuda"};
   for (int i = 0; i < CLV_MAX_IN; i++) k->r.base.in_block[i] = 1;
   *ret = &k->r.base;
   return CLV_OK;

@@ -74,7 +74,7 @@ static clv_code prepare_weights(const cuda_kernel *k, const clv_kernel_args *a,
   return clv_gpu_prepare_factor(k, a->param[CLV_SLOT_WEIGHT], count_weights(v), r->w, ret, err);
 }
 
-/* ---- im2col ---------------------------------------------------------------------------------- */
+/* ---- passes computed by im2col --------------------------------------------------------------- */
 
 static cuda_columns make_columns(const conv2d_extents *v) {
   return (cuda_columns){.window = v->s,
@@ -194,7 +194,7 @@ static clv_code open_columns(cuda_kernel *k, const conv2d_extents *v, clv_cuda_p
   return clv_gpu_new_product(k, (int)pass, &products[pass], err);
 }
 
-/* ---- a pass ---------------------------------------------------------------------------------- */
+/* ---- a pass, by cuDNN or by im2col ----------------------------------------------------------- */
 
 typedef clv_code columns_fn(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_extents *v,
                             cuda_conv_operands e, clv_err *err);
@@ -252,7 +252,7 @@ static clv_code bias_gradient(const cuda_kernel *k, const clv_kernel_args *a, cl
                               a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
 }
 
-/* ---- the ops --------------------------------------------------------------------------------- */
+/* ---- functions of the ops -------------------------------------------------------------------- */
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
@@ -287,7 +287,7 @@ static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_arg
   return bias_gradient(k, a, err);
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing a kernel ---------------------------------------------------------------------- */
 
 static clv_code open_pass(cuda_kernel *k, const conv2d_extents *v, clv_cuda_pass pass,
                           bool *ret_written, clv_err *err) {
@@ -322,8 +322,9 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "no kernel for a relu after a convolution without bias");
   CLV_TRY((k->channels_last ? clv_gpu_conv_last_open : open_row_major)(k, &p, err));
-  size_t parts = k->r.d.need_dw ? k->workspace_bytes + gpu_parts_bytes(&sums) : 0;
-  k->r.base.scratch_bytes = CLV_MAX(k->r.base.scratch_bytes, parts);
+  size_t bias_scratch_bytes =
+      k->r.d.need_dw ? k->workspace_bytes + gpu_partial_sums_bytes(&sums) : 0;
+  k->r.base.scratch_bytes = CLV_MAX(k->r.base.scratch_bytes, bias_scratch_bytes);
   return CLV_OK;
 }
 

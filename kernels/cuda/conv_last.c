@@ -47,7 +47,7 @@ static conv_last_extents describe_conv(const cuda_kernel *k) {
   return v;
 }
 
-/* ---- im2col ---------------------------------------------------------------------------------- */
+/* ---- passes computed by im2col --------------------------------------------------------------- */
 
 /* One part of the samples in one channel group: the arguments of its im2col, and the indices of its
  * inputs, weights and outputs. */
@@ -168,7 +168,7 @@ static clv_code open_columns(cuda_kernel *k, const conv_last_extents *v, clv_cud
   return clv_gpu_new_product(k, (int)pass, &products[pass], err);
 }
 
-/* ---- the passes ------------------------------------------------------------------------------ */
+/* ---- functions of the three passes ----------------------------------------------------------- */
 
 clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
@@ -199,7 +199,7 @@ clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, 
   return pass == CLV_CUDA_GRAD_WEIGHT ? store_weight_grad(k, a, &v, err) : CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing a kernel ---------------------------------------------------------------------- */
 
 static clv_code open_pass(cuda_kernel *k, const conv_last_extents *v, clv_cuda_pass pass,
                           bool *ret_columns, clv_err *err) {

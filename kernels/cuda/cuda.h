@@ -39,7 +39,7 @@ typedef struct clv_cuda_info {
   size_t memory_bytes;
 } clv_cuda_info;
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- launches of kernels --------------------------------------------------------------------- */
 
 /* Launch of one kernel over grid[0] x grid[1] blocks of `block` threads. args are as
  * cudaLaunchKernel takes them. `call` unpacks args and calls a kernel that was compiled for the
@@ -56,7 +56,7 @@ typedef struct clv_cuda_launch {
   const bool *is_pointer;  /* [n_args] the argument is a pointer */
 } clv_cuda_launch;
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- matrix products ------------------------------------------------------------------------- */
 
 /* Arguments of cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then the
  * epilogue. D is m x n with leading dimension ldd, op(A) is m x k, op(B) is k x n. `batch` such
@@ -118,7 +118,8 @@ typedef struct clv_cuda_lstm_desc {
  * index, in values, of each parameter of a layer in the buffer `weights`: W_ih, W_hh and the two
  * biases, each with its gates i, f, g, o one after another. */
 typedef struct clv_cuda_lstm_space {
-  size_t weights, reserve, workspace; /* reserve: 0 unless `has_backward` */
+  /* bytes of the three buffers; reserve: 0 unless `has_backward` */
+  size_t weights, reserve, workspace;
   size_t at[CLV_LSTM_LAYERS][4];
 } clv_cuda_lstm_space;
 
@@ -133,7 +134,7 @@ typedef struct clv_cuda_lstm_args {
  * more is not chosen. */
 enum { CLV_CUDA_MATMUL_MAX_WORKSPACE = 32 << 20, CLV_CUDA_CONV_MAX_WORKSPACE = 1 << 30 };
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of functions ------------------------------------------------------------------ */
 
 enum { CLV_VENDOR_ABI = 3 };
 
@@ -164,7 +165,7 @@ typedef struct clv_vendor {
   clv_code (*fill)(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err);
 
   clv_code (*stream_new)(int device, bool is_urgent, clv_cuda_stream **ret, clv_err *err);
-  void (*stream_free)(clv_cuda_stream *s); /* waits for the stream's work first */
+  void (*stream_free)(clv_cuda_stream *s); /* waits for the stream's work, then frees the stream */
   clv_code (*stream_finish)(clv_cuda_stream *s, clv_err *err);
   clv_code (*event_new)(int device, bool is_timed, clv_cuda_event **ret, clv_err *err);
   void (*event_free)(clv_cuda_event *e);
@@ -220,7 +221,7 @@ typedef struct clv_vendor {
                                    const clv_cuda_lstm_args *a, clv_err *err);
 } clv_vendor;
 
-/* ---- the backend ----------------------------------------------------------------------------- */
+/* ---- opening the backend --------------------------------------------------------------------- */
 
 /* Opens a backend on one device, with its own stream and memory. The backend has the vendor's name,
  * and its device is "cuda:0". The caller closes the backend after freeing all that was made with

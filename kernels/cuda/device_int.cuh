@@ -49,7 +49,7 @@ static inline unsigned gpu_blocks(size_t n) {
   return gpu_blocks_of_rows((n + GPU_BLOCK - 1) / GPU_BLOCK);
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- launches of kernels --------------------------------------------------------------------- */
 
 #ifdef __CUDACC__
 #define GPU_CALLER(kernel) nullptr
@@ -102,7 +102,7 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
 #define gpu_launch(g, blocks, threads, err, kernel, ...) \
   gpu_launch_as(g, #kernel, kernel, GPU_CALLER(kernel), blocks, threads, err, __VA_ARGS__)
 
-/* ---- bf16 ------------------------------------------------------------------------------------ */
+/* ---- values in f32 or bf16 ------------------------------------------------------------------- */
 
 /* Values are f32, or bf16 with channels last: kernels are templates of the type. Arithmetic is f32,
  * or double for long sums. */
@@ -123,7 +123,7 @@ static __device__ inline T gpu_as(float x) {
   }
 }
 
-/* Returns the number that a reader gets if x is written as T. */
+/* Returns x rounded to T and converted back to f32. */
 template <typename T>
 static __device__ inline float gpu_round(float x) {
   return gpu_get(gpu_as<T>(x));
@@ -138,8 +138,8 @@ static inline T *gpu_output(void *p) {
   return static_cast<T *>(p);
 }
 
-/* GPU_BY_TYPE(is_bf16, f, arguments...) calls f<cuda_bf16>(...) if `is_bf16`, else f<float>(...).
- * */
+/* GPU_BY_TYPE(is_bf16, f, arguments...) calls the template f with the type cuda_bf16 if `is_bf16`,
+ * else with the type float. */
 #define GPU_BY_TYPE(is_bf16, f, ...) ((is_bf16) ? f<cuda_bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
 
 /* ---- sums of a block ------------------------------------------------------------------------- */
@@ -201,20 +201,20 @@ static __device__ inline cuda_pair &operator+=(cuda_pair &a, const cuda_pair &b)
 /* Computes one partial sum of one channel, of term(at, c) over its values, where `at`
  * is a value's index. */
 template <typename Term>
-static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *parts) {
+static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *partial_sums) {
   size_t c = blockIdx.x, begin = blockIdx.y * s.values_per_slab, end = begin + s.values_per_slab;
   if (end > s.n * s.inner) end = s.n * s.inner;
   cuda_pair sum = {0, 0};
   for (size_t j = begin + threadIdx.x; j < end; j += blockDim.x)
     sum += term((j / s.inner * s.channels + c) * s.inner + j % s.inner, c);
   sum = gpu_block_sum(sum);
-  if (threadIdx.x == 0) parts[blockIdx.y * s.channels + c] = sum;
+  if (threadIdx.x == 0) partial_sums[blockIdx.y * s.channels + c] = sum;
 }
 
 /* As gpu_parts_kernel, for inner 1, where a channel's values are not adjacent. Neighbouring threads
  * process neighbouring channels, and each warp of a block a part of a channel's values. */
 template <typename Term>
-static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *parts) {
+static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *partial_sums) {
   GPU_SHARED(cuda_pair, lane, GPU_BLOCK);
   size_t c = (size_t)blockIdx.x * 32 + threadIdx.x % 32;
   size_t begin = blockIdx.y * s.values_per_slab, end = begin + s.values_per_slab;
@@ -229,14 +229,16 @@ static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *par
     if (threadIdx.x < width) lane[threadIdx.x] += lane[threadIdx.x + width];
     __syncthreads();
   }
-  if (threadIdx.x < 32 && c < s.channels) parts[blockIdx.y * s.channels + c] = lane[threadIdx.x];
+  if (threadIdx.x < 32 && c < s.channels)
+    partial_sums[blockIdx.y * s.channels + c] = lane[threadIdx.x];
 }
 
-/* Writes parts[slab][c] of a sum whose term is a struct with `cuda_pair
+/* Writes partial_sums[slab][c] of a sum whose term is a struct with `cuda_pair
  * operator()(size_t at, size_t c)`. */
 template <typename Term>
-static clv_code gpu_parts(clv_gpu *g, const cuda_sums *s, Term term, void *parts, clv_err *err) {
-  cuda_pair *to = static_cast<cuda_pair *>(parts);
+static clv_code gpu_compute_partial_sums(clv_gpu *g, const cuda_sums *s, Term term,
+                                         void *partial_sums, clv_err *err) {
+  cuda_pair *to = static_cast<cuda_pair *>(partial_sums);
   unsigned slabs = static_cast<unsigned>(s->slabs), channels = static_cast<unsigned>(s->channels);
   if (s->inner == 1 && s->channels > 1)
     return gpu_launch(g, cuda_grid((channels + 31) / 32, slabs), GPU_BLOCK, err,
@@ -245,10 +247,11 @@ static clv_code gpu_parts(clv_gpu *g, const cuda_sums *s, Term term, void *parts
                     to);
 }
 
-/* Adds all parts of channel c, in order. */
-static __device__ inline cuda_pair gpu_total(const cuda_sums &s, const cuda_pair *parts, size_t c) {
+/* Adds all partial sums of channel c, in order. */
+static __device__ inline cuda_pair gpu_total(const cuda_sums &s, const cuda_pair *partial_sums,
+                                             size_t c) {
   cuda_pair sum = {0, 0};
-  for (size_t slab = 0; slab < s.slabs; slab++) sum += parts[slab * s.channels + c];
+  for (size_t slab = 0; slab < s.slabs; slab++) sum += partial_sums[slab * s.channels + c];
   return sum;
 }
 
@@ -256,7 +259,7 @@ static __device__ inline void gpu_put(float *dst, double value, bool accumulate)
   *dst = accumulate ? *dst + (float)value : (float)value;
 }
 
-/* ---- refused values -------------------------------------------------------------------------- */
+/* ---- records of refused values --------------------------------------------------------------- */
 
 /* Marks the value at index `index` as refused. Any thread may call this function. */
 static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t index) {

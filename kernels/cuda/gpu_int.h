@@ -67,7 +67,8 @@ typedef struct cuda_timer {
   bool is_running, is_ended;
 } cuda_timer;
 
-enum { GPU_TILE_BYTES = 64 << 20 };
+/* limit of clv_gpu.tile_bytes until clv_cuda_set_tile_bytes sets another */
+enum { GPU_DEFAULT_TILE_BYTES = 64 << 20 };
 
 /* One device, opened as a backend. */
 typedef struct clv_gpu {
@@ -83,7 +84,8 @@ typedef struct clv_gpu {
   /* first error of a function that returns no error; clv_gpu_finish reports it */
   clv_err deferred_error;
   cuda_timer timer;
-  /* bytes of attention scores, or of a widened weight, that may be in scratch at a time */
+  /* bytes of attention scores, or of a widened weight, that may be in scratch at a time
+   * (clv_cuda_set_tile_bytes) */
   size_t tile_bytes;
   bool is_recording; /* the stream is captured: no waiting and no copies to or from the host */
   clv_cuda_info info;
@@ -164,7 +166,7 @@ static inline void *gpu_scratch(const cuda_kernel *k, const clv_kernel_args *a) 
   return (char *)a->scratch + k->workspace_bytes;
 }
 
-/* ---- sums (sums.cu) -------------------------------------------------------------------------- */
+/* ---- sums of channels (sums.cu) -------------------------------------------------------------- */
 
 /* How sums over values [n, channels, inner] are computed for each channel: first the partial sums
  * of slabs, then the sum of these in order. */
@@ -199,17 +201,18 @@ typedef struct cuda_pair {
   double first, second;
 } cuda_pair;
 
-static inline size_t gpu_parts_bytes(const cuda_sums *s) {
+static inline size_t gpu_partial_sums_bytes(const cuda_sums *s) {
   return s->slabs * s->channels * sizeof(cuda_pair);
 }
 
 /* Computes the sum of each channel c of x, in GPU_CHANNELS_LAST if `channels_last`, and writes it
- * to dst[c], or adds it to dst[c] if `accumulate`. parts: gpu_parts_bytes of scratch. */
+ * to dst[c], or adds it to dst[c] if `accumulate`. partial_sums: scratch of gpu_partial_sums_bytes.
+ */
 clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,
-                              void *parts, float *dst, bool accumulate,
+                              void *partial_sums, float *dst, bool accumulate,
                               clv_err *err) CLV_USE_RESULT;
 
-/* ---- to the host and back (staging.c) -------------------------------------------------------- */
+/* ---- copies to the host and back (staging.c) ------------------------------------------------- */
 
 clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) CLV_USE_RESULT;
 void clv_gpu_close_slots(clv_gpu *g);
@@ -225,7 +228,7 @@ clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *f
 /* Waits for the stream: the `finish` of clv_backend_memory. */
 clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;
 
-/* ---- recordings (recording.c) ---------------------------------------------------------------- */
+/* ---- recordings of repeated work (recording.c) ----------------------------------------------- */
 
 extern const clv_backend_recording clv_gpu_recording;
 /* Fails if a recording is running, because `what` cannot be recorded. The recording then fails too.

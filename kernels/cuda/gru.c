@@ -84,16 +84,16 @@ static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
 typedef struct gru_buffers {
   cuda_gru_gradients d;
   float *dx, *previous_hidden;
-  void *parts;
+  void *partial_sums;
 } gru_buffers;
 
 static gru_buffers find_buffers(const cuda_kernel *k, const gru_size *s, const clv_kernel_args *a) {
   float *at = gpu_scratch(k, a);
   size_t n = count_values(s);
   cuda_sums sums = sums_of_biases(s);
-  void *parts = at;
-  at += clv_align_up(gpu_parts_bytes(&sums), 256) / sizeof *at;
-  return (gru_buffers){.parts = parts,
+  void *partial_sums = at;
+  at += clv_align_up(gpu_partial_sums_bytes(&sums), 256) / sizeof *at;
+  return (gru_buffers){.partial_sums = partial_sums,
                        .d = {.dgates_ih = at, .dgates_hh = at + 3 * n, .dh = at + 8 * n},
                        .dx = at + 6 * n,
                        .previous_hidden = at + 7 * n};
@@ -101,7 +101,7 @@ static gru_buffers find_buffers(const cuda_kernel *k, const gru_size *s, const c
 
 static size_t backward_bytes(const gru_size *s) {
   cuda_sums sums = sums_of_biases(s);
-  return clv_align_up(gpu_parts_bytes(&sums), 256) +
+  return clv_align_up(gpu_partial_sums_bytes(&sums), 256) +
          (8 * count_values(s) + s->n * s->h) * sizeof(float);
 }
 
@@ -133,7 +133,7 @@ static clv_code backward_weights(const cuda_kernel *k, const gru_size *s, const 
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &hh_factors, a, err));
   for (int slot = 2; slot < s->slots; slot++)
     CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, slot == 2 ? r->d.dgates_ih : r->d.dgates_hh,
-                                 r->parts, d[slot], a->accumulate, err));
+                                 r->partial_sums, d[slot], a->accumulate, err));
   return CLV_OK;
 }
 
@@ -152,7 +152,7 @@ static clv_code gru_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the kernel -------------------------------------------------------------------- */
 
 /* Makes the products over all steps of a layer with `in` input values. is_later_layer: not the
  * first layer. */

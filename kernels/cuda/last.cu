@@ -44,7 +44,7 @@ clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, cons
                     lengths, dx);
 }
 
-/* ---- packed ---------------------------------------------------------------------------------- */
+/* ---- packed sequences ------------------------------------------------------------------------ */
 
 /* Writes to *ret the row of sequence n's last (or first) position; returns false if the sequence is
  * empty. */

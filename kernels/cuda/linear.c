@@ -27,7 +27,7 @@ static linear_dims linear_extents(const cuda_kernel *k) {
 typedef struct linear_buffers {
   cuda_bf16 *x, *dout;
   float *weight;
-  void *parts;
+  void *partial_sums;
 } linear_buffers;
 
 static bool needs_widening(const cuda_kernel *k) { return k->r.d.bf16_weight && !k->bf16; }
@@ -76,7 +76,7 @@ static linear_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *
   linear_buffers r = {.x = (cuda_bf16 *)at};
   r.dout = (cuda_bf16 *)(at += gpu_factor_bytes(k, k->r.n_in));
   r.weight = (float *)(at += gpu_factor_bytes(k, k->r.n_out));
-  r.parts = at + widened_bytes(k);
+  r.partial_sums = at + widened_bytes(k);
   return r;
 }
 
@@ -158,8 +158,8 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   if (is_weight_trained(k)) CLV_TRY(multiply_weight_grad(k, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, r.parts, a->dparam[CLV_SLOT_BIAS],
-                              a->accumulate, err);
+  return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, r.partial_sums,
+                              a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
 }
 
 static clv_cuda_epilogue choose_epilogue(const cuda_kernel *k) {
@@ -224,8 +224,8 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, count_weights(k));
   k->r.base.scratch_bytes = k->workspace_bytes + gpu_factor_bytes(k, k->r.n_in) +
                             gpu_factor_bytes(k, k->r.n_out) + widened_bytes(k) +
-                            (k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);
-  if (k->r.d.bf16_weight) k->r.base.saves &= ~(unsigned)CLV_SAVE_IN0;
+                            (k->r.d.need_dw ? gpu_partial_sums_bytes(&sums) : 0);
+  if (k->r.d.bf16_weight) k->r.base.saved_flags &= ~(unsigned)CLV_SAVE_IN0;
   return CLV_OK;
 }
 

@@ -49,7 +49,7 @@ static clv_code class_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
 static clv_code class_open(cuda_kernel *k, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, count_rows(k));
   (void)err;
-  k->r.base.scratch_bytes = count_rows(k) * sizeof(double) + gpu_parts_bytes(&s);
+  k->r.base.scratch_bytes = count_rows(k) * sizeof(double) + gpu_partial_sums_bytes(&s);
   k->r.base.saved_bytes = k->r.has_backward ? sizeof(double) : 0;
   return CLV_OK;
 }
@@ -60,12 +60,12 @@ CLV_CUDA_OP(cross_entropy) = CLASS_LOSS;
 CLV_CUDA_OP(nll) = CLASS_LOSS;
 CLV_CUDA_OP(focal) = CLASS_LOSS;
 
-/* ---- means over all values ------------------------------------------------------------------- */
+/* ---- losses that are means over all values --------------------------------------------------- */
 
 static clv_code mean_open(cuda_kernel *k, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, k->r.n_in);
   (void)err;
-  k->r.base.scratch_bytes = gpu_parts_bytes(&s);
+  k->r.base.scratch_bytes = gpu_partial_sums_bytes(&s);
   return CLV_OK;
 }
 

@@ -4,16 +4,16 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/losses_int.h"
 
-/* Writes the mean over n of the values whose sums are in `parts`, and records the
+/* Writes the mean over n of the values whose sums are in `partial_sums`, and records the
  * first refused value. */
 template <typename Value>
-static __global__ void put_mean(cuda_sums s, const cuda_pair *parts, double n, float *out,
+static __global__ void put_mean(cuda_sums s, const cuda_pair *partial_sums, double n, float *out,
                                 clv_gpu_fault *f, const Value *values, cuda_refusal r) {
-  *out = static_cast<float>(gpu_total(s, parts, 0).first / n);
+  *out = static_cast<float>(gpu_total(s, partial_sums, 0).first / n);
   gpu_note(f, values, r);
 }
 
-/* ---- a class for each position --------------------------------------------------------------- */
+/* ---- losses with a class label for each position --------------------------------------------- */
 
 static __device__ inline bool is_counted(const cuda_classes &c, int64_t label) {
   return !c.has_ignored_label || label != c.ignored_label;
@@ -94,23 +94,23 @@ struct class_term {
   }
 };
 
-static __global__ void put_class_mean(cuda_sums s, const cuda_pair *parts, double *total_weight,
-                                      float *out, clv_gpu_fault *f, const int64_t *label,
-                                      cuda_refusal r) {
-  cuda_pair sum = gpu_total(s, parts, 0);
+static __global__ void put_class_mean(cuda_sums s, const cuda_pair *partial_sums,
+                                      double *total_weight, float *out, clv_gpu_fault *f,
+                                      const int64_t *label, cuda_refusal r) {
+  cuda_pair sum = gpu_total(s, partial_sums, 0);
   *out = sum.second == 0 ? 0 : static_cast<float>(sum.first / sum.second);
   if (total_weight) *total_weight = sum.second;
   gpu_note(f, label, r);
 }
 
 clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x, const int64_t *label,
-                            double *terms, void *parts, double *total_weight, float *out,
+                            double *terms, void *partial_sums, double *total_weight, float *out,
                             clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, c->rows);
   CLV_TRY(gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_terms,
                      *c, x, label, terms, g->fault));
-  CLV_TRY(gpu_parts(g, &s, class_term{terms, label, *c}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_class_mean, s, static_cast<const cuda_pair *>(parts),
+  CLV_TRY(gpu_compute_partial_sums(g, &s, class_term{terms, label, *c}, partial_sums, err));
+  return gpu_launch(g, 1, 1, err, put_class_mean, s, static_cast<const cuda_pair *>(partial_sums),
                     total_weight, out, g->fault, label,
                     cuda_refusal{c->op, c->layer, static_cast<int64_t>(c->classes),
                                  static_cast<int64_t>(c->per_sample)});
@@ -149,7 +149,7 @@ clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float 
                     *c, x, label, dout, total_weight, dx);
 }
 
-/* ---- means over all values ------------------------------------------------------------------- */
+/* ---- losses that are means over all values --------------------------------------------------- */
 
 struct mse {
   static __device__ double term(double x, double t) { return (x - t) * (x - t); }
@@ -200,10 +200,10 @@ struct loss_term {
 
 template <typename Loss>
 static clv_code mean_loss(clv_gpu *g, int32_t op, const float *x, const float *t, size_t n,
-                          void *parts, float *out, uint32_t layer, clv_err *err) {
+                          void *partial_sums, float *out, uint32_t layer, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, n);
-  CLV_TRY(gpu_parts(g, &s, loss_term<Loss>{x, t, g->fault}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(parts),
+  CLV_TRY(gpu_compute_partial_sums(g, &s, loss_term<Loss>{x, t, g->fault}, partial_sums, err));
+  return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(partial_sums),
                     static_cast<double>(n), out, g->fault, x, cuda_refusal{op, layer, 0, 1});
 }
 
@@ -219,9 +219,9 @@ static __global__ void mean_back(const float *xs, const float *ts, size_t n, con
 }
 
 #define MEAN_LOSS(name, NAME)                                                                    \
-  clv_code clv_gpu_##name(clv_gpu *g, const float *x, const float *t, size_t n, void *parts,     \
-                          float *out, uint32_t layer, clv_err *err) {                            \
-    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, parts, out, layer, err);                   \
+  clv_code clv_gpu_##name(clv_gpu *g, const float *x, const float *t, size_t n,                  \
+                          void *partial_sums, float *out, uint32_t layer, clv_err *err) {        \
+    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, partial_sums, out, layer, err);            \
   }                                                                                              \
   clv_code clv_gpu_##name##_back(clv_gpu *g, const float *x, const float *t, size_t n,           \
                                  const float *dout, float *dx, float *dt, clv_err *err) {        \
@@ -233,7 +233,7 @@ MEAN_LOSS(bce, BCE)
 MEAN_LOSS(bce_with_logits, BCE_WITH_LOGITS)
 MEAN_LOSS(poisson, POISSON)
 
-/* ---- means of terms of x - t with a parameter ------------------------------------------------ */
+/* ---- means of terms of x - t, with a parameter of the loss ----------------------------------- */
 
 struct smooth_l1 {
   static __device__ double term(double x, double t, double beta) {
@@ -243,7 +243,7 @@ struct smooth_l1 {
   static __device__ double dx(double x, double t, double beta) {
     double d = x - t;
     if (fabs(d) < beta) return d / beta;
-    return d > 0 ? 1 : d < 0 ? -1 : d; /* a NaN stays */
+    return d > 0 ? 1 : d < 0 ? -1 : d; /* a NaN stays a NaN */
   }
 };
 
@@ -255,7 +255,7 @@ struct huber {
   static __device__ double dx(double x, double t, double delta) {
     double d = x - t;
     if (fabs(d) < delta) return d;
-    return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays */
+    return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays a NaN */
   }
 };
 
@@ -263,10 +263,10 @@ struct quantile {
   static __device__ double term(double x, double t, double p) {
     double underestimate_loss = p * (t - x), overestimate_loss = (p - 1) * (t - x);
     return overestimate_loss >= underestimate_loss ? overestimate_loss
-                                                   : underestimate_loss; /* a NaN stays */
+                                                   : underestimate_loss; /* a NaN stays a NaN */
   }
   static __device__ double dx(double x, double t, double p) {
-    return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays */
+    return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays a NaN */
   }
 };
 
@@ -281,11 +281,12 @@ struct number_term {
 
 template <typename Loss>
 static clv_code parametric_loss(clv_gpu *g, int32_t op, double loss_parameter, const float *x,
-                                const float *t, size_t n, void *parts, float *out, uint32_t layer,
-                                clv_err *err) {
+                                const float *t, size_t n, void *partial_sums, float *out,
+                                uint32_t layer, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, n);
-  CLV_TRY(gpu_parts(g, &s, number_term<Loss>{x, t, loss_parameter}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(parts),
+  CLV_TRY(
+      gpu_compute_partial_sums(g, &s, number_term<Loss>{x, t, loss_parameter}, partial_sums, err));
+  return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(partial_sums),
                     static_cast<double>(n), out, g->fault, x, cuda_refusal{op, layer, 0, 1});
 }
 
@@ -303,9 +304,10 @@ static __global__ void number_back(double loss_parameter, const float *xs, const
 
 #define PARAMETRIC_LOSS(name, NAME)                                                              \
   clv_code clv_gpu_##name(clv_gpu *g, double loss_parameter, const float *x, const float *t,     \
-                          size_t n, void *parts, float *out, uint32_t layer, clv_err *err) {     \
-    return parametric_loss<name>(g, CLV_OP_##NAME, loss_parameter, x, t, n, parts, out, layer,   \
-                                 err);                                                           \
+                          size_t n, void *partial_sums, float *out, uint32_t layer,              \
+                          clv_err *err) {                                                        \
+    return parametric_loss<name>(g, CLV_OP_##NAME, loss_parameter, x, t, n, partial_sums, out,   \
+                                 layer, err);                                                    \
   }                                                                                              \
   clv_code clv_gpu_##name##_back(clv_gpu *g, double loss_parameter, const float *x,              \
                                  const float *t, size_t n, const float *dout, float *dx,         \

@@ -39,7 +39,8 @@ static size_t trace_bytes(const lstm_size *s) {
 }
 static size_t count_buffer_bytes(const cuda_kernel *k, const lstm_size *s) {
   cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
-  size_t back = (6 * count_values(s) + 2 * s->n * s->h) * sizeof(float) + gpu_parts_bytes(&sums);
+  size_t back =
+      (6 * count_values(s) + 2 * s->n * s->h) * sizeof(float) + gpu_partial_sums_bytes(&sums);
   return clv_align_up(k->r.has_backward ? back : trace_bytes(s), 256);
 }
 
@@ -146,14 +147,14 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 /* Buffers of a backward in scratch. */
 typedef struct lstm_buffers {
   float *dgates, *dx, *previous_hidden, *dh, *dc;
-  void *parts;
+  void *partial_sums;
 } lstm_buffers;
 
 static lstm_buffers find_buffers(const cuda_kernel *k, const lstm_size *s,
                                  const clv_kernel_args *a) {
   float *at = gpu_scratch(k, a);
   size_t n = count_values(s);
-  return (lstm_buffers){.parts = at + 6 * n + 2 * s->n * s->h,
+  return (lstm_buffers){.partial_sums = at + 6 * n + 2 * s->n * s->h,
                         .dgates = at,
                         .dx = at + 4 * n,
                         .previous_hidden = at + 5 * n,
@@ -194,8 +195,8 @@ static clv_code backward_weights(const cuda_kernel *k, const lstm_size *s, const
                                  &step.a, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &step, a, err));
   for (int slot = 2; slot < s->slots; slot++)
-    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, r->dgates, r->parts, d[slot], a->accumulate,
-                                 err));
+    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, r->dgates, r->partial_sums, d[slot],
+                                 a->accumulate, err));
   return CLV_OK;
 }
 
@@ -221,7 +222,7 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return CLV_OK;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------- */
+/* ---- preparing the products ------------------------------------------------------------------ */
 
 /* Makes the products over all steps of a layer with `in` input values. is_later_layer: not the
  * first layer. */
@@ -293,14 +294,14 @@ static clv_code open_products(cuda_kernel *k, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- by cuDNN -------------------------------------------------------------------------------- */
+/* ---- LSTMs computed by cuDNN ----------------------------------------------------------------- */
 
 /* Lists the parameters, or their gradients, with their indices in cuDNN's buffer of weights. */
 static cuda_lstm_params list_params(const cuda_kernel *k, void *const *params) {
   cuda_lstm_params p = {.n = (unsigned)k->r.d.n_params};
   unsigned slots = k->r.d.attrs.bias ? 4 : 2;
   for (unsigned i = 0; i < p.n; i++) {
-    p.of[i] = params[i];
+    p.param[i] = params[i];
     p.at[i] = k->lstm_space.at[i / slots][i % slots];
     p.count[i] = clv_layout_numel(&k->r.d.param[i], 1);
   }
@@ -362,7 +363,7 @@ static void use_cudnn(cuda_kernel *k) {
   b->scratch_bytes = k->workspace_bytes;
   if (!k->r.has_backward) return;
   b->backward_input = cudnn_backward;
-  b->saves |= CLV_SAVE_OUT;
+  b->saved_flags |= CLV_SAVE_OUT;
   b->saved_bytes = s->reserve;
   b->scratch_bytes += s->weights + (k->r.d.need_dx[0] ? 0 : k->r.n_in * sizeof(float));
 }

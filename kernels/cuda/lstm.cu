@@ -75,7 +75,7 @@ clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *
   return gpu_launch(g, gpu_blocks(l->n * l->t * l->h), GPU_BLOCK, err, shift, *l, to);
 }
 
-/* ---- a library's weights --------------------------------------------------------------------- */
+/* ---- parameters in cuDNN's buffer of weights ------------------------------------------------- */
 
 static cuda_grid grid_of(const cuda_lstm_params *p) {
   size_t max_count = 0;
@@ -85,7 +85,7 @@ static cuda_grid grid_of(const cuda_lstm_params *p) {
 
 static __global__ void pack(cuda_lstm_params p, float *space) {
   unsigned i = blockIdx.y;
-  GPU_FOR(j, p.count[i]) space[p.at[i] + j] = p.of[i][j];
+  GPU_FOR(j, p.count[i]) space[p.at[i] + j] = p.param[i][j];
 }
 
 clv_code clv_gpu_lstm_pack(clv_gpu *g, const cuda_lstm_params *p, float *space, clv_err *err) {
@@ -96,7 +96,7 @@ static __global__ void unpack(cuda_lstm_params p, const float *space, bool accum
   unsigned i = blockIdx.y;
   GPU_FOR(j, p.count[i]) {
     float value = space[p.at[i] + j];
-    p.of[i][j] = accumulate ? p.of[i][j] + value : value;
+    p.param[i][j] = accumulate ? p.param[i][j] + value : value;
   }
 }
 

@@ -36,7 +36,7 @@ clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *
 /* Addresses of the parameters in a module, and their indices in cuDNN's buffer of weights. */
 typedef struct cuda_lstm_params {
   unsigned n;
-  float *of[CLV_MAX_PARAMS];
+  float *param[CLV_MAX_PARAMS];
   size_t at[CLV_MAX_PARAMS], count[CLV_MAX_PARAMS]; /* index and size, in values */
 } cuda_lstm_params;
 

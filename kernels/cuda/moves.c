@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/moves_int.h"
 
-/* ---- concat ---------------------------------------------------------------------------------- */
+/* ---- the op concat --------------------------------------------------------------------------- */
 
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
@@ -32,7 +32,7 @@ static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_
 
 CLV_CUDA_OP(concat) = {.forward = concat_forward, .backward_input = concat_backward};
 
-/* ---- slice ----------------------------------------------------------------------------------- */
+/* ---- the op slice ---------------------------------------------------------------------------- */
 
 /* Returns the index of the slice's first value in an outer row of in[0]. *ret_run: number of values
  * of the slice in an outer row. */
@@ -61,7 +61,7 @@ static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 CLV_CUDA_OP(slice) = {.forward = slice_forward, .backward_input = slice_backward};
 
-/* ---- embedding ------------------------------------------------------------------------------- */
+/* ---- the op embedding ------------------------------------------------------------------------ */
 
 static cuda_lookup describe_lookup(const cuda_kernel *k, const clv_kernel_args *a) {
   return (cuda_lookup){
@@ -110,8 +110,8 @@ static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
         err, CLV_EXHAUSTED,
         "embedding of %zu row numbers, a device supports at most %u: use a smaller batch", l.n,
         UINT32_MAX);
-  size_t bytes =
-      is_lookup_always_row_0(&l) ? gpu_parts_bytes(&s) : gpu_count_keys(l.n) * sizeof(uint64_t);
+  size_t bytes = is_lookup_always_row_0(&l) ? gpu_partial_sums_bytes(&s)
+                                            : gpu_count_keys(l.n) * sizeof(uint64_t);
   k->r.base.scratch_bytes = k->r.d.need_dw ? bytes : 0;
   return CLV_OK;
 }

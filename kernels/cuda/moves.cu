@@ -13,10 +13,10 @@ clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t from_stride, flo
                     to_stride, outer, run);
 }
 
-/* ---- rows of a table ------------------------------------------------------------------------- */
+/* ---- rows of an embedding's table ------------------------------------------------------------ */
 
-/* Returns the row number, as clv_row_number_at on the host; INT64_MIN if the
- * difference overflows. */
+/* Returns row number i, computed as clv_row_number_at does on the host; INT64_MIN if the difference
+ * overflows. */
 static __device__ inline int64_t number_at(const clv_row_numbers &l, const int64_t *value,
                                            size_t i) {
   const int64_t *at = value + i * l.width;
@@ -60,7 +60,7 @@ clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *t, const int64_t *value, 
   return gpu_launch(g, 1, 1, err, note, *t, value, g->fault);
 }
 
-/* ---- gradients of rows ----------------------------------------------------------------------- */
+/* ---- gradients of an embedding's rows -------------------------------------------------------- */
 
 /* Makes keys of row (upper half) and position (lower half). Keys after the last position are
  * greater than all others. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * packed_int: packed sequences on a device. The host does not know their lengths, so launches are
- * as large as padded sequences need, and threads of pads do nothing.
+ * as large as padded sequences need, and threads for padding do nothing.
  */
 #ifndef CLEAVE_KERNELS_CUDA_PACKED_INT_H
 #define CLEAVE_KERNELS_CUDA_PACKED_INT_H

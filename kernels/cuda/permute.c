@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/permute_int.h"
 
-/* ---- permute --------------------------------------------------------------------------------- */
+/* ---- the op permute -------------------------------------------------------------------------- */
 
 static clv_code run_permutation(const cuda_kernel *k, const void *from, void *to, bool is_backward,
                                 clv_err *err) {
@@ -20,7 +20,7 @@ static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv
 
 CLV_CUDA_OP(permute) = {.forward = permute_forward, .backward_input = permute_backward};
 
-/* ---- rotary ---------------------------------------------------------------------------------- */
+/* ---- the op rotary --------------------------------------------------------------------------- */
 
 static clv_code run_rotation(const cuda_kernel *k, const clv_kernel_args *a, const void *x, void *y,
                              double sign, clv_err *err) {

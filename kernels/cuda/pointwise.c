@@ -24,7 +24,7 @@ static cuda_numbers numbers_of(const cuda_kernel *k) {
 #include "kernels/cuda/pointwise.def"
 #undef POINTWISE
 
-/* ---- scale ----------------------------------------------------------------------------------- */
+/* ---- the op scale ---------------------------------------------------------------------------- */
 
 static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
@@ -108,7 +108,7 @@ clv_code clv_gpu_add_to(clv_gpu *g, bool channels_last, void *dst, const void *s
   return clv_gpu_add(g, channels_last, dst, src, dst, n, (cuda_numbers){0}, err);
 }
 
-/* ---- dropout --------------------------------------------------------------------------------- */
+/* ---- the op dropout -------------------------------------------------------------------------- */
 
 float clv_gpu_dropout_factor(double p) { return (float)(p < 1 ? 1 / (1 - p) : 0); }
 
@@ -172,7 +172,7 @@ CLV_CUDA_OP(dropout) = {.forward = dropout_forward,
                         .open = dropout_open,
                         .channels_last = true};
 
-/* ---- stochastic depth ------------------------------------------------------------------------ */
+/* ---- the op stochastic_depth ----------------------------------------------------------------- */
 
 static clv_code depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);

@@ -10,7 +10,7 @@
 template <typename T>
 struct alignas(16) map_pack {
   static constexpr size_t n = 16 / sizeof(T);
-  T of[n];
+  T value[n];
 };
 
 /* Returns the number of full packs in n values; 0 unless all pointers are aligned to 16 bytes. z
@@ -34,7 +34,8 @@ static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
       if (zs) z = reinterpret_cast<const pack *>(zs)[i];                                           \
       GPU_UNROLL                                                                                   \
       for (size_t k = 0; k < pack::n; k++)                                                         \
-        y.of[k] = gpu_as<T>(of_##name(gpu_get(x.of[k]), gpu_get(z.of[k]), numbers.p, numbers.q));  \
+        y.value[k] =                                                                               \
+            gpu_as<T>(of_##name(gpu_get(x.value[k]), gpu_get(z.value[k]), numbers.p, numbers.q));  \
       reinterpret_cast<pack *>(ys)[i] = y;                                                         \
     }                                                                                              \
     GPU_FOR(rest, n - packs * pack::n) {                                                           \
@@ -61,7 +62,7 @@ MAP(scale)
 MAP(add)
 MAP(mul)
 
-/* ---- dropout --------------------------------------------------------------------------------- */
+/* ---- the op dropout -------------------------------------------------------------------------- */
 
 /* Returns the index of value i of the row-major order in the layout of T. */
 template <typename T>
@@ -156,7 +157,7 @@ clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, cons
   return GPU_BY_TYPE(channels_last, launch_mask, g, dy, mask, dx, n, factor, err);
 }
 
-/* ---- stochastic depth ------------------------------------------------------------------------ */
+/* ---- the op stochastic_depth ----------------------------------------------------------------- */
 
 static __global__ void draw_records(uint8_t *kept, size_t n, clv_rng_stream s,
                                     const clv_rng_position *rng_position, uint32_t limit) {

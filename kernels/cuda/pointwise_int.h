@@ -29,9 +29,9 @@ cuda_map_fn clv_gpu_scale, clv_gpu_add, clv_gpu_mul;
  * the gradient of x instead. y may be dy. */
 clv_code clv_gpu_prelu(clv_gpu *g, const cuda_sums *s, const float *x, const float *w,
                        const float *dy, float *y, clv_err *err) CLV_USE_RESULT;
-/* Computes the gradients of the weights. parts: gpu_parts_bytes of scratch. */
+/* Computes the gradients of the weights. partial_sums: gpu_partial_sums_bytes of scratch. */
 clv_code clv_gpu_prelu_weights(clv_gpu *g, const cuda_sums *s, const float *x, const float *dy,
-                               void *parts, float *dw, bool accumulate,
+                               void *partial_sums, float *dw, bool accumulate,
                                clv_err *err) CLV_USE_RESULT;
 
 /* Shape of a dropout of n values. With channels_last each sample has `inner` groups of `channels`
@@ -66,7 +66,7 @@ clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, 
 clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, const uint8_t *mask,
                             void *dx, size_t n, float factor, clv_err *err) CLV_USE_RESULT;
 
-/* ---- chains ---------------------------------------------------------------------------------- */
+/* ---- chains of element-wise ops -------------------------------------------------------------- */
 
 /* A chain of ops. factor: for each op, the factor of a scale or of a dropout. limit, stream and
  * rng_position: as in clv_gpu_dropout; read only if `has_dropout`. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/pools_int.h"
 
-/* ---- windows --------------------------------------------------------------------------------- */
+/* ---- pools over windows ---------------------------------------------------------------------- */
 
 static clv_code maxpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
@@ -36,7 +36,7 @@ CLV_CUDA_OP(avgpool) = {
     .forward = avgpool_forward, .backward_input = avgpool_backward, .channels_last = true};
 CLV_CUDA_OP(avgpool1d) = {.forward = avgpool_forward, .backward_input = avgpool_backward};
 
-/* ---- resampling ------------------------------------------------------------------------------ */
+/* ---- adaptive pools and upsampling ----------------------------------------------------------- */
 
 static clv_code resample_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
@@ -59,7 +59,7 @@ CLV_CUDA_OP(upsample_nearest) = {
 CLV_CUDA_OP(upsample_bilinear) = {
     .forward = resample_forward, .backward_input = resample_backward, .channels_last = true};
 
-/* ---- means ----------------------------------------------------------------------------------- */
+/* ---- means over a dimension or an image ------------------------------------------------------ */
 
 static clv_axis describe_mean_axis(const cuda_kernel *k) {
   size_t image = k->r.n_out ? k->r.n_in / k->r.n_out : 1;

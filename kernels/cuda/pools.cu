@@ -35,11 +35,11 @@ static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t s
   return {first, last + 1 < count ? last + 1 : count};
 }
 
-/* Position of a value in its image. base: index of the first value of its channel in images of
- * `n_positions` values; step: distance between neighbouring values of a channel. */
+/* Position of a value in its image. channel_start: index of the first value of its channel, in
+ * images of `n_positions` values; step: distance between neighbouring values of a channel. */
 struct image_position {
   int64_t row, column;
-  size_t base, step;
+  size_t channel_start, step;
 };
 template <typename T>
 static __device__ inline image_position image_position_of(const clv_window &s, size_t o,
@@ -55,10 +55,10 @@ static __device__ inline image_position image_position_of(const clv_window &s, s
 }
 
 static __device__ inline size_t value_index(const image_position &at, int64_t position) {
-  return at.base + static_cast<size_t>(position) * at.step;
+  return at.channel_start + static_cast<size_t>(position) * at.step;
 }
 
-/* ---- maxima ---------------------------------------------------------------------------------- */
+/* ---- max pools ------------------------------------------------------------------------------- */
 
 template <typename T>
 static __global__ void maxpool(clv_window s, const T *x, T *y, int64_t *argmax, size_t n) {
@@ -124,7 +124,7 @@ clv_code clv_gpu_maxpool_back(clv_gpu *g, bool channels_last, const clv_window *
   return GPU_BY_TYPE(channels_last, launch_maxpool_back, g, s, dy, argmax, dx, err);
 }
 
-/* ---- means of windows ------------------------------------------------------------------------ */
+/* ---- average pools --------------------------------------------------------------------------- */
 
 template <typename T>
 static __global__ void avgpool(clv_window s, const T *x, T *y, size_t n) {
@@ -182,14 +182,14 @@ clv_code clv_gpu_avgpool_back(clv_gpu *g, bool channels_last, const clv_window *
   return GPU_BY_TYPE(channels_last, launch_avgpool_back, g, s, dy, dx, err);
 }
 
-/* ---- resampling ------------------------------------------------------------------------------ */
+/* ---- adaptive pools and upsampling ----------------------------------------------------------- */
 
 static size_t count_values(const clv_resample *r, const int64_t image[2]) {
   return static_cast<size_t>(r->n * r->c * image[0] * image[1]);
 }
 
-/* Returns a window that has only the number of channels, which is all that image_position_of reads.
- * */
+/* Returns a window of which only the number of channels is set, because image_position_of reads
+ * nothing else. */
 static clv_window channels_of(const clv_resample *r) {
   clv_window s = {};
   s.c = r->c;

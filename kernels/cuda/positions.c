@@ -61,7 +61,7 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
 static clv_code positions_open(cuda_kernel *k, clv_err *err) {
   cuda_sums s = describe_sums(k);
   (void)err;
-  size_t sums = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  size_t sums = k->r.d.need_dw ? gpu_partial_sums_bytes(&s) : 0;
   k->r.base.scratch_bytes = k->r.d.attrs.packed ? gpu_packed_bytes(k) : sums;
   return CLV_OK;
 }

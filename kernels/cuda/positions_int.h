@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * positions_int: launchers of ops that add learned values to each sample.
+ * positions_int: launchers of the op positions, which adds learned values to each sample.
  */
 #ifndef CLEAVE_KERNELS_CUDA_POSITIONS_INT_H
 #define CLEAVE_KERNELS_CUDA_POSITIONS_INT_H

@@ -28,7 +28,7 @@ static clv_code prelu_backward_weight(clv_kernel *base, const clv_kernel_args *a
 static clv_code prelu_open(cuda_kernel *k, clv_err *err) {
   cuda_sums s = describe_channels(k);
   (void)err;
-  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_partial_sums_bytes(&s) : 0;
   return CLV_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * prelu: leaky_relu with learned slopes.
+ * The op prelu: y = x where x > 0, else w x, with a learned slope w for each channel or for all.
  */
 #include "kernels/cuda/chunks_int.cuh"
 #include "kernels/cuda/pointwise_int.h"
@@ -24,13 +24,14 @@ struct slope_term {
   }
 };
 
-static __global__ void put_slopes(cuda_sums s, const cuda_pair *parts, float *dw, bool accumulate) {
-  GPU_FOR(c, s.channels) gpu_put(&dw[c], gpu_total(s, parts, c).first, accumulate);
+static __global__ void put_slopes(cuda_sums s, const cuda_pair *partial_sums, float *dw,
+                                  bool accumulate) {
+  GPU_FOR(c, s.channels) gpu_put(&dw[c], gpu_total(s, partial_sums, c).first, accumulate);
 }
 
 clv_code clv_gpu_prelu_weights(clv_gpu *g, const cuda_sums *s, const float *x, const float *dy,
-                               void *parts, float *dw, bool accumulate, clv_err *err) {
-  CLV_TRY(gpu_parts(g, s, slope_term{x, dy}, parts, err));
+                               void *partial_sums, float *dw, bool accumulate, clv_err *err) {
+  CLV_TRY(gpu_compute_partial_sums(g, s, slope_term{x, dy}, partial_sums, err));
   return gpu_launch(g, gpu_blocks(s->channels), GPU_BLOCK, err, put_slopes, *s,
-                    static_cast<const cuda_pair *>(parts), dw, accumulate);
+                    static_cast<const cuda_pair *>(partial_sums), dw, accumulate);
 }

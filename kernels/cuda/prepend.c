@@ -37,18 +37,18 @@ static clv_code prepend_backward_weight(clv_kernel *base, const clv_kernel_args 
   prepend_extents s = describe_prepend(k);
   cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
   float *gathered = a->scratch;
-  void *parts = (char *)a->scratch + gathered_bytes(&s);
+  void *partial_sums = (char *)a->scratch + gathered_bytes(&s);
   CLV_TRY(clv_gpu_copy_runs(k->gpu, a->dout, s.run + s.features, gathered, s.features, s.samples,
                             s.features, err));
-  return clv_gpu_channel_sums(k->gpu, &sums, false, gathered, parts, a->dparam[CLV_SLOT_WEIGHT],
-                              a->accumulate, err);
+  return clv_gpu_channel_sums(k->gpu, &sums, false, gathered, partial_sums,
+                              a->dparam[CLV_SLOT_WEIGHT], a->accumulate, err);
 }
 
 static clv_code prepend_open(cuda_kernel *k, clv_err *err) {
   prepend_extents s = describe_prepend(k);
   cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
   (void)err;
-  k->r.base.scratch_bytes = k->r.d.need_dw ? gathered_bytes(&s) + gpu_parts_bytes(&sums) : 0;
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gathered_bytes(&s) + gpu_partial_sums_bytes(&sums) : 0;
   return CLV_OK;
 }
 

@@ -80,7 +80,7 @@ static clv_code norm_open(cuda_kernel *k, clv_err *err) {
   cuda_sums s = gpu_norm_sums(&n);
   (void)err;
   k->r.base.saved_bytes = k->r.has_backward ? 2 * n.rows * sizeof(double) : 0;
-  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_partial_sums_bytes(&s) : 0;
   return CLV_OK;
 }
 

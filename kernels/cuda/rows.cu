@@ -4,7 +4,7 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/rows_int.h"
 
-/* ---- softmax --------------------------------------------------------------------------------- */
+/* ---- softmax and log_softmax ----------------------------------------------------------------- */
 
 static __global__ void softmax(const float *xs, float *ys, size_t rows, size_t width, bool is_log) {
   GPU_ROWS(r, rows) {
@@ -49,7 +49,7 @@ clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float
                     dx, rows, width, is_log);
 }
 
-/* ---- normalisation --------------------------------------------------------------------------- */
+/* ---- normalisation of rows ------------------------------------------------------------------- */
 
 /* Computes the mean and the inverse deviation of a row. The mean is computed first, because squares
  * of distances from the mean lose no digits when the mean is large. */
@@ -157,20 +157,20 @@ struct norm_term {
   }
 };
 
-static __global__ void put_weights(cuda_sums s, const cuda_pair *parts, float *dw, float *db,
+static __global__ void put_weights(cuda_sums s, const cuda_pair *partial_sums, float *dw, float *db,
                                    bool accumulate) {
   GPU_FOR(c, s.channels) {
-    cuda_pair sum = gpu_total(s, parts, c);
+    cuda_pair sum = gpu_total(s, partial_sums, c);
     gpu_put(&dw[c], sum.second, accumulate);
     if (db) gpu_put(&db[c], sum.first, accumulate);
   }
 }
 
 clv_code clv_gpu_norm_weights_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
-                                   const double *saved, void *parts, float *dw, float *db,
+                                   const double *saved, void *partial_sums, float *dw, float *db,
                                    bool accumulate, clv_err *err) {
   cuda_sums s = gpu_norm_sums(n);
-  CLV_TRY(gpu_parts(g, &s, norm_term{x, dy, saved, n->width}, parts, err));
+  CLV_TRY(gpu_compute_partial_sums(g, &s, norm_term{x, dy, saved, n->width}, partial_sums, err));
   return gpu_launch(g, gpu_blocks(s.channels), GPU_BLOCK, err, put_weights, s,
-                    static_cast<const cuda_pair *>(parts), dw, db, accumulate);
+                    static_cast<const cuda_pair *>(partial_sums), dw, db, accumulate);
 }

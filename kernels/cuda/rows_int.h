@@ -40,9 +40,9 @@ clv_code clv_gpu_norm(clv_gpu *g, const cuda_norm *n, const float *x, const floa
 clv_code clv_gpu_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
                            const float *dy, const double *saved, float *dx,
                            clv_err *err) CLV_USE_RESULT;
-/* Computes dw, and db unless it is NULL. parts: gpu_parts_bytes of gpu_norm_sums. */
+/* Computes dw, and db unless it is NULL. partial_sums: gpu_partial_sums_bytes of gpu_norm_sums. */
 clv_code clv_gpu_norm_weights_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
-                                   const double *saved, void *parts, float *dw, float *db,
+                                   const double *saved, void *partial_sums, float *dw, float *db,
                                    bool accumulate, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus

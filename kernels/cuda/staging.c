@@ -100,7 +100,7 @@ clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src,
   return CLV_OK;
 }
 
-/* ---- refused values -------------------------------------------------------------------------- */
+/* ---- errors of refused values ---------------------------------------------------------------- */
 
 /* The refuse_... functions make the errors of the ops that may refuse a value; the texts equal
  * those of the ops' reference loops. */

@@ -6,16 +6,17 @@
 #include "kernels/steps/steps.h"
 
 struct moments {
-  float *of[CLV_OPTIM_MAX_MOMENTS];
+  float *moment[CLV_OPTIM_MAX_MOMENTS];
 };
 
-#define CLV_OPTIMIZER(NAME, name, ...)                                                   \
-  static __global__ void name(clv_step_args a, float *p, const float *grad, moments m,   \
-                              const cuda_run *runs, size_t n_runs, size_t chunks) {      \
-    GPU_ROWS(chunk, chunks) {                                                            \
-      clv_extent e = gpu_chunk(runs, n_runs, chunk);                                     \
-      GPU_ROW(i, e.n) clv_step_##name(&a, e.at + i, p, grad, m.of[0], m.of[1], m.of[2]); \
-    }                                                                                    \
+#define CLV_OPTIMIZER(NAME, name, ...)                                                 \
+  static __global__ void name(clv_step_args a, float *p, const float *grad, moments m, \
+                              const cuda_run *runs, size_t n_runs, size_t chunks) {    \
+    GPU_ROWS(chunk, chunks) {                                                          \
+      clv_extent e = gpu_chunk(runs, n_runs, chunk);                                   \
+      GPU_ROW(i, e.n)                                                                  \
+      clv_step_##name(&a, e.at + i, p, grad, m.moment[0], m.moment[1], m.moment[2]);   \
+    }                                                                                  \
   }
 #include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
@@ -26,7 +27,7 @@ clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float 
   const cuda_runs *t;
   moments m;
   if (!n_runs) return CLV_OK;
-  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) m.of[i] = from[i];
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) m.moment[i] = from[i];
   CLV_TRY(clv_gpu_find_runs(g, runs, n_runs, &t, err));
   if (!t->chunks) return CLV_OK;
   const cuda_run *list = t->run;

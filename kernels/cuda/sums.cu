@@ -12,25 +12,25 @@ struct value_term {
   }
 };
 
-static __global__ void put_channels(cuda_sums s, const cuda_pair *parts, float *dst,
+static __global__ void put_channels(cuda_sums s, const cuda_pair *partial_sums, float *dst,
                                     bool accumulate) {
-  GPU_FOR(c, s.channels) gpu_put(&dst[c], gpu_total(s, parts, c).first, accumulate);
+  GPU_FOR(c, s.channels) gpu_put(&dst[c], gpu_total(s, partial_sums, c).first, accumulate);
 }
 
 template <typename T>
-static clv_code value_parts(clv_gpu *g, const cuda_sums *s, const void *x, void *parts,
+static clv_code value_parts(clv_gpu *g, const cuda_sums *s, const void *x, void *partial_sums,
                             clv_err *err) {
-  return gpu_parts(g, s, value_term<T>{gpu_input<T>(x)}, parts, err);
+  return gpu_compute_partial_sums(g, s, value_term<T>{gpu_input<T>(x)}, partial_sums, err);
 }
 
 clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,
-                              void *parts, float *dst, bool accumulate, clv_err *err) {
-  CLV_TRY(GPU_BY_TYPE(channels_last, value_parts, g, s, x, parts, err));
+                              void *partial_sums, float *dst, bool accumulate, clv_err *err) {
+  CLV_TRY(GPU_BY_TYPE(channels_last, value_parts, g, s, x, partial_sums, err));
   return gpu_launch(g, gpu_blocks(s->channels), GPU_BLOCK, err, put_channels, *s,
-                    static_cast<const cuda_pair *>(parts), dst, accumulate);
+                    static_cast<const cuda_pair *>(partial_sums), dst, accumulate);
 }
 
-/* ---- squares --------------------------------------------------------------------------------- */
+/* ---- sums of squares ------------------------------------------------------------------------- */
 
 static __global__ void square_parts(const float *x, const cuda_run *runs, size_t n_runs,
                                     size_t chunks, double *part) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op `wait`, for tests: the host sleeps while the device computes.
+ * The op `wait`, for tests, which takes a given time: the host sleeps while the device computes.
  */
 #include <errno.h>
 #include <time.h>
@@ -38,7 +38,7 @@ static clv_code wait_backward_weight(clv_kernel *base, const clv_kernel_args *a,
 static clv_code wait_open(cuda_kernel *k, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, k->r.n_in);
   (void)err;
-  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
+  k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_partial_sums_bytes(&s) : 0;
   return CLV_OK;
 }
 

@@ -21,14 +21,15 @@ struct product_term {
   }
 };
 
-static __global__ void put_weight(cuda_sums s, const cuda_pair *parts, float *dw, bool accumulate) {
-  gpu_put(dw, gpu_total(s, parts, 0).first, accumulate);
+static __global__ void put_weight(cuda_sums s, const cuda_pair *partial_sums, float *dw,
+                                  bool accumulate) {
+  gpu_put(dw, gpu_total(s, partial_sums, 0).first, accumulate);
 }
 
 clv_code clv_gpu_mul_by_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
-                                    void *parts, float *dw, bool accumulate, clv_err *err) {
+                                    void *partial_sums, float *dw, bool accumulate, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, n);
-  CLV_TRY(gpu_parts(g, &s, product_term{x, dy}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_weight, s, static_cast<const cuda_pair *>(parts), dw,
+  CLV_TRY(gpu_compute_partial_sums(g, &s, product_term{x, dy}, partial_sums, err));
+  return gpu_launch(g, 1, 1, err, put_weight, s, static_cast<const cuda_pair *>(partial_sums), dw,
                     accumulate);
 }

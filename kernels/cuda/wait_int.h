@@ -14,10 +14,10 @@ extern "C" {
 /* Computes y = weight * x. weight: one number, in device memory. */
 clv_code clv_gpu_mul_by_weight(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
                                clv_err *err) CLV_USE_RESULT;
-/* Computes dw = sum of x dy, or adds the sum to dw if `accumulate`. parts: scratch for
+/* Computes dw = sum of x dy, or adds the sum to dw if `accumulate`. partial_sums: scratch for
  * gpu_sums_of(1, 1, n). */
 clv_code clv_gpu_mul_by_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
-                                    void *parts, float *dw, bool accumulate,
+                                    void *partial_sums, float *dw, bool accumulate,
                                     clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus

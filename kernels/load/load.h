@@ -59,7 +59,7 @@ typedef struct clv_cuda_library {
 #define CLV_CUDA_ENTRY "clv_cuda_entry"
 typedef const clv_cuda_library *clv_cuda_entry_fn(uint32_t abi);
 
-/* ---- the loader ------------------------------------------------------------------------------ */
+/* ---- finding and opening the library --------------------------------------------------------- */
 
 typedef struct clv_cuda_options {
   /* path of the library; NULL or "": the folder of the program is searched, then ../lib/cleave */
@@ -80,7 +80,7 @@ typedef struct clv_cuda_options {
 clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* ---- plans on disk (plans.c) ----------------------------------------------------------------- */
+/* ---- plans of convolutions on disk (plans.c) ------------------------------------------------- */
 
 /* Returns a store that keeps plans as files in the folder `path`, at most a few thousand. Returns
  * NULL if the folder cannot be used. `notifier` receives the reason, and a notice of each plan that

@@ -20,7 +20,7 @@ enum { MAX_PLAN_BYTES = 256 << 10, MAX_PLANS = 4096, MAX_PLAN_LINE = 160 };
 
 static const char header[] = "cleave-plan 1";
 
-/* ---- one file -------------------------------------------------------------------------------- */
+/* ---- the file of one plan -------------------------------------------------------------------- */
 
 static int print_header(const clv_sha256 *key_digest, const clv_sha256 *text_digest,
                         char ret[MAX_PLAN_LINE]) {
@@ -100,7 +100,7 @@ static bool write_file(int folder, const char *name, const clv_bytes *data) {
   return is_ok;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------ */
+/* ---- the folder of all plans ----------------------------------------------------------------- */
 
 static struct {
   int folder;

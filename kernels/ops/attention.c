@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Vaswani et al., 2017; grouped queries: Ainslie et al., 2023. Forward saves only log sum exp of
- * each row of scores, in double; backward recomputes the scores (Dao et al., 2022).
+ * Each head of y is softmax(q k^T / sqrt(width)) v (Vaswani et al., 2017); several heads of q may
+ * share one of k and v (Ainslie et al., 2023). Forward saves only log sum exp of each row of
+ * scores, in double; backward recomputes the scores (Dao et al., 2022).
  *
  * Dropout: the weight of key j for query i, head h and sample n is kept if u >= p. u is the top 24
  * bits of word j%4 of block j/4, divided by 2^24, in row i of part n * heads + h of the random
@@ -264,7 +265,7 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   return CLV_OK;
 }
 
-/* ---- the row --------------------------------------------------------------------------------- */
+/* ---- the row of the op ----------------------------------------------------------------------- */
 
 static size_t attention_saved_bytes(const clv_ref_kernel *k) {
   clv_heads x = clv_heads_of(&k->d);
@@ -309,7 +310,7 @@ CLV_OP_ROW(attention) = {
     .check_kernel = check_attention_limits,
     .forward = attention_forward,
     .backward_input = attention_backward,
-    .saves_dx = CLV_SAVE_IN0 | CLV_SAVE_IN1 | CLV_SAVE_IN2 | CLV_SAVE_IN3,
+    .saved_for_dx = CLV_SAVE_IN0 | CLV_SAVE_IN1 | CLV_SAVE_IN2 | CLV_SAVE_IN3,
     .saved_bytes = attention_saved_bytes,
     .scratch_bytes = attention_scratch_bytes,
 };

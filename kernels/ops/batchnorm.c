@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d. x is [N, C], [N, C, L] or
- * [N, C, H, W].
- * `saved` holds mean and 1/sqrt(var + eps) of each channel in double: the statistics that forward
- * used, in training or evaluation, and that backward must use.
+ * y = (x - mean) / sqrt(var + eps) weight + bias, for each channel (Ioffe & Szegedy, ICML 2015),
+ * with the numbers of torch.nn.BatchNorm1d/2d. x is [N, C], [N, C, L] or [N, C, H, W]. `saved`
+ * holds mean and 1/sqrt(var + eps) of each channel in double: the statistics that forward used, in
+ * training or evaluation, and that backward must use.
  */
 #include "kernels/ops/op_int.h"
 
@@ -45,14 +45,14 @@ static clv_code check_value_count(const clv_node_desc *d, clv_err *err) {
 }
 
 typedef struct norm_extents {
-  int64_t n, c, inner; /* batch, channels, and values of one channel in one sample */
-  double count;        /* values of one channel in the batch */
+  int64_t n, c, inner;       /* batch, channels, and values of one channel in one sample */
+  double values_per_channel; /* values of one channel in the batch */
 } norm_extents;
 
 static norm_extents compute_extents(const clv_ref_kernel *k) {
   norm_extents s = {k->d.in[0].dim[0], k->d.in[0].dim[1], 1, 0};
   for (int i = 2; i < k->d.in[0].rank; i++) s.inner *= k->d.in[0].dim[i];
-  s.count = (double)(s.n * s.inner);
+  s.values_per_channel = (double)(s.n * s.inner);
   return s;
 }
 
@@ -61,7 +61,7 @@ static void compute_statistics(const norm_extents *s, const REAL *x, int64_t c, 
   double sum = 0, squares = 0;
   for (int64_t n = 0; n < s->n; n++)
     for (int64_t i = 0; i < s->inner; i++) sum += x[(n * s->c + c) * s->inner + i];
-  double mean = sum / s->count;
+  double mean = sum / s->values_per_channel;
   for (int64_t n = 0; n < s->n; n++)
     for (int64_t i = 0; i < s->inner; i++) {
       double d = x[(n * s->c + c) * s->inner + i] - mean;
@@ -84,9 +84,9 @@ static void compute_moments(const clv_ref_kernel *k, const clv_kernel_args *a,
     return;
   }
   compute_statistics(s, a->in[0], c, ret_mean, &squares);
-  *ret_var = squares / s->count;
+  *ret_var = squares / s->values_per_channel;
   running_mean[c] = (REAL)(m * *ret_mean + (1 - m) * running_mean[c]);
-  running_var[c] = (REAL)(m * (squares / (s->count - 1)) + (1 - m) * running_var[c]);
+  running_var[c] = (REAL)(m * (squares / (s->values_per_channel - 1)) + (1 - m) * running_var[c]);
 }
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -147,7 +147,7 @@ static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args
     if (k->d.training) compute_gradients(&s, a, c, &bias, &weight);
     for (int64_t i = 0; i < s.n * s.inner; i++) {
       int64_t at = (i / s.inner * s.c + c) * s.inner + i % s.inner;
-      double mean_terms = (bias + (x[at] - mean) * inverse * weight) / s.count;
+      double mean_terms = (bias + (x[at] - mean) * inverse * weight) / s.values_per_channel;
       dx[at] = (REAL)((dy[at] - mean_terms) * inverse * w[c]);
     }
   }
@@ -189,7 +189,7 @@ CLV_OP_ROW(batchnorm) = {
     .forward = batchnorm_forward,
     .backward_input = batchnorm_backward_input,
     .backward_weight = batchnorm_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
     .saved_bytes = batchnorm_saved_bytes,
 };

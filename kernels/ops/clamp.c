@@ -28,5 +28,5 @@ CLV_OP_ROW(clamp) = {
     .elementwise = true,
     .forward = clamp_forward,
     .backward_input = clamp_backward,
-    .saves_dx = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
 };

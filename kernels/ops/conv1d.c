@@ -27,5 +27,5 @@ CLV_OP_ROW(conv1d) = {
     .forward = conv_forward,
     .backward_input = conv_backward_input,
     .backward_weight = conv_backward_weight,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
 };

@@ -18,7 +18,7 @@
       WINDOW_ATTR(DILATION, .default_value = 1, .low = 1),                 \
       WINDOW_ATTR(GROUPS, .default_value = 1, .low = 1), BIAS_ATTR
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
+/* ---- shapes of convolutions ------------------------------------------------------------------ */
 
 /* Fails unless each attribute of an op with one spatial dimension has the same number in both
  * halves of its pair. */
@@ -106,7 +106,7 @@ static inline int conv_slots(const clv_op_site *s, int n_spatial_dims, int64_t t
   return a->bias ? 2 : 1;
 }
 
-/* ---- loops ----------------------------------------------------------------------------------- */
+/* ---- reference loops ------------------------------------------------------------------------- */
 
 typedef struct ops_conv_extents {
   clv_window s;
@@ -220,7 +220,7 @@ static inline void conv_weight_grad(const ops_conv_extents *v, const REAL *x, co
   }
 }
 
-/* ---- the ops --------------------------------------------------------------------------------- */
+/* ---- functions of the ops -------------------------------------------------------------------- */
 
 static inline clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;

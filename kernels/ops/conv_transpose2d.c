@@ -30,5 +30,5 @@ CLV_OP_ROW(conv_transpose2d) = {
     .forward = conv_transpose_forward,
     .backward_input = conv_transpose_backward_input,
     .backward_weight = conv_transpose_backward_weight,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
 };

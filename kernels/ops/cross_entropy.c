@@ -78,5 +78,5 @@ CLV_OP_ROW(cross_entropy) = {
     .takes_labels = true,
     .forward = cross_entropy_forward,
     .backward_input = cross_entropy_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

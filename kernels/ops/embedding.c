@@ -120,5 +120,5 @@ CLV_OP_ROW(embedding) = {
     .takes_row_numbers = true,
     .forward = embedding_forward,
     .backward_weight = embedding_backward_weight,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
 };

@@ -25,7 +25,7 @@ static double focal_slope(double nll, double g) {
 
 static double position_nll(const clv_loss_constants *s, const REAL *x, int64_t label) {
   double top = row_max(x, s->classes), nll = log(row_exp_sum(x, s->classes, top)) + top - x[label];
-  return nll < 0 ? 0 : nll; /* rounding */
+  return nll < 0 ? 0 : nll; /* rounding may have made it less than 0 */
 }
 
 static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -77,5 +77,5 @@ CLV_OP_ROW(focal) = {
     .takes_labels = true,
     .forward = focal_forward,
     .backward_input = focal_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

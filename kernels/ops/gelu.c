@@ -22,5 +22,5 @@ CLV_OP_ROW(gelu) = {
     .maps_zero_to_zero = true,
     .forward = gelu_forward,
     .backward_input = gelu_backward,
-    .saves_dx = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
 };

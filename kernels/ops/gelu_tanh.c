@@ -28,5 +28,5 @@ CLV_OP_ROW(gelu_tanh) = {
     .maps_zero_to_zero = true,
     .forward = gelu_tanh_forward,
     .backward_input = gelu_tanh_backward,
-    .saves_dx = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
 };

@@ -41,7 +41,7 @@ CLV_OP_ROW(groupnorm) = {
     .forward = groupnorm_forward,
     .backward_input = groupnorm_backward_input,
     .backward_weight = groupnorm_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
     .saved_bytes = groupnorm_saved_bytes,
 };

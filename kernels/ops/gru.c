@@ -17,7 +17,7 @@ static int gru_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return recurrent_slots(3, s, ret);
 }
 
-enum { GATE_R, GATE_Z, GATE_N, CANDIDATE, HIDDEN, GRU_ROWS };
+enum { GATE_R, GATE_Z, GATE_N, H_SUM_OF_N, HIDDEN, GRU_ROWS };
 
 typedef struct gru_sizes {
   int64_t n, t, f, h; /* batch, steps, input features, hidden size */
@@ -96,7 +96,7 @@ static void run_step(const gru_sizes *s, const clv_kernel_args *a, int layer, in
     row_of(s, layer, nt, GATE_R)[j] = (REAL)r;
     row_of(s, layer, nt, GATE_Z)[j] = (REAL)z;
     row_of(s, layer, nt, GATE_N)[j] = (REAL)n;
-    row_of(s, layer, nt, CANDIDATE)[j] = (REAL)hh[2];
+    row_of(s, layer, nt, H_SUM_OF_N)[j] = (REAL)hh[2];
     row_of(s, layer, nt, HIDDEN)[j] = (REAL)((1 - z) * n + z * (previous_h ? previous_h[j] : 0));
   }
 }
@@ -127,7 +127,7 @@ static void run_step_back(const gru_sizes *s, const clv_kernel_args *a, int laye
   bool is_last_step = nt % s->t == s->t - 1;
   for (int64_t j = 0; j < s->h; j++) {
     double r = row_of(s, layer, nt, GATE_R)[j], z = row_of(s, layer, nt, GATE_Z)[j];
-    double n = row_of(s, layer, nt, GATE_N)[j], q = row_of(s, layer, nt, CANDIDATE)[j];
+    double n = row_of(s, layer, nt, GATE_N)[j], q = row_of(s, layer, nt, H_SUM_OF_N)[j];
     double dh = outside_dh[nt * s->h + j] + (is_last_step ? 0 : (double)g->dh[j]);
     double dn = dh * (1 - z) * (1 - n * n);
     dgates_ih[j] = dgates_hh[j] = (REAL)(dn * q * r * (1 - r));
@@ -214,7 +214,7 @@ CLV_OP_ROW(gru) = {
     .max_params = 4 * CLV_LSTM_LAYERS,
     .forward = gru_forward,
     .backward_input = gru_backward,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
     .fused_grads = true,
     .saved_bytes = gru_saved_bytes,
     .scratch_bytes = gru_scratch_bytes,

@@ -7,4 +7,4 @@ POINTWISE(hardsigmoid, clamp_to_0_6(x + 3) / 6)
 POINTWISE_BACKWARD(hardsigmoid, a->in[0], s > -3 && s < 3 ? dy / 6 : 0)
 
 POINTWISE_ROW(hardsigmoid, .doc = "y = min(max(x + 3, 0), 6) / 6 (torch.nn.functional.hardsigmoid)",
-              .torch_module = "Hardsigmoid()", .saves_dx = CLV_SAVE_IN0);
+              .torch_module = "Hardsigmoid()", .saved_for_dx = CLV_SAVE_IN0);

@@ -8,4 +8,5 @@ POINTWISE(hardswish, x *clamp_to_0_6(x + 3) / 6)
 POINTWISE_BACKWARD(hardswish, a->in[0], s <= -3 ? 0 : s < 3 ? dy * (s / 3 + (REAL)0.5) : dy)
 
 POINTWISE_ROW(hardswish, .doc = "y = x min(max(x + 3, 0), 6) / 6 (torch.nn.functional.hardswish)",
-              .torch_module = "Hardswish()", .maps_zero_to_zero = true, .saves_dx = CLV_SAVE_IN0);
+              .torch_module = "Hardswish()", .maps_zero_to_zero = true,
+              .saved_for_dx = CLV_SAVE_IN0);

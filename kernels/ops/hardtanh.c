@@ -29,5 +29,5 @@ CLV_OP_ROW(hardtanh) = {
     .elementwise = true,
     .forward = hardtanh_forward,
     .backward_input = hardtanh_backward,
-    .saves_dx = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
 };

@@ -9,7 +9,7 @@ static double huber_term(double x, double t, double delta) {
 static double huber_dx(double x, double t, double delta) {
   double d = x - t;
   if (fabs(d) < delta) return d;
-  return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays */
+  return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays a NaN */
 }
 
 PARAMETRIC_LOSS(huber, beta)
@@ -27,5 +27,5 @@ CLV_OP_ROW(huber) = {
     .is_loss = true,
     .forward = huber_forward,
     .backward_input = huber_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

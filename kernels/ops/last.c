@@ -80,5 +80,5 @@ CLV_OP_ROW(last) = {
     .shape = last_shape,
     .forward = last_forward,
     .backward_input = last_backward,
-    .saves_dx = CLV_SAVE_IN1,
+    .saved_for_dx = CLV_SAVE_IN1,
 };

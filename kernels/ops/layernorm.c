@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ba, Kiros & Hinton, 2016. x is rows of `width` values; `saved` holds mean and 1/sqrt(var + eps)
- * of each row in double.
+ * y = (x - mean) / sqrt(var + eps) weight + bias over each row (Ba, Kiros & Hinton, 2016). x is
+ * rows of `width` values; `saved` holds mean and 1/sqrt(var + eps) of each row in double.
  */
 #include "kernels/ops/op_int.h"
 
@@ -112,7 +112,7 @@ CLV_OP_ROW(layernorm) = {
     .forward = layernorm_forward,
     .backward_input = layernorm_backward_input,
     .backward_weight = layernorm_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
     .saved_bytes = layernorm_saved_bytes,
 };

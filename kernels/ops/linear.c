@@ -45,7 +45,7 @@ static int64_t count_rows(const clv_ref_kernel *k, int64_t *ret_features) {
   return (int64_t)k->n_in / *ret_features;
 }
 
-/* Returns the index in W of the weight of feature f in output o. */
+/* Returns the index in W of the weight with which feature f is added to output o. */
 static size_t weight_index(const clv_ref_kernel *k, int64_t features, int64_t o, int64_t f) {
   return (size_t)(k->d.attrs.transposed ? f * k->d.attrs.out + o : o * features + f);
 }
@@ -126,5 +126,5 @@ CLV_OP_ROW(linear) = {
     .forward = linear_forward,
     .backward_input = linear_backward_input,
     .backward_weight = linear_backward_weight,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
 };

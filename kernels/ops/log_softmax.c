@@ -45,6 +45,6 @@ CLV_OP_ROW(log_softmax) = {
     .shape = log_softmax_shape,
     .forward = log_softmax_forward,
     .backward_input = log_softmax_backward,
-    .saves_dx = CLV_SAVE_OUT,
+    .saved_for_dx = CLV_SAVE_OUT,
     .in_place = true,
 };

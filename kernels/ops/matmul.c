@@ -77,5 +77,5 @@ CLV_OP_ROW(matmul) = {
     .shape = matmul_shape,
     .forward = matmul_forward,
     .backward_input = matmul_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

@@ -19,4 +19,4 @@ POINTWISE(mish, x *tanh_softplus(x))
 POINTWISE_BACKWARD(mish, a->in[0], dy *mish_derivative(s))
 
 POINTWISE_ROW(mish, .doc = "y = x tanh(log(1 + e^x)) (torch.nn.functional.mish)",
-              .torch_module = "Mish()", .maps_zero_to_zero = true, .saves_dx = CLV_SAVE_IN0);
+              .torch_module = "Mish()", .maps_zero_to_zero = true, .saved_for_dx = CLV_SAVE_IN0);

@@ -38,5 +38,5 @@ CLV_OP_ROW(mul) = {
     .forward = mul_forward,
     .backward_input = mul_backward,
     .scratch_bytes = broadcast_scratch_bytes,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

@@ -40,5 +40,5 @@ CLV_OP_ROW(nll) = {
     .takes_labels = true,
     .forward = nll_forward,
     .backward_input = nll_backward,
-    .saves_dx = CLV_SAVE_IN1,
+    .saved_for_dx = CLV_SAVE_IN1,
 };

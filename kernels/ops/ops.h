@@ -101,7 +101,7 @@ typedef enum clv_attr_key {
   CLV_ATTR_COUNT
 } clv_attr_key;
 
-/* ---- a row ----------------------------------------------------------------------------------- */
+/* ---- the row of an op ------------------------------------------------------------------------ */
 
 /* One attribute of an op. Each of its numbers must be in low..high, both included. */
 typedef struct clv_attr_row {
@@ -127,7 +127,7 @@ typedef enum clv_init {
   /* uniform in +-1/sqrt(fan_in), where fan_in is that of the op's first parameter, slot 0 */
   CLV_INIT_FAN_IN,
   CLV_INIT_UNIFORM, /* uniform in +-bound */
-  CLV_INIT_NUMBER,  /* the number `bound` */
+  CLV_INIT_NUMBER,  /* all values are the number `bound` */
   CLV_INIT_NORMAL,  /* normal, mean 0, standard deviation `bound`, or 1 if bound is 0 */
   /* normal, mean 0, standard deviation sqrt(2 / fan_out), where fan_out is that of the op's first
    * parameter, slot 0 */
@@ -207,9 +207,9 @@ typedef struct clv_op_def {
   bool takes_row_numbers; /* input 0 has i64 row numbers; the output has the graph's dtype */
   bool takes_lengths; /* input max_in - 1, if given, is i64: number of valid steps of each sample */
   clv_packing packing;
-  /* How well the op hides its inputs from a node that does not know slot 0; see
-   * master/plan/privacy.c. count_mixed returns the largest number of inputs that are summed in one
-   * output; NULL: the number of values in one row of a slot's shape. */
+  /* How well the op hides its inputs from a node that does not know its first parameter, slot 0;
+   * see master/plan/privacy.c. count_mixed returns the largest number of inputs that are summed in
+   * one output; NULL: the number of values in one row of a slot's shape. */
   clv_mixing mixing;
   int64_t (*count_mixed)(const clv_op_site *site);
   bool is_alias; /* the output is the input's row-major memory, with another shape */
@@ -234,18 +234,18 @@ typedef struct clv_op_def {
   /* Fails if no backend has a kernel for the node; NULL: some backend always has one. */
   clv_code (*check_kernel)(const clv_node_desc *d, clv_err *err);
 
-  /* The reference loops. saves_dx, saves_dw: values that backward_input and backward_weight read
-   * (CLV_SAVE_*). fused_grads: backward_input writes the parameters' gradients too; otherwise
-   * backward_weight computes them separately. */
+  /* The reference loops. saved_for_dx: CLV_SAVE_* flags of the values that backward_input reads;
+   * saved_for_dw: of those that backward_weight reads. fused_grads: backward_input writes the
+   * parameters' gradients too; otherwise backward_weight computes them separately. */
   clv_ref_fn *forward, *backward_input, *backward_weight;
-  unsigned saves_dx, saves_dw;
+  unsigned saved_for_dx, saved_for_dw;
   bool in_place; /* forward may write over input 0 */
   bool fused_grads;
   /* bytes of the buffers `saved` and `scratch`; NULL: none */
   clv_ref_bytes *saved_bytes, *scratch_bytes;
 } clv_op_def;
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of ops ------------------------------------------------------------------------ */
 
 /* Returns the row of an op; NULL for CLV_OP_INPUT and unknown numbers. */
 const clv_op_def *clv_op_def_of(clv_op op);
@@ -290,7 +290,7 @@ clv_numbers clv_op_read_numbers(const clv_op_def *def, const clv_attrs *attrs);
  * number. */
 int clv_op_max_params(clv_op op);
 
-/* ---- functions for rows ---------------------------------------------------------------------- */
+/* ---- functions for the rows of ops ----------------------------------------------------------- */
 
 /* Fails unless `in` has the rank. The error is "lstm needs rank 3 [N, T, F], got [4, 7]; give it a
  * sequence", where "[N, T, F]" is `layout` and "; give it a sequence" is `hint`, which may be "".
@@ -353,7 +353,7 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
 clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t n_positions,
                                   int64_t classes, int64_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- angles of rotary ------------------------------------------------------------------------ */
+/* ---- rotation angles of the op rotary -------------------------------------------------------- */
 
 /* The formula is compiled for devices too, as C++. */
 #ifdef __CUDACC__
@@ -362,7 +362,8 @@ clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t n_po
 #define CLV_ROTARY_INLINE static inline
 #endif
 
-/* Angles of an op rotary: its attributes as numbers. */
+/* Attributes of an op rotary from which its angles are computed; low, high: low_freq_factor and
+ * high_freq_factor. */
 typedef struct clv_rotary_angles {
   double base, factor, original, low, high;
 } clv_rotary_angles;
@@ -373,10 +374,11 @@ static inline clv_rotary_angles clv_rotary_angles_of(const clv_attrs *a) {
   return ret;
 }
 
-/* Returns the angle of pair d of a head of 2 `half` values: f = base^(-d / half), divided by
- * `factor`. If `original` is not 0, a pair that turns `high` times or more within so many steps
- * keeps f, one that turns `low` times or less has f / factor, and those between are interpolated by
- * their turns, as in Llama 3.1. */
+/* Returns the angle in radians by which pair d of a head of 2 `half` values is rotated from one
+ * step to the next. It is f = base^(-d / half) or f / factor. If `original` is 0, it is f / factor.
+ * Otherwise the number of turns within `original` steps, original f / (2 pi), decides: from `high`
+ * turns on it is f, up to `low` turns f / factor, and in between it changes linearly with the
+ * turns, as in Llama 3.1. */
 CLV_ROTARY_INLINE double clv_rotary_angle(const clv_rotary_angles *r, double d, double half) {
   const double full_turn = 6.283185307179586;
   double f = pow(r->base, -d / half);

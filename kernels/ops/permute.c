@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dimension i of the output is dimension order[i - 1] of the input; the batch stays first.
+ * The op permute: dimension i of the output is dimension order[i - 1] of the input; the batch stays
+ * first.
  */
 #include "kernels/ops/op_int.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The prediction x is the logarithm of the rate. The term leaves out log t!, which no weight
- * changes.
+ * Poisson loss: the term exp(x) - t x, where the prediction x is the logarithm of the rate. It
+ * leaves out log t!, which does not depend on x.
  */
 #include "kernels/ops/loss_int.h"
 
@@ -33,5 +33,5 @@ CLV_OP_ROW(poisson) = {
     .is_loss = true,
     .forward = poisson_forward,
     .backward_input = poisson_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

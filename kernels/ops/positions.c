@@ -117,6 +117,6 @@ CLV_OP_ROW(positions) = {
     .forward = positions_forward,
     .backward_input = identity_backward,
     .backward_weight = positions_backward_weight,
-    .saves_dw = CLV_SAVE_IN1,
+    .saved_for_dw = CLV_SAVE_IN1,
     .in_place = true,
 };

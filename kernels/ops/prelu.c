@@ -22,7 +22,7 @@ static int prelu_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 1;
 }
 
-/* Returns the number of adjacent values that share a weight. */
+/* Returns the number of adjacent values that have one weight in common. */
 static size_t get_run_length(const clv_ref_kernel *k) {
   size_t sample = k->n_in / (size_t)k->d.in[0].dim[0];
   return k->d.attrs.num_parameters == 1 ? sample : sample / (size_t)k->d.attrs.num_parameters;
@@ -79,6 +79,6 @@ CLV_OP_ROW(prelu) = {
     .forward = prelu_forward,
     .backward_input = prelu_backward_input,
     .backward_weight = prelu_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
 };

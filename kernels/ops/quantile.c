@@ -7,14 +7,14 @@
 
 static double quantile_term(double x, double t, double p) {
   double underestimate_loss = p * (t - x), overestimate_loss = (p - 1) * (t - x);
-  /* a NaN stays */
+  /* a NaN stays a NaN */
   return overestimate_loss >= underestimate_loss ? overestimate_loss : underestimate_loss;
 }
 
 /* Returns the derivative of the term by x. Where x = t it is the mean of the derivatives on both
  * sides, as the gradient of torch.maximum is. */
 static double quantile_dx(double x, double t, double p) {
-  return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays */
+  return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays a NaN */
 }
 
 PARAMETRIC_LOSS(quantile, p)
@@ -32,5 +32,5 @@ CLV_OP_ROW(quantile) = {
     .is_loss = true,
     .forward = quantile_forward,
     .backward_input = quantile_backward,
-    .saves_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_IN,
 };

@@ -16,6 +16,6 @@ CLV_OP_ROW(relu) = {
     .maps_zero_to_zero = true,
     .forward = relu_forward,
     .backward_input = relu_backward,
-    .saves_dx = CLV_SAVE_OUT,
+    .saved_for_dx = CLV_SAVE_OUT,
     .in_place = true,
 };

@@ -22,7 +22,8 @@ static inline clv_code check_image(const char *op, int min_rank, int max_rank, c
   return clv_check_no_empty_dim(op, in, err);
 }
 
-/* Writes the input's shape to *ret, with the image's extents replaced by `size`. */
+/* Writes the shape of the output to *ret: that of the input, with the image's extents replaced by
+ * `size`. */
 static inline clv_code set_image(const clv_op_site *s, const int64_t size[2], clv_shape *ret) {
   *ret = s->in[0];
   for (int i = 2; i < ret->rank; i++) ret->dim[i] = size[ret->rank == 3 ? 1 : i - 2];

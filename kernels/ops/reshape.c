@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Changes the shape only: no arithmetic, and no copy if the input is row-major.
+ * The op reshape changes the shape only: no arithmetic, and no copy if the input is row-major.
  */
 #include "kernels/ops/pointwise_int.h"
 

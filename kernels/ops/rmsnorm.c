@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Zhang & Sennrich, 2019. x is rows of `width` values; `saved` holds 1/sqrt(mean(x^2) + eps) of
- * each row in double.
+ * y = x / sqrt(mean(x^2) + eps) weight over each row (Zhang & Sennrich, 2019). x is rows of `width`
+ * values; `saved` holds 1/sqrt(mean(x^2) + eps) of each row in double.
  */
 #include <float.h>
 
@@ -100,7 +100,7 @@ CLV_OP_ROW(rmsnorm) = {
     .forward = rmsnorm_forward,
     .backward_input = rmsnorm_backward_input,
     .backward_weight = rmsnorm_backward_weight,
-    .saves_dx = CLV_SAVE_IN0,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
     .saved_bytes = rmsnorm_saved_bytes,
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Su et al., 2021, in the form of Llama: the two halves of a head are the two coordinates. At
- * step t values d and d + width/2 are rotated by t / base^(2 d / width), or less
- * (clv_rotary_angle); backward rotates by the negative angle.
+ * Rotary position embedding (Su et al., 2021), in the form of Llama: the two halves of a head are
+ * the two coordinates. At step t values d and d + width/2 are rotated by t / base^(2 d / width), or
+ * less (clv_rotary_angle); backward rotates by the negative angle.
  */
 #include "kernels/ops/op_int.h"
 
@@ -86,5 +86,5 @@ CLV_OP_ROW(rotary) = {
     .shape = rotary_shape,
     .forward = rotary_forward,
     .backward_input = rotary_backward,
-    .saves_dx = CLV_SAVE_IN1,
+    .saved_for_dx = CLV_SAVE_IN1,
 };

@@ -14,6 +14,6 @@ CLV_OP_ROW(sigmoid) = {
     .elementwise = true,
     .forward = sigmoid_forward,
     .backward_input = sigmoid_backward,
-    .saves_dx = CLV_SAVE_OUT,
+    .saved_for_dx = CLV_SAVE_OUT,
     .in_place = true,
 };

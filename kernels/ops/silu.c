@@ -17,5 +17,5 @@ CLV_OP_ROW(silu) = {
     .maps_zero_to_zero = true,
     .forward = silu_forward,
     .backward_input = silu_backward,
-    .saves_dx = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
 };

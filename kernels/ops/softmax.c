@@ -45,6 +45,6 @@ CLV_OP_ROW(softmax) = {
     .shape = softmax_shape,
     .forward = softmax_forward,
     .backward_input = softmax_backward,
-    .saves_dx = CLV_SAVE_OUT,
+    .saved_for_dx = CLV_SAVE_OUT,
     .in_place = true,
 };

@@ -18,4 +18,4 @@ POINTWISE_ROW(
     .attrs = {{.key = CLV_ATTR_BETA, .default_value = 1, .low = 1e-6, .high = 1e6},
               {.key = CLV_ATTR_THRESHOLD, .default_value = 20, .low = -FLT_MAX, .high = FLT_MAX}},
     .numbers = {offsetof(clv_attrs, beta), offsetof(clv_attrs, threshold)},
-    .saves_dx = CLV_SAVE_IN0);
+    .saved_for_dx = CLV_SAVE_IN0);

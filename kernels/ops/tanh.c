@@ -15,6 +15,6 @@ CLV_OP_ROW(tanh) = {
     .maps_zero_to_zero = true,
     .forward = tanh_forward,
     .backward_input = tanh_backward,
-    .saves_dx = CLV_SAVE_OUT,
+    .saved_for_dx = CLV_SAVE_OUT,
     .in_place = true,
 };

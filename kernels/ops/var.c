@@ -77,5 +77,5 @@ CLV_OP_ROW(var) = {
     .shape = var_shape,
     .forward = var_forward,
     .backward_input = var_backward,
-    .saves_dx = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
 };

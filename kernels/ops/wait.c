@@ -81,5 +81,5 @@ CLV_OP_ROW(wait) = {
     .forward = wait_forward,
     .backward_input = wait_backward_input,
     .backward_weight = wait_backward_weight,
-    .saves_dw = CLV_SAVE_IN0,
+    .saved_for_dw = CLV_SAVE_IN0,
 };

@@ -50,5 +50,5 @@ CLV_OP_ROW(where) = {
     .maps_zero_to_zero = true,
     .forward = where_forward,
     .backward_input = where_backward,
-    .saves_dx = CLV_SAVE_IN0,
+    .saved_for_dx = CLV_SAVE_IN0,
 };

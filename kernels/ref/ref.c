@@ -22,7 +22,7 @@ static void fill_kernel(clv_ref_kernel *k, const clv_op_def *op) {
   b->free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = 1;
   b->out_block = 1;
-  b->saves = (dx ? op->saves_dx : 0) | (dw ? op->saves_dw : 0);
+  b->saved_flags = (dx ? op->saved_for_dx : 0) | (dw ? op->saved_for_dw : 0);
   b->saved_bytes = k->has_backward && op->saved_bytes ? op->saved_bytes(k) : 0;
   b->scratch_bytes = op->scratch_bytes ? op->scratch_bytes(k) : 0;
   b->in_place = op->in_place && !clv_has_broadcast_input(&k->d);

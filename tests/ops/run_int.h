@@ -405,8 +405,8 @@ static inline void run_backward(execution *e, const clv_kernel_args *from, value
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
   for (int i = 0; i < e->d.n_in; i++)
-    if (!(k->saves & clv_save_flag_of_input(i))) a.in[i] = NULL;
-  if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
+    if (!(k->saved_flags & clv_save_flag_of_input(i))) a.in[i] = NULL;
+  if (!(k->saved_flags & CLV_SAVE_OUT)) a.out = NULL;
   make_backward_buffers(e, s, &a);
   a.scratch = new_backend_memory(e, k->scratch_bytes);
   bool computes_input_gradient = needs_input_gradient(&e->d) || k->fused_grads;

@@ -168,8 +168,8 @@ static void check_in_place(const setup *s, memory *m, results *r, float *weight,
   int shares = s->has_add ? 1 : 0;
   float *dout = allocate_memory(r->n[0] * sizeof(float));
   memcpy(dout, m->dout, r->n[0] * sizeof(float));
-  assert_int_equal(k->din_in_place, 1u << shares);
-  assert_int_equal(k->saves, s->has_add ? CLV_SAVE_IN0 | CLV_SAVE_OUT : CLV_SAVE_IN0);
+  assert_int_equal(k->din_in_place_mask, 1u << shares);
+  assert_int_equal(k->saved_flags, s->has_add ? CLV_SAVE_IN0 | CLV_SAVE_OUT : CLV_SAVE_IN0);
   m->saved_memory = allocate_memory(k->saved_bytes);
   m->scratch_memory = allocate_memory(k->scratch_bytes);
   clv_kernel_args a = make_norm_args(m, r, weight, bias);

@@ -22,7 +22,7 @@ typedef struct artifact_load {
   size_t *found_index;              /* [n] index in the artifact of each tensor in wanted_tensors */
 } artifact_load;
 
-enum { MAX_PART_BYTES = CLV_BASE_CHUNK_BYTES };
+enum { MAX_PART_BYTES = CLV_SHARED_TENSOR_CHUNK_BYTES };
 
 static const clv_param *param_of(const artifact_load *f, uint32_t i) {
   return &clv_module_params(f->module)->list[i];
@@ -92,9 +92,9 @@ static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *from, c
   return CLV_OK;
 }
 
-/* ---- shared tensors ------------------------------------------------------------------------- */
+/* ---- tensors that the module shares ---------------------------------------------------------- */
 
-/* Where read_shared_tensor reads a tensor. */
+/* Arguments of read_shared_tensor: the artifact and the tensor that it reads. */
 typedef struct shared_source {
   const artifact_load *f;
   clv_weights_folder *from;
@@ -116,14 +116,14 @@ static clv_code share_tensor(const artifact_load *f, const clv_artifact_spec *sp
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   shared_source l = {f, from, i};
   const clv_weights_want *w = &f->wanted_tensors[i];
-  const clv_base_key key = {.owner = spec->shared ? "" : f->s->owner,
-                            .artifact = f->r->artifact.sha256,
-                            .name = w->name,
-                            .dtype = w->dtype,
-                            .shape = w->shape,
-                            .backend = f->shared_backend};
-  CLV_TRY(
-      clv_bases_acquire(f->s->service->bases, &key, f->waiter, read_shared_tensor, &l, &t, err));
+  const clv_shared_tensor_key key = {.owner = spec->shared ? "" : f->s->owner,
+                                     .artifact = f->r->artifact.sha256,
+                                     .name = w->name,
+                                     .dtype = w->dtype,
+                                     .shape = w->shape,
+                                     .backend = f->shared_backend};
+  CLV_TRY(clv_shared_tensors_acquire(f->s->service->shared_tensors, &key, f->waiter,
+                                     read_shared_tensor, &l, &t, err));
   return clv_module_set_shared_param(f->module, w->name, t, err);
 }
 
@@ -134,7 +134,7 @@ static clv_code share_tensors(const artifact_load *f, const clv_artifact_spec *s
   return CLV_OK;
 }
 
-/* ---- read access ------------------------------------------------------------------------- */
+/* ---- which tensors a master may read --------------------------------------------------------- */
 
 static bool is_param_of_artifact(const artifact_load *f, uint32_t i) {
   return f->found_index[i] != CLV_WEIGHTS_NONE && param_of(f, i)->trainable;

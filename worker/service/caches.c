@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches of a session's identity: the callbacks of its node for the store, and the audit log.
+ * Caches of rows of a session's identity: the callbacks with which the session's node stores and
+ * reads rows on the disk of the worker, the audit log of their failures, and the deletion of
+ * expired caches.
  */
 #include <stdio.h>
 
@@ -15,7 +17,8 @@ static void log_audit(const char *verb, const char *session, const char *owner,
                   verb, session, owner, reason);
 }
 
-/* Logs an error of the disk, and replaces its text for the peer, which must not see paths. */
+/* Logs a failed request, and replaces the text of an error of the disk, because the peer must not
+ * see paths. */
 static clv_code finish_request(const clv_session *s, const char *verb, clv_code code,
                                clv_err *err) {
   if (code != CLV_OK) log_audit(verb, s->name, s->owner, err->text);
@@ -54,7 +57,8 @@ static clv_code put_rows(void *user, const clv_wire_cached *c, const int64_t *ro
   clv_code code = get_cache_settings(s, c, &cache, &max_bytes, err);
   if (code == CLV_OK)
     code = clv_caches_put(s->service->caches, s->owner, max_bytes, &cache, rows, values, err);
-  if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_in, values->bytes, __ATOMIC_RELAXED);
+  if (code == CLV_OK)
+    __atomic_add_fetch(&s->service->cache_bytes_stored, values->bytes, __ATOMIC_RELAXED);
   return finish_request(s, "put", code, err);
 }
 
@@ -75,7 +79,8 @@ static clv_code get_rows(void *user, const clv_wire_cached *c, const int64_t *ro
   const clv_session *s = user;
   const clv_cache cache = {c->key, c->n_records, c->keep_s};
   clv_code code = clv_caches_get(s->service->caches, s->owner, &cache, rows, values, err);
-  if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_out, values->bytes, __ATOMIC_RELAXED);
+  if (code == CLV_OK)
+    __atomic_add_fetch(&s->service->cache_bytes_read, values->bytes, __ATOMIC_RELAXED);
   return finish_request(s, "get", code, err);
 }
 
@@ -84,7 +89,7 @@ clv_row_caches clv_session_caches(clv_session *s) {
   return (clv_row_caches){s, put_rows, get_rows_shape, get_rows};
 }
 
-/* ---- eviction -------------------------------------------------------------------------------- */
+/* ---- eviction of expired caches -------------------------------------------------------------- */
 
 void clv_service_evict_caches(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;

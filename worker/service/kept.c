@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The method Kept: caches and files of state of the caller's identity, without a session. Another
- * identity's files are never looked at, because the store finds a folder by the caller's identity
+ * The method Kept: caches and files of state of the caller's identity, without a session. The files
+ * of other identities are out of reach, because the store finds a folder by the caller's identity
  * alone.
  */
 #include <stdlib.h>
@@ -14,34 +14,35 @@ enum { MAX_REPLY_HEAD_BYTES = 4096 };
 _Static_assert((int)CLV_MAX_CACHES == (int)CLV_WIRE_CACHES, "all that an identity has fit a reply");
 _Static_assert((int)CLV_MAX_LISTED_STATES == (int)CLV_WIRE_KEPT_FILES, "and a list of its files");
 
-/* A request that is handled, and memory of its reply. */
-typedef struct call {
+/* A request of the method Kept that is being handled, and the memory of its reply. */
+typedef struct kept_call {
   clv_service *service;
   const clv_rpc_peer *peer;
   const clv_wire_kept_request *request;
   clv_wire_kept_reply reply;
   clv_wire_cache_status caches[CLV_MAX_CACHES];
   clv_state_list list;
-  clv_wire_kept_file *files; /* [list.n] */
+  clv_wire_kept_file *files; /* entries of the reply, one for each file in `list`, [list.n] */
   clv_bytes data;
-} call;
+} kept_call;
 
-static void call_done(call *c) {
+static void kept_call_done(kept_call *c) {
   clv_state_list_done(&c->list);
   free(c->files);
   clv_bytes_done(&c->data);
 }
 
-/* ---- log ------------------------------------------------------------------------------------- */
+/* ---- audit log ------------------------------------------------------------------------------- */
 
 static void log_removed_caches(const char *owner, uint32_t n) {
   const clv_log_source source = {.peer = owner, .event_kind = "caches removed"};
   clv_log_limited(CLV_LOG_INFO, "audit", &source, "remove cache identity=%s caches=%u", owner, n);
 }
 
-/* Logs a read, a removal, or a failure. The first range of each file counts for a limit of its own,
- * so that later ranges do not use up the lines of other files. */
-static void log_file(const call *c, clv_code code, const clv_err *err) {
+/* Logs a read, a removal, or a failure. Reads of the first range of a file and reads of later
+ * ranges have separate limits of log lines, so that the ranges of a long file do not suppress the
+ * lines of other files. */
+static void log_file(const kept_call *c, clv_code code, const clv_err *err) {
   static const char *const verbs[] = {"list", "read", "remove"};
   static const char *const kinds[] = {"lists of kept files", "kept files read",
                                       "kept files removed"};
@@ -56,9 +57,9 @@ static void log_file(const call *c, clv_code code, const clv_err *err) {
                   (unsigned long long)bytes, code == CLV_OK ? "ok" : err->text);
 }
 
-/* ---- list ------------------------------------------------------------------------------------ */
+/* ---- listing caches and files of state ------------------------------------------------------- */
 
-static clv_code list_caches(call *c, bool remove, clv_err *err) {
+static clv_code list_caches(kept_call *c, bool remove, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
   clv_cache_status list[CLV_MAX_CACHES];
   uint32_t n = 0;
@@ -91,7 +92,7 @@ static bool has_caller_left(void *user) {
   return __atomic_load_n(((const clv_rpc_peer *)user)->is_cancelled, __ATOMIC_RELAXED);
 }
 
-static clv_code add_digest(call *c, clv_err *err) {
+static clv_code add_digest(kept_call *c, clv_err *err) {
   clv_state_status *f = c->list.files;
   if (!c->request->wants_digest || !c->list.n || f->has_sha256) return CLV_OK;
   const clv_cancel_hook waiter = {has_caller_left, (void *)(uintptr_t)c->peer};
@@ -101,7 +102,7 @@ static clv_code add_digest(call *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code list_files(call *c, clv_err *err) {
+static clv_code list_files(kept_call *c, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
   CLV_TRY(clv_states_list(c->service->state_files, c->peer->uri, r->file_name, r->after_file_name,
                           &c->list, err));
@@ -116,15 +117,15 @@ static clv_code list_files(call *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code handle_list(call *c, clv_err *err) {
+static clv_code handle_list(kept_call *c, clv_err *err) {
   if (c->request->kept_kind != CLV_KEPT_FILES) CLV_TRY(list_caches(c, false, err));
   return c->request->kept_kind == CLV_KEPT_CACHES ? CLV_OK : list_files(c, err);
 }
 
-/* ---- read, remove ---------------------------------------------------------------------------- */
+/* ---- reading and removing files of state ----------------------------------------------------- */
 
 /* Reads a range, or its beginning if a message of this worker is too short for the range. */
-static clv_code read_file(call *c, clv_state_status *ret, clv_err *err) {
+static clv_code read_file(kept_call *c, clv_state_status *ret, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
   uint64_t max_bytes = c->service->config->limits.message_bytes - MAX_REPLY_HEAD_BYTES;
   uint64_t length = CLV_MIN(r->range_length, max_bytes);
@@ -132,7 +133,7 @@ static clv_code read_file(call *c, clv_state_status *ret, clv_err *err) {
                          (size_t)length, r->file_version, &c->data, ret, err);
 }
 
-static clv_code handle_read(call *c, clv_err *err) {
+static clv_code handle_read(kept_call *c, clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof *c->files, &c->files, err));
   CLV_TRY(clv_alloc(1, sizeof *c->list.files, &c->list.files, err));
   CLV_TRY(read_file(c, c->list.files, err));
@@ -144,7 +145,7 @@ static clv_code handle_read(call *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code handle_remove(call *c, clv_err *err) {
+static clv_code handle_remove(kept_call *c, clv_err *err) {
   if (c->request->kept_kind == CLV_KEPT_CACHES) return list_caches(c, true, err);
   CLV_TRY(list_files(c, err));
   const clv_cancel_hook waiter = {has_caller_left, (void *)(uintptr_t)c->peer};
@@ -152,12 +153,12 @@ static clv_code handle_remove(call *c, clv_err *err) {
                            err);
 }
 
-/* ---- the method ------------------------------------------------------------------------------ */
+/* ---- the method Kept ------------------------------------------------------------------------- */
 
-static clv_code handle(call *c, clv_err *err) {
-  static clv_code (*const handlers[])(call *, clv_err *) = {[CLV_KEPT_LIST] = handle_list,
-                                                            [CLV_KEPT_READ] = handle_read,
-                                                            [CLV_KEPT_REMOVE] = handle_remove};
+static clv_code handle(kept_call *c, clv_err *err) {
+  static clv_code (*const handlers[])(kept_call *, clv_err *) = {[CLV_KEPT_LIST] = handle_list,
+                                                                 [CLV_KEPT_READ] = handle_read,
+                                                                 [CLV_KEPT_REMOVE] = handle_remove};
   const clv_wire_kept_request *r = c->request;
   if (c->service->state_files) return handlers[r->verb](c, err);
   if (r->kept_kind != CLV_KEPT_FILES) return CLV_OK; /* a worker without state_dir has no caches */
@@ -168,7 +169,7 @@ static clv_code handle(call *c, clv_err *err) {
 clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                              clv_bytes *reply, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request r = {0};
-  CLV_AUTO(call_done) call c = {.service = user, .peer = peer, .request = &r};
+  CLV_AUTO(kept_call_done) kept_call c = {.service = user, .peer = peer, .request = &r};
   CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &r, err));
   clv_code code = handle(&c, err);
   if (code != CLV_OK || (r.verb != CLV_KEPT_LIST && r.kept_kind == CLV_KEPT_FILES))

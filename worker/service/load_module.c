@@ -82,7 +82,8 @@ static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
   return c;
 }
 
-/* Checks threads and number formats against what Hello reported. */
+/* Refuses more threads than the worker has cores, and bf16 or TF32 if the backend cannot compute in
+ * it. */
 static clv_code check_request(const clv_wire_load_request *r, const clv_backend *backend,
                               clv_err *err) {
   long cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
@@ -107,7 +108,8 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   return n > CLV_WIRE_PARAMS ? fail_too_many_params(err) : CLV_OK;
 }
 
-/* Returns the batch size: that of the first input that is not a scalar. */
+/* Returns the batch size: the first extent of the first input that is not a scalar; 1: all inputs
+ * are scalars. */
 static int64_t batch_size_of(const clv_wire_load_request *r) {
   for (uint32_t i = 0; i < r->n_inputs; i++)
     if (r->input_specs[i].shape.rank) return r->input_specs[i].shape.dim[0];
@@ -126,7 +128,7 @@ static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, u
   return CLV_OK;
 }
 
-/* ---- ties ------------------------------------------------------------------------------------ */
+/* ---- modules that own tied parameters -------------------------------------------------------- */
 
 /* Modules that own tied parameters, pinned while a module is made. Afterwards the module pins them
  * itself. */
@@ -158,7 +160,7 @@ static clv_code pin_owners(const clv_wire_load_request *r, clv_session_node *nod
   return CLV_OK;
 }
 
-/* ---- the module ------------------------------------------------------------------------------ */
+/* ---- making and describing the module -------------------------------------------------------- */
 
 static void decode_groups(const clv_wire_load_request *r, clv_module_group *groups) {
   for (uint32_t i = 0; i < r->n_groups; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Known names: identities that are or were in `allow`, and peers.
+ * Finds identities that are or were in `allow`, and peers, by their names.
  */
 #include <string.h>
 
@@ -12,16 +12,16 @@ clv_member *clv_service_find_member(clv_service *v, const char *uri) {
   return NULL;
 }
 
-clv_edge_total *clv_service_find_edge(clv_service *v, const char *peer) {
-  for (size_t i = 0; i < v->n_edges; i++)
-    if (strcmp(v->edges[i]->peer, peer) == 0) return v->edges[i];
+clv_link_traffic_total *clv_service_find_traffic_total(clv_service *v, const char *peer) {
+  for (size_t i = 0; i < v->n_traffic_totals; i++)
+    if (strcmp(v->traffic_totals[i]->peer, peer) == 0) return v->traffic_totals[i];
   return NULL;
 }
 
-uint64_t clv_service_credit(clv_service *s, const char *uri) {
+uint64_t clv_service_receive_window(clv_service *s, const char *uri) {
   pthread_mutex_lock(&s->lock);
   const clv_member *m = clv_service_find_member(s, uri);
-  uint64_t bytes = m ? m->credit : 0;
+  uint64_t bytes = m ? m->receive_window_bytes : 0;
   pthread_mutex_unlock(&s->lock);
   /* 0: no Hello has set the window */
   return bytes ? bytes : clv_wire_limits_default().credit_bytes;

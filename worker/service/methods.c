@@ -238,7 +238,7 @@ static const struct {
 void clv_service_note_hello(clv_service *s, const char *uri, const clv_wire_about *about) {
   pthread_mutex_lock(&s->lock);
   clv_member *m = clv_service_find_member(s, uri);
-  if (m) m->credit = about->limits.credit_bytes;
+  if (m) m->receive_window_bytes = about->limits.credit_bytes;
   if (m) m->protocol = about->protocol;
   pthread_mutex_unlock(&s->lock);
 }

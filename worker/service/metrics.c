@@ -18,63 +18,64 @@ typedef struct identity_usage {
 
 /* Frames and bytes of tensors in transfer on all links to the master, or on all links to one peer,
  * as clv_link_load counts them. */
-typedef struct load {
+typedef struct link_load {
   double frames_in, frames_out, bytes_in, bytes_out;
-} load;
+} link_load;
 
-typedef struct worker_numbers {
+typedef struct metric_values {
   const clv_service *service;
   clv_worker_settings *settings;
   const clv_worker_config *config; /* configuration in `settings`, valid as long as they are */
   clv_service_snapshot snapshot;
-  identity_usage *usage; /* usage of each identity, [n_allow] */
-  clv_work_counts *work; /* work for each identity, [n_allow] */
-  /* bytes sent and received on each edge, [CLV_N_EDGES]; `link_loads` has the same length */
-  clv_edge_counts *edges;
-  load *link_loads;
+  identity_usage *usage; /* usage of each identity of `allow`, [n_allow] */
+  clv_work_counts *work; /* work done for each identity of `allow`, [n_allow] */
+  /* bytes and messages on the links to the master and to each peer, [CLV_N_LINK_TRAFFIC];
+   * `link_loads` has the same length */
+  clv_link_traffic *traffic;
+  link_load *link_loads;
   uint64_t refused[REFUSALS];
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, n_shed;
   double certificate_end, reloads, failed_reloads;
   double connections, connections_limit, handshakes, calls, active_calls, n_bans;
-} worker_numbers;
+} metric_values;
 
-/* ---- gathering ------------------------------------------------------------------------------- */
+/* ---- gathering the values -------------------------------------------------------------------- */
 
-static void numbers_done(worker_numbers *n) {
+static void metric_values_done(metric_values *n) {
   clv_settings_unref(n->settings);
   clv_service_snapshot_done(&n->snapshot);
   free(n->usage);
   free(n->work);
-  free(n->edges);
+  free(n->traffic);
   free(n->link_loads);
 }
 
-static clv_code init_numbers(worker_numbers *n, clv_service *v, clv_err *err) {
+static clv_code init_values(metric_values *n, clv_service *v, clv_err *err) {
   n->service = v;
   n->settings = clv_service_settings(v);
   const clv_worker_config *c = n->config = n->settings->config;
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->usage, &n->usage, err));
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->work, &n->work, err));
-  CLV_TRY(clv_alloc(CLV_N_EDGES(c), sizeof *n->edges, &n->edges, err));
-  return clv_alloc(CLV_N_EDGES(c), sizeof *n->link_loads, &n->link_loads, err);
+  CLV_TRY(clv_alloc(CLV_N_LINK_TRAFFIC(c), sizeof *n->traffic, &n->traffic, err));
+  return clv_alloc(CLV_N_LINK_TRAFFIC(c), sizeof *n->link_loads, &n->link_loads, err);
 }
 
-static void add_open_session(worker_numbers *n, clv_session *s) {
+static void add_open_session(metric_values *n, clv_session *s) {
   const clv_allow_spec *a = clv_settings_allowed(n->settings, s->owner);
   clv_work_counts of_unlisted = {0}; /* receives the work for an identity that is not in `allow` */
-  clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &of_unlisted, n->edges);
+  clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &of_unlisted, n->traffic);
 }
 
 /* Gathers counters: the totals plus those of the sessions in the table, all under the lock. A
  * session leaves the table and joins the totals under the same lock. If it were read later, its
  * counters could be missed or counted twice, and a sum could decrease. */
-static void gather_totals(clv_service *v, worker_numbers *n) {
+static void gather_totals(clv_service *v, metric_values *n) {
   const clv_worker_config *c = n->config;
   pthread_mutex_lock(&v->lock);
   for (size_t i = 0; i < c->n_allow; i++)
     n->work[i] = clv_service_find_member(v, c->allow[i].identity)->ended_counts;
   for (size_t i = 0; i <= c->n_peers; i++)
-    n->edges[i] = clv_service_find_edge(v, i ? c->peers[i - 1].name : "")->ended_counts;
+    n->traffic[i] = clv_service_find_traffic_total(v, i ? c->peers[i - 1].name : "")->ended_counts;
   memcpy(n->refused, v->refused, sizeof n->refused);
   n->reloads = (double)v->reloads;
   n->failed_reloads = (double)v->failed_reloads;
@@ -82,7 +83,7 @@ static void gather_totals(clv_service *v, worker_numbers *n) {
   pthread_mutex_unlock(&v->lock);
 }
 
-static void add_session_usage(worker_numbers *n, const clv_wire_session_status *s,
+static void add_session_usage(metric_values *n, const clv_wire_session_status *s,
                               identity_usage *h) {
   h->sessions++;
   h->contexts += s->n_contexts;
@@ -94,7 +95,7 @@ static void add_session_usage(worker_numbers *n, const clv_wire_session_status *
   h->memory_bytes += (double)s->memory_bytes;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_wire_link_status *k = &s->links[i];
-    load *l = &n->link_loads[clv_edge_index(n->config, k->peer_name)];
+    link_load *l = &n->link_loads[clv_link_traffic_index(n->config, k->peer_name)];
     l->frames_in += (double)k->frames_in;
     l->frames_out += (double)k->frames_out;
     l->bytes_in += (double)k->missing_bytes_in;
@@ -102,7 +103,7 @@ static void add_session_usage(worker_numbers *n, const clv_wire_session_status *
   }
 }
 
-static void gather_sessions(worker_numbers *n) {
+static void gather_sessions(metric_values *n) {
   const clv_wire_status_reply *now = &n->snapshot.status;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     const clv_allow_spec *a = clv_settings_allowed(n->settings, now->sessions[i].owner_identity);
@@ -110,7 +111,7 @@ static void gather_sessions(worker_numbers *n) {
   }
 }
 
-static clv_code gather_numbers(clv_service *v, uint64_t n_shed, worker_numbers *n, clv_err *err) {
+static clv_code gather_values(clv_service *v, uint64_t n_shed, metric_values *n, clv_err *err) {
   const clv_wire_status_reply *now = &n->snapshot.status;
   CLV_TRY(clv_service_snapshot_take(v, NULL, NULL, &n->snapshot, err));
   gather_sessions(n);
@@ -131,11 +132,12 @@ static clv_code gather_numbers(clv_service *v, uint64_t n_shed, worker_numbers *
   return CLV_OK;
 }
 
-/* ---- rows with labels ------------------------------------------------------------------------ */
+/* ---- metrics with labels --------------------------------------------------------------------- */
 
-/* Writes a sample for each identity that may open sessions. get_value: returns its value. */
-static void put_by_identity(clv_metrics_out *out, const worker_numbers *n,
-                            double (*get_value)(const worker_numbers *n, size_t identity)) {
+/* Writes a sample for each identity that may open sessions. get_value: returns the value of the
+ * sample. */
+static void put_by_identity(clv_metrics_out *out, const metric_values *n,
+                            double (*get_value)(const metric_values *n, size_t identity)) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_metric_label label = {"identity", n->config->allow[i].identity};
     if (n->config->allow[i].role == CLV_ROLE_MASTER)
@@ -143,10 +145,10 @@ static void put_by_identity(clv_metrics_out *out, const worker_numbers *n,
   }
 }
 
-#define BY_IDENTITY(name, value)                                                          \
-  static double get_##name(const worker_numbers *n, size_t i) { return (double)(value); } \
-  static void put_##name(clv_metrics_out *out, const void *n) {                           \
-    put_by_identity(out, n, get_##name);                                                  \
+#define BY_IDENTITY(name, value)                                                         \
+  static double get_##name(const metric_values *n, size_t i) { return (double)(value); } \
+  static void put_##name(clv_metrics_out *out, const void *n) {                          \
+    put_by_identity(out, n, get_##name);                                                 \
   }
 
 BY_IDENTITY(sessions, n->usage[i].sessions)
@@ -174,7 +176,7 @@ static void put_moved_bytes(clv_metrics_out *out, const void *numbers) {
   } routes[] = {{"device", offsetof(clv_work_counts, device_bytes)},
                 {"peer", offsetof(clv_work_counts, peer_bytes)},
                 {"host", offsetof(clv_work_counts, host_bytes)}};
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   for (size_t i = 0; i < CLV_COUNT(routes); i++) {
     double sum = 0;
     for (size_t k = 0; k < n->config->n_allow; k++)
@@ -185,8 +187,8 @@ static void put_moved_bytes(clv_metrics_out *out, const void *numbers) {
 
 /* Writes two samples for the links to the master, and two for the links to each peer. get_value:
  * returns the value. */
-static void put_by_link(clv_metrics_out *out, const worker_numbers *n,
-                        double (*get_value)(const worker_numbers *n, size_t link, bool in)) {
+static void put_by_link(clv_metrics_out *out, const metric_values *n,
+                        double (*get_value)(const metric_values *n, size_t link, bool in)) {
   for (size_t i = 0; i <= n->config->n_peers; i++) {
     const char *name = i ? n->config->peers[i - 1].name : "master";
     for (int in = 1; in >= 0; in--) {
@@ -196,20 +198,20 @@ static void put_by_link(clv_metrics_out *out, const worker_numbers *n,
   }
 }
 
-#define BY_LINK(name, of_in, of_out)                                     \
-  static double get_##name(const worker_numbers *n, size_t i, bool in) { \
-    return (double)(in ? (of_in) : (of_out));                            \
-  }                                                                      \
+#define BY_LINK(name, of_in, of_out)                                    \
+  static double get_##name(const metric_values *n, size_t i, bool in) { \
+    return (double)(in ? (of_in) : (of_out));                           \
+  }                                                                     \
   static void put_##name(clv_metrics_out *out, const void *n) { put_by_link(out, n, get_##name); }
 
-BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
-BY_LINK(link_messages, n->edges[i].messages_in, n->edges[i].messages_out)
+BY_LINK(link_bytes, n->traffic[i].in, n->traffic[i].out)
+BY_LINK(link_messages, n->traffic[i].messages_in, n->traffic[i].messages_out)
 BY_LINK(link_packets, n->link_loads[i].frames_in, n->link_loads[i].frames_out)
 BY_LINK(link_pending, n->link_loads[i].bytes_in, n->link_loads[i].bytes_out)
 
 /* Writes the quotas of the identities that have one in `allow`. offset: offset of the quota in
  * clv_allow_spec. */
-static void put_quota(clv_metrics_out *out, const worker_numbers *n, size_t offset) {
+static void put_quota(clv_metrics_out *out, const metric_values *n, size_t offset) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_allow_spec *a = &n->config->allow[i];
     uint64_t quota = *(const uint64_t *)((const char *)a + offset);
@@ -225,7 +227,7 @@ static void put_identity_memory(clv_metrics_out *out, const void *n) {
 }
 
 static void put_memory_limit(clv_metrics_out *out, const void *numbers) {
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   if (n->memory_limit > 0) clv_metric_sample(out, n->memory_limit, NULL, 0);
 }
 
@@ -244,7 +246,7 @@ static void put_handshake_failure(clv_metrics_out *out, const char *side, const 
 /* Writes failures of handshakes. A certificate without an identity is found only after TLS, at the
  * first call. */
 static void put_handshake_failures(clv_metrics_out *out, const void *numbers) {
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   put_handshake_failure(out, "caller", "wrong_identity", n->snapshot.calls.n_calls_unauthenticated);
   for (int i = 0; i < CLV_TLS_FAILURES; i++) {
     const char *reason = clv_tls_failure_reason((clv_tls_failure)i);
@@ -258,33 +260,33 @@ static void put_by_reason(clv_metrics_out *out, const char *reason, uint64_t cou
 }
 
 static void put_refused_calls(clv_metrics_out *out, const void *numbers) {
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   put_by_reason(out, "not_allowed", n->snapshot.calls.n_calls_denied);
   put_by_reason(out, "too_many", n->snapshot.calls.n_calls_refused);
 }
 
 static void put_refused_sessions(clv_metrics_out *out, const void *numbers) {
   static const char *const reasons[REFUSALS] = {"draining", "exists", "quota"};
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   for (int i = 0; i < REFUSALS; i++) put_by_reason(out, reasons[i], n->refused[i]);
 }
 
 static void put_reloads(clv_metrics_out *out, const void *numbers) {
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   clv_metric_sample(out, n->reloads, &(clv_metric_label){"result", "ok"}, 1);
   clv_metric_sample(out, n->failed_reloads, &(clv_metric_label){"result", "failed"}, 1);
 }
 
 static void put_cached_bytes(clv_metrics_out *out, const void *numbers) {
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   const clv_service *s = n->service;
-  clv_metric_sample(out, (double)__atomic_load_n(&s->cached_in, __ATOMIC_RELAXED),
+  clv_metric_sample(out, (double)__atomic_load_n(&s->cache_bytes_stored, __ATOMIC_RELAXED),
                     &(clv_metric_label){"direction", "in"}, 1);
-  clv_metric_sample(out, (double)__atomic_load_n(&s->cached_out, __ATOMIC_RELAXED),
+  clv_metric_sample(out, (double)__atomic_load_n(&s->cache_bytes_read, __ATOMIC_RELAXED),
                     &(clv_metric_label){"direction", "out"}, 1);
 }
 
-static void put_by_device(clv_metrics_out *out, const worker_numbers *n,
+static void put_by_device(clv_metrics_out *out, const metric_values *n,
                           uint64_t (*bytes_of)(const clv_account *a, clv_quota q)) {
   for (uint32_t i = 0; i < n->service->n_devices; i++) {
     const clv_device *d = &n->service->devices[i];
@@ -303,7 +305,7 @@ static void put_device_peaks(clv_metrics_out *out, const void *numbers) {
 
 /* Writes the free memory as each device reports it, whichever process uses the rest. */
 static void put_device_free(clv_metrics_out *out, const void *numbers) {
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   for (uint32_t i = 0; i < n->service->n_devices; i++) {
     const clv_device *d = &n->service->devices[i];
     const clv_backend_memory *memory = d->backend->memory;
@@ -315,20 +317,20 @@ static void put_device_free(clv_metrics_out *out, const void *numbers) {
 }
 
 static void put_kept_files(clv_metrics_out *out, const void *numbers) {
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   if (n->service->state_files)
     clv_metric_sample(out, (double)clv_states_usage(n->service->state_files).n_files, NULL, 0);
 }
 
 static void put_kept_bytes(clv_metrics_out *out, const void *numbers) {
-  const worker_numbers *n = numbers;
+  const metric_values *n = numbers;
   if (n->service->state_files)
     clv_metric_sample(out, (double)clv_states_usage(n->service->state_files).bytes, NULL, 0);
 }
 
-/* Returns the counts of the writer; zeros without a state_dir. */
+/* Returns the counts of the thread that writes files of state; zeros without a state_dir. */
 static clv_state_writes writes_of(const void *numbers) {
-  clv_state_writer *w = ((const worker_numbers *)numbers)->service->state_writer;
+  clv_state_writer *w = ((const metric_values *)numbers)->service->state_writer;
   return w ? clv_state_writer_counts(w) : (clv_state_writes){0};
 }
 
@@ -346,9 +348,9 @@ static void put_last_write(clv_metrics_out *out, const void *numbers) {
   clv_metric_sample(out, (double)writes_of(numbers).last_ns / 1e9, NULL, 0);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of metrics -------------------------------------------------------------------- */
 
-#define AT(member) offsetof(worker_numbers, member)
+#define AT(member) offsetof(metric_values, member)
 
 /* clang-format off */
 static const clv_metric table[] = {
@@ -488,9 +490,9 @@ static const clv_metric table[] = {
 /* clang-format on */
 
 void clv_service_metrics(clv_service *s, uint64_t n_shed, clv_bytes *ret) {
-  CLV_AUTO(numbers_done) worker_numbers n = {0};
+  CLV_AUTO(metric_values_done) metric_values n = {0};
   clv_err err;
-  if (init_numbers(&n, s, &err) != CLV_OK || gather_numbers(s, n_shed, &n, &err) != CLV_OK) {
+  if (init_values(&n, s, &err) != CLV_OK || gather_values(s, n_shed, &n, &err) != CLV_OK) {
     clv_log(CLV_LOG_WARN, "no metrics: %s", err.text);
     ret->failed = true;
     return;
@@ -498,7 +500,7 @@ void clv_service_metrics(clv_service *s, uint64_t n_shed, clv_bytes *ret) {
   clv_metrics_write(table, CLV_COUNT(table), &n, ret);
 }
 
-/* ---- readiness ------------------------------------------------------------------------------- */
+/* ---- readiness and failed reloads ------------------------------------------------------------ */
 
 bool clv_service_is_ready(clv_service *s, clv_bytes *ret) {
   pthread_mutex_lock(&s->lock);

@@ -85,7 +85,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *settings, const
   pthread_mutex_lock(&v->lock);
   s->member = clv_service_find_member(v, uri);
   pthread_mutex_unlock(&v->lock);
-  s->send_credit = clv_service_credit(v, uri);
+  s->send_window_bytes = clv_service_receive_window(v, uri);
   s->owner_protocol = clv_service_protocol(v, uri);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
   snprintf(s->name, sizeof s->name, "%s", r->session_name);
@@ -153,7 +153,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   bool config_changed;
-  /* a reload has removed the identity */
+  /* a reload may have removed the identity since the call began */
   if (!clv_settings_allowed(now, uri)) return clv_fail(err, CLV_DENIED, "not allowed");
   CLV_TRY(new_session(v, now, uri, r, &s, err));
   clv_code code = register_attempt(v, uri, r, &config_changed, err);

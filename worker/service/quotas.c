@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quotas: an account for each entry of `allow`, with the account of the worker above and one for
- * each session below; and shares of the cores by the weights of the entries.
+ * Quotas: an account for each entry of `allow`, whose parent is the account of the worker, and an
+ * account for each session below it; and shares of the cores by the weights of the entries.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,12 +18,12 @@ static clv_code new_total_account(clv_service *s, clv_err *err) {
   clv_account_options o = {.owner_in_messages = "all sessions of this worker",
                            .limit_keys = {[CLV_QUOTA_BYTES] = "memory_limit"},
                            .is_shared = true};
-  return clv_account_new(&o, &s->total, err);
+  return clv_account_new(&o, &s->all_sessions_account, err);
 }
 
 clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret, clv_err *err) {
   clv_account_options o = {
-      .parent = s->total,
+      .parent = s->all_sessions_account,
       .owner_in_messages = "all sessions of this identity",
       .limit_keys = {[CLV_QUOTA_SESSIONS] = "limits.sessions or allow[].sessions",
                      [CLV_QUOTA_BYTES] = "allow[].bytes",
@@ -44,7 +44,8 @@ static void set_member_quotas(clv_service *s, const clv_allow_spec *a) {
 
 void clv_service_set_quotas(clv_service *s) {
   const clv_worker_config *c = s->settings->config;
-  clv_account_set_limit(s->total, CLV_QUOTA_BYTES, clv_settings_memory_limit(s->settings));
+  clv_account_set_limit(s->all_sessions_account, CLV_QUOTA_BYTES,
+                        clv_settings_memory_limit(s->settings));
   for (size_t i = 0; i < c->n_allow; i++) set_member_quotas(s, &c->allow[i]);
 }
 
@@ -77,6 +78,6 @@ clv_code clv_service_open_accounts(clv_service *s, clv_err *err) {
 
 void clv_service_close_accounts(clv_service *s) {
   clv_service_close_devices(s);
-  clv_account_unref(s->total);
+  clv_account_unref(s->all_sessions_account);
   clv_fair_scheduler_free(s->scheduler);
 }

@@ -99,7 +99,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
   if (code == CLV_OK) code = open_settings(s, err);
-  if (code == CLV_OK) code = clv_bases_new(&s->bases, err);
+  if (code == CLV_OK) code = clv_shared_tensors_new(&s->shared_tensors, err);
   if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK && config->state_dir)
     code = clv_states_open(config->state_dir, &s->state_files, err);
@@ -248,8 +248,8 @@ static uint32_t count_sessions(clv_service *s) {
   return n;
 }
 
-/* Ends a session whose master is not connected: its steps do not go on, so draining does not wait
- * for the lease. */
+/* Ends a session whose master is not connected: its steps cannot continue, so draining does not
+ * wait until its lease ends. */
 static void end_if_detached(clv_session *x, uint64_t now_ms) {
   pthread_mutex_lock(&x->lock);
   bool is_attached = x->master_link && !clv_link_is_mending(x->master_link);
@@ -297,7 +297,7 @@ void clv_service_close(clv_service *s) {
   clv_service_close_accounts(s);
   clv_epochs_free(s->epochs);
   clv_states_free(s->state_files);
-  clv_bases_free(s->bases);
+  clv_shared_tensors_free(s->shared_tensors);
   clv_caches_free(s->caches);
   pthread_mutex_destroy(&s->lock);
   free(s);

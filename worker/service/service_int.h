@@ -35,17 +35,17 @@ typedef struct clv_work_counts {
   uint64_t device_bytes, peer_bytes, host_bytes; /* as in clv_module_counts */
 } clv_work_counts;
 
-/* Counters of an edge: of all links to the master, or of all links to one peer. */
-typedef struct clv_edge_counts {
+/* Bytes and messages on all links to the master, or on all links to one peer. */
+typedef struct clv_link_traffic {
   uint64_t in, out; /* bytes received and sent */
   uint64_t messages_in, messages_out;
-} clv_edge_counts;
+} clv_link_traffic;
 
-/* Counters of an edge, summed over all ended sessions. */
-typedef struct clv_edge_total {
+/* Traffic of the links to the master, or to one peer, summed over all ended sessions. */
+typedef struct clv_link_traffic_total {
   char *peer; /* name of the peer; "": the master */
-  clv_edge_counts ended_counts;
-} clv_edge_total;
+  clv_link_traffic ended_counts;
+} clv_link_traffic_total;
 
 /* The settings that a reload may change. A reference-counted snapshot. */
 typedef struct clv_worker_settings {
@@ -62,9 +62,9 @@ typedef struct clv_member {
   char *identity;
   clv_account *account;
   size_t tenant; /* number of the identity's tenant in the scheduler */
-  /* receive window granted by its last Hello, bytes; under the service's lock, as are the fields
-   * below */
-  uint64_t credit;
+  /* receive window that its last Hello granted, bytes; 0: none. The service's lock guards this
+   * field and those below it */
+  uint64_t receive_window_bytes;
   uint32_t protocol;            /* protocol of the identity's last Hello; 0: none */
   clv_last_error last_error;    /* last error of a call or session of the identity */
   clv_work_counts ended_counts; /* counters of the ended sessions of the identity */
@@ -78,16 +78,19 @@ struct clv_session {
   clv_wire_id id;
   uint64_t epoch, opened_ms;
   bool is_only_attempt; /* the master is a program, whose session no later attempt continues */
-  uint64_t send_credit; /* initial send window towards the owner, bytes */
-  clv_member *member;   /* identity that opened the session */
-  clv_account *device_accounts[MAX_DEVICES]; /* account of the session below that of each device */
+  uint64_t send_window_bytes; /* initial send window towards the owner, bytes */
+  clv_member *member;         /* identity that opened the session */
+  /* account of the session on each device; its parent is the device's account */
+  clv_account *device_accounts[MAX_DEVICES];
   uint32_t owner_protocol; /* protocol that the owner spoke when it opened the session */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities of peers that may attach */
   uint32_t n_peers;
   clv_wire_limits granted_limits;
   uint32_t reference_lease_ms;
-  uint32_t n_bulk_lanes; /* bulk lanes of the owner's link, and of links dialled to peers */
+  /* number of extra connections for large tensors, of the owner's link and of each link dialled to
+   * a peer */
+  uint32_t n_bulk_lanes;
   /* largest number of threads of a module of the session; under the service's lock */
   unsigned max_module_threads;
 
@@ -102,16 +105,17 @@ struct clv_session {
   /* links to other workers: out: this worker dialled them; in: the other worker dialled them */
   clv_peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
-  clv_last_error last_error; /* last error, apart from those that the node records; under `lock` */
+  /* last error of the session, unless its node has recorded it; under `lock` */
+  clv_last_error last_error;
   /* the session is being closed, or the next tick closes it because the master's link has ended */
   bool is_closing;
-  /* work that the service's totals already include; edge_counts_in_totals likewise; both under the
-   * service's lock */
+  /* counts_in_totals: work that the service's totals already include; traffic_in_totals: traffic of
+   * links that they include; both under the service's lock */
   clv_work_counts counts_in_totals;
-  clv_edge_counts *edge_counts_in_totals;
+  clv_link_traffic *traffic_in_totals;
   char abort_text[CLV_ERR_TEXT];
-  /* an identity of the session is no longer allowed; for clv_service_tick alone, as are the fields
-   * below */
+  /* an identity of the session is no longer allowed, so the session must end. Only clv_service_tick
+   * uses this field and those below it */
   bool eviction_pending;
   uint64_t detached_ms;   /* first time while draining without the master's connection; 0: none */
   uint64_t abort_sent_ms; /* time of the ABORT to the session's master; 0: not sent */
@@ -140,21 +144,26 @@ struct clv_service {
   uint64_t started_ms;
   /* refused callers without an identity that are logged already */
   uint64_t n_refused_without_identity;
-  clv_account *total;              /* account of all sessions together */
-  clv_backends other_backends;     /* backends other than the processor */
-  clv_device devices[MAX_DEVICES]; /* the first is used for modules that name no device */
+  clv_account *all_sessions_account; /* account of all sessions together */
+  clv_backends other_backends;       /* backends other than the processor */
+  /* devices of the worker; the first computes the modules that name no device */
+  clv_device devices[MAX_DEVICES];
   uint32_t n_devices;
-  clv_member **members; /* the table is under lock; members stay until the service is closed */
+  /* identities that are or were allowed; the table is under `lock`, and its entries are freed with
+   * the service */
+  clv_member **members;
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
-  clv_states *state_files;        /* files of state; NULL: worker.yaml has no state_dir */
-  clv_state_writer *state_writer; /* thread that writes them; NULL likewise */
-  clv_caches *caches;             /* caches of rows; NULL: worker.yaml has no state_dir */
-  clv_bases *bases;               /* shared tensors of all sessions */
+  clv_states *state_files; /* files of state; NULL: worker.yaml has no state_dir */
+  /* thread that writes the files of state; NULL: worker.yaml has no state_dir */
+  clv_state_writer *state_writer;
+  clv_caches *caches;                 /* caches of rows; NULL: worker.yaml has no state_dir */
+  clv_shared_tensors *shared_tensors; /* shared tensors of all sessions */
   /* time of the last eviction of expired caches; for clv_service_tick alone */
   uint64_t caches_swept_ms;
-  uint64_t cached_in, cached_out; /* bytes of rows stored in and read from caches; atomic */
+  /* bytes of the rows that were stored in caches, and that were read from them; atomic */
+  uint64_t cache_bytes_stored, cache_bytes_read;
   /* a session was freed since memory was last returned to the system; atomic */
   bool has_freed_session;
   /* time when memory was last returned to the system; for clv_service_tick alone */
@@ -168,8 +177,9 @@ struct clv_service {
   uint32_t n_sessions;
   /* Counters for metrics; under `lock`. */
   uint64_t reloads, failed_reloads, refused[REFUSALS];
-  clv_edge_total **edges; /* edges to the master and to all peers that are or were in worker.yaml */
-  size_t n_edges;
+  /* totals of the links to the master and to each peer that is or was in worker.yaml */
+  clv_link_traffic_total **traffic_totals;
+  size_t n_traffic_totals;
 };
 
 extern const clv_rpc_unary clv_service_methods[];
@@ -183,7 +193,7 @@ clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE
 void clv_service_note_hello(clv_service *s, const char *uri, const clv_wire_about *about);
 /* Returns the receive window that the last Hello of `uri` granted: bytes of tensors that may be in
  * flight to it. */
-uint64_t clv_service_credit(clv_service *s, const char *uri);
+uint64_t clv_service_receive_window(clv_service *s, const char *uri);
 /* Returns the protocol of the last Hello of `uri`; without one the newest. */
 uint32_t clv_service_protocol(clv_service *s, const char *uri);
 
@@ -201,12 +211,13 @@ const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const c
 /* Returns the quota of files of state of an identity in the newest settings; 0: it has none, or is
  * not in `allow`. */
 uint64_t clv_service_state_quota(clv_service *v, const char *uri);
-/* Return the member or the edge of a name; NULL: none. The caller holds the service's lock. */
+/* Return the member of an identity, and the traffic total of a peer's name ("": the master); NULL:
+ * none. The caller holds the service's lock. */
 clv_member *clv_service_find_member(clv_service *s, const char *uri);
-clv_edge_total *clv_service_find_edge(clv_service *s, const char *peer);
-/* Makes a member for each identity in `allow` of `c`, and an edge for each peer in `c`, unless they
- * exist, so that clv_settings_swap cannot fail. Caller holds the service's lock, unless the service
- * is being opened. */
+clv_link_traffic_total *clv_service_find_traffic_total(clv_service *s, const char *peer);
+/* Makes a member for each identity in `allow` of `c`, and a traffic total for each peer in `c`,
+ * unless they exist, so that clv_settings_swap cannot fail. Caller holds the service's lock, unless
+ * the service is being opened. */
 clv_code clv_settings_prepare(clv_service *s, const clv_worker_config *c,
                               clv_err *err) CLV_USE_RESULT;
 /* Makes `next` the newest settings, and takes the caller's reference. */
@@ -287,21 +298,22 @@ void clv_session_keep_last_error(clv_session *s, const char *reason);
 
 /* ---- totals.c -------------------------------------------------------------------------------- */
 
-/* Length of an array of edges. Index 0 is the master (""), 1.. are the peers of worker.yaml in
- * order, and the last one is all other peers. */
-#define CLV_N_EDGES(config) (2 + (config)->n_peers)
-size_t clv_edge_index(const clv_worker_config *c, const char *peer);
+/* Length of an array of clv_link_traffic. Index 0 is the links to the master, indices from 1 on are
+ * those to the peers of worker.yaml, in order, and the last index is those to all other peers. */
+#define CLV_N_LINK_TRAFFIC(config) (2 + (config)->n_peers)
+size_t clv_link_traffic_index(const clv_worker_config *c, const char *peer);
 clv_refusal clv_refusal_of(clv_code code);
 clv_code clv_session_init_totals(clv_session *s, clv_err *err) CLV_USE_RESULT;
 /* Adds to the service's totals the amounts by which the session's counters have grown since the
  * last call. Caller holds the service's lock. */
 void clv_session_add_to_totals(clv_session *s);
-/* Adds the session's counters that are not in the totals yet to *w and edges [CLV_N_EDGES(c)]. */
+/* Adds the session's counters that are not in the totals yet to *w and to traffic
+ * [CLV_N_LINK_TRAFFIC(c)]. */
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
-                          clv_edge_counts *edges);
+                          clv_link_traffic *traffic);
 
-/* Loads the artifact that a LoadModule names into its module. backend: the device's own,
- * from which clv_backend_branch made the module's. (artifact.c) */
+/* Loads the artifact that a LoadModule names into its module. backend: the device's own backend,
+ * from which clv_backend_branch made the module's backend. (artifact.c) */
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *request,
                                    const clv_backend *backend, const clv_cancel_hook *waiter,
                                    clv_module *module, clv_err *err) CLV_USE_RESULT;
@@ -326,14 +338,16 @@ clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *wai
 
 /* ---- states.c -------------------------------------------------------------------------------- */
 
-/* Returns the callbacks for files of state; all NULL without a state_dir. */
+/* Returns the callbacks with which the session's node saves and loads files of state; all NULL
+ * without a state_dir. */
 clv_state_files clv_session_files(clv_session *s);
 
 /* ---- state_writer.c -------------------------------------------------------------------------- */
 
 typedef struct clv_state_writes {
-  uint64_t pending;                  /* files that wait or are being written */
-  uint64_t written, failed, last_ns; /* last_ns: duration of the last write */
+  uint64_t pending; /* files that wait or are being written */
+  /* files written, and files that could not be written; last_ns: duration of the last write */
+  uint64_t written, failed, last_ns;
 } clv_state_writes;
 
 clv_code clv_state_writer_new(clv_service *s, clv_state_writer **ret, clv_err *err) CLV_USE_RESULT;
@@ -351,7 +365,8 @@ clv_state_writes clv_state_writer_counts(clv_state_writer *w);
 void clv_service_log_state(const char *verb, const char *session, const char *owner,
                            const char *name, unsigned lines, clv_code code, const clv_err *err);
 
-/* Returns the callbacks for caches; all NULL without a state_dir. (caches.c) */
+/* Returns the callbacks with which the session's node stores and reads rows of caches; all NULL
+ * without a state_dir. (caches.c) */
 clv_row_caches clv_session_caches(clv_session *s);
 /* clv_service_has_caches_for tells whether an identity may have caches. clv_service_evict_caches
  * deletes expired caches. */

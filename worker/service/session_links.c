@@ -92,14 +92,14 @@ static uint32_t count_mending_peers(void *user) {
   return n;
 }
 
-static clv_link_options make_link_options(clv_session *s, const char *peer, uint64_t send_credit,
-                                          uint32_t protocol,
+static clv_link_options make_link_options(clv_session *s, const char *peer,
+                                          uint64_t send_window_bytes, uint32_t protocol,
                                           void (*closed)(void *, clv_link *, clv_code,
                                                          const char *)) {
   return (clv_link_options){.peer_name = peer,
                             .pool = s->pool,
                             .accept_limits = s->granted_limits,
-                            .initial_send_credit = send_credit,
+                            .initial_send_credit = send_window_bytes,
                             .quota_fails_packet = true,
                             .lease_ms = link_lease_ms(s, protocol),
                             .events = {.user = s, .on_packet = on_packet, .on_closed = closed}};
@@ -151,7 +151,7 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
   }
   CLV_TRY(check_first_attach(attach, err));
   clv_link_options o =
-      make_link_options(s, "the master", s->send_credit, s->owner_protocol, on_master_closed);
+      make_link_options(s, "the master", s->send_window_bytes, s->owner_protocol, on_master_closed);
   o.events.count_mending_links = count_mending_peers;
   CLV_TRY(clv_link_new(&o, &s->master_link, err));
   clv_session_ref(s);
@@ -162,8 +162,8 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
 
 /* Returns the link that the peer `uri` has dialled to the session, or makes it. */
 static clv_code get_accepted_peer_link(clv_session *s, const clv_frame *attach, const char *uri,
-                                       uint64_t credit, uint32_t protocol, clv_link **ret,
-                                       clv_err *err) {
+                                       uint64_t send_window_bytes, uint32_t protocol,
+                                       clv_link **ret, clv_err *err) {
   const clv_remote_spec *peer = find_peer_by_uri(s, uri);
   bool may_attach = false;
   for (uint32_t i = 0; i < s->n_peers; i++) may_attach |= strcmp(s->peers[i], uri) == 0;
@@ -174,7 +174,8 @@ static clv_code get_accepted_peer_link(clv_session *s, const clv_frame *attach, 
     if (s->n_in == MAX_PEER_LINKS)
       return clv_fail(err, CLV_EXHAUSTED,
                       "the session has links to 16 peers, the most it can have");
-    clv_link_options o = make_link_options(s, peer->name, credit, protocol, on_peer_closed);
+    clv_link_options o =
+        make_link_options(s, peer->name, send_window_bytes, protocol, on_peer_closed);
     CLV_TRY(clv_link_new(&o, &link, err));
     clv_session_ref(s);
     snprintf(s->in[s->n_in].name, sizeof s->in[0].name, "%s", peer->name);
@@ -198,13 +199,14 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &attach->attach.session_id, attach->attach.attempt_number, owner, &s,
                            err));
-  uint64_t credit = clv_service_credit(v, uri);
+  uint64_t send_window_bytes = clv_service_receive_window(v, uri);
   uint32_t protocol = clv_service_protocol(v, uri);
   pthread_mutex_lock(&s->lock);
-  clv_code code = s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session")
-                  : attach->attach.role == CLV_ATTACH_MASTER
-                      ? get_master_link(s, attach, ret, err)
-                      : get_accepted_peer_link(s, attach, uri, credit, protocol, ret, err);
+  clv_code code =
+      s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session")
+      : attach->attach.role == CLV_ATTACH_MASTER
+          ? get_master_link(s, attach, ret, err)
+          : get_accepted_peer_link(s, attach, uri, send_window_bytes, protocol, ret, err);
   pthread_mutex_unlock(&s->lock);
   return code;
 }

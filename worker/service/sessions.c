@@ -8,7 +8,7 @@
 
 #include "worker/service/service_int.h"
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- references to a session ----------------------------------------------------------------- */
 
 clv_session *clv_session_ref(clv_session *s) {
   __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
@@ -21,7 +21,7 @@ void clv_session_unref(clv_session *s) {
   clv_share_free(s->share);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
-  free(s->edge_counts_in_totals);
+  free(s->traffic_in_totals);
   clv_pool_unref(s->pool);
   for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->device_accounts[i]);
   clv_settings_unref(s->settings);
@@ -108,7 +108,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   }
   update_queue_polling(v);
   pthread_mutex_unlock(&v->lock);
-  if (!was_in_table) return; /* another thread is closing it */
+  if (!was_in_table) return; /* another thread is closing the session */
   CLV_FAILPOINT("session.close");
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
@@ -135,7 +135,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   clv_session_unref(s);
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding a session ----------------------------------------------------------------------- */
 
 bool clv_session_has_id_and_owner(const clv_session *s, const clv_wire_id *id, const char *owner) {
   return memcmp(&s->id, id, sizeof *id) == 0 && strcmp(s->owner, owner) == 0;

@@ -13,7 +13,7 @@
 
 #include "worker/service/service_int.h"
 
-/* ---- snapshots ------------------------------------------------------------------------------- */
+/* ---- snapshots of the settings --------------------------------------------------------------- */
 
 static clv_wire_limits limits_of(const clv_worker_config *c) {
   clv_wire_limits l = clv_wire_limits_default();
@@ -67,7 +67,7 @@ const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const c
   return NULL;
 }
 
-/* ---- identities ------------------------------------------------------------------------------ */
+/* ---- members, one for each identity ---------------------------------------------------------- */
 
 static void member_free(clv_member *m) {
   if (!m) return;
@@ -95,28 +95,31 @@ static clv_code add_member(clv_service *v, const clv_allow_spec *a, clv_err *err
   return code;
 }
 
-/* ---- peers ----------------------------------------------------------------------------------- */
+/* ---- traffic totals, one for each peer ------------------------------------------------------- */
 
-static clv_code add_edge(clv_service *v, const char *peer, clv_err *err) {
-  clv_edge_total *e, **more = realloc(v->edges, (v->n_edges + 1) * sizeof(clv_edge_total *));
+static clv_code add_traffic_total(clv_service *v, const char *peer, clv_err *err) {
+  clv_link_traffic_total *e,
+      **more =
+          realloc(v->traffic_totals, (v->n_traffic_totals + 1) * sizeof(clv_link_traffic_total *));
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  v->edges = more;
+  v->traffic_totals = more;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   clv_code code = clv_strdup(peer, &e->peer, err);
   if (code == CLV_OK)
-    v->edges[v->n_edges++] = e;
+    v->traffic_totals[v->n_traffic_totals++] = e;
   else
     free(e);
   return code;
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- functions for other files --------------------------------------------------------------- */
 
 clv_code clv_settings_prepare(clv_service *v, const clv_worker_config *c, clv_err *err) {
-  /* the edge "" has the counters of the links to the master */
-  if (!v->n_edges) CLV_TRY(add_edge(v, "", err));
+  /* the total with the name "" counts the links to the master */
+  if (!v->n_traffic_totals) CLV_TRY(add_traffic_total(v, "", err));
   for (size_t i = 0; i < c->n_peers; i++)
-    if (!clv_service_find_edge(v, c->peers[i].name)) CLV_TRY(add_edge(v, c->peers[i].name, err));
+    if (!clv_service_find_traffic_total(v, c->peers[i].name))
+      CLV_TRY(add_traffic_total(v, c->peers[i].name, err));
   for (size_t i = 0; i < c->n_allow; i++)
     if (!clv_service_find_member(v, c->allow[i].identity))
       CLV_TRY(add_member(v, &c->allow[i], err));
@@ -133,12 +136,12 @@ void clv_settings_swap(clv_service *v, clv_worker_settings *next) {
 void clv_settings_done(clv_service *v) {
   if (!v) return;
   for (size_t i = 0; i < v->n_members; i++) member_free(v->members[i]);
-  for (size_t i = 0; i < v->n_edges; i++) {
-    free(v->edges[i]->peer);
-    free(v->edges[i]);
+  for (size_t i = 0; i < v->n_traffic_totals; i++) {
+    free(v->traffic_totals[i]->peer);
+    free(v->traffic_totals[i]);
   }
   free(v->members);
-  free(v->edges);
+  free(v->traffic_totals);
   clv_settings_unref(v->settings);
 }
 

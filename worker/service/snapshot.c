@@ -23,13 +23,16 @@ typedef struct clv_snapshot_memory {
   clv_session *held_sessions[MAX_SESSIONS];
   uint32_t n_held_sessions;
   clv_last_error last_error; /* last error of the viewer, or of the worker */
-  /* last error of each session, [n_held_sessions]; `sessions` has the same length */
+  /* last_errors: last error of each session; sessions: status of each session; both
+   * [n_held_sessions] */
   clv_last_error *last_errors;
   clv_wire_session_status *sessions;
-  /* [n_held_sessions CLV_WIRE_MODULES]; `texts` has the same length */
+  /* modules: status of the modules of each session; texts: their names; both [n_held_sessions *
+   * CLV_WIRE_MODULES] */
   clv_wire_module_status *modules;
   module_texts *texts;
-  clv_wire_link_status *links; /* [n_held_sessions * MAX_LINKS] */
+  /* status of the links of each session, [n_held_sessions * MAX_LINKS] */
+  clv_wire_link_status *links;
   clv_wire_device_status devices[MAX_DEVICES];
   clv_wire_library library; /* libraries of the device on which modules run by default */
 } memory;
@@ -54,7 +57,7 @@ static void get_latest_error(clv_session *s, clv_session_node *node, clv_last_er
   memcpy(ret->text, f.text, sizeof ret->text);
 }
 
-/* ---- links ----------------------------------------------------------------------------------- */
+/* ---- links of a session ---------------------------------------------------------------------- */
 
 /* A referenced link and its peer's name; "": the master. */
 typedef struct held_link {
@@ -72,8 +75,8 @@ static uint32_t ref_links(clv_session *s, held_link *list) {
   return n;
 }
 
-/* Returns the row of a peer's name, and adds it if needed. Two workers may have dialled each other;
- * both links then share a row. */
+/* Returns the entry of the peer `name` in the session's list of links, and adds it if needed. Two
+ * workers may have dialled each other; both links then share an entry. */
 static clv_wire_link_status *find_or_add_row(clv_wire_session_status *s, const char *name) {
   for (uint32_t i = 0; i < s->n_links; i++)
     if (strcmp(s->links[i].peer_name, name) == 0) return &s->links[i];
@@ -81,8 +84,8 @@ static clv_wire_link_status *find_or_add_row(clv_wire_session_status *s, const c
   return &s->links[s->n_links++];
 }
 
-/* Adds the outages of a link to the row of its peer. The row's last outage is the newest one of all
- * links of the peer. */
+/* Adds the outages of a link to the entry of its peer. The last outage of the entry is the newest
+ * one of all links of the peer. */
 static void add_outages(clv_wire_link_status *r, const clv_link_counts *c) {
   uint64_t age_ms = c->last_outage_age_ns / 1000000;
   if (c->n_outages && (!r->n_outages || age_ms < r->last_outage_age_ms)) {
@@ -121,7 +124,7 @@ static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
   clv_link_ping_async(h->link);
 }
 
-/* ---- sessions -------------------------------------------------------------------------------- */
+/* ---- status of a session --------------------------------------------------------------------- */
 
 /* Fills the modules. Copies their texts, because modules may be unloaded while the snapshot is
  * read. */
@@ -201,7 +204,7 @@ static clv_code fill_sessions(memory *m, uint64_t now_ns, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the worker ------------------------------------------------------------------------------ */
+/* ---- status of the worker -------------------------------------------------------------------- */
 
 /* Collects the sessions that the viewer may see. The viewer must not learn that other sessions
  * exist. Takes the service's lock. */
@@ -225,7 +228,8 @@ static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const
   pthread_mutex_unlock(&v->lock);
 }
 
-/* Fills numbers of the complete process, only for viewers that may see all sessions. */
+/* Fills the numbers of the process as a whole. Called only for viewers that may see all sessions.
+ */
 static void fill_process(clv_service *v, const clv_worker_settings *settings,
                          clv_service_snapshot *snapshot) {
   clv_wire_status_reply *out = &snapshot->status;
@@ -281,7 +285,7 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
   }
 }
 
-/* Replaces limits by the identity's own quotas, if it has any. */
+/* Replaces the worker's limits in the reply by the viewer's own quotas, if it has any. */
 static void fill_quotas(const clv_allow_spec *viewer, clv_wire_status_reply *out) {
   out->memory_limit = viewer->bytes;
   if (viewer->sessions) out->about.limits.sessions = (uint32_t)viewer->sessions;

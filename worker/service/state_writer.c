@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The writer of files of state: one thread of the worker, which writes what nodes have copied,
- * while their compute threads go on. If files of several
- * identities wait, it does not write two files of one identity in a row. Of one identity it writes
- * the oldest file first.
+ * while their compute threads continue. If files of several identities wait, it does not write two
+ * files of one identity in a row. Of one identity it writes the oldest file first.
  *
  * A session that ends withdraws its files. A file that waits is dropped. A file that is being
  * written is given up: the thread stops reading the node's copy before the call returns, and
@@ -17,7 +16,8 @@
 
 #include "worker/service/service_int.h"
 
-enum { NICE_VALUE = 10 }; /* the thread hashes while others compute */
+/* niceness of the writer's thread, because it hashes while other threads compute */
+enum { NICE_VALUE = 10 };
 
 typedef struct job {
   /* request of the node, which receives the result; NULL: the session has withdrawn it */
@@ -38,8 +38,8 @@ struct clv_state_writer {
   pthread_cond_t queue_changed;
   pthread_t thread;
   bool is_started, is_stopping;
-  job *first;                        /* waiting, oldest first */
-  job *current;                      /* being written; NULL: none */
+  job *first;                        /* files that wait, oldest first */
+  job *current;                      /* file that is being written; NULL: none */
   char last_owner[CLV_WIRE_URI + 1]; /* owner of the file that was taken last */
   clv_state_writes counts;
 };
@@ -52,7 +52,7 @@ void clv_service_log_state(const char *verb, const char *session, const char *ow
                   name, code == CLV_OK ? "ok" : err->text);
 }
 
-/* ---- one file -------------------------------------------------------------------------------- */
+/* ---- writing one file ------------------------------------------------------------------------ */
 
 static void job_free(job *j) {
   clv_states_end_claim(j->writer->service->state_files, &j->claim);
@@ -123,7 +123,7 @@ static void write_and_report(job *j) {
   free(j);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------ */
+/* ---- the writer's thread and its queue ------------------------------------------------------- */
 
 /* Takes out of the queue the oldest file of an identity other than that of the last file; if there
  * is none, the oldest file. Caller holds the lock. */
@@ -183,7 +183,7 @@ void clv_state_writer_free(clv_state_writer *w) {
   free(w);
 }
 
-/* ---- for nodes ------------------------------------------------------------------------------- */
+/* ---- functions for nodes --------------------------------------------------------------------- */
 
 clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_state_save *save,
                               clv_err *err) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state of a session's identity: the callbacks of its node for the store.
+ * Files of state of a session's identity: the callbacks with which the session's node saves, loads
+ * and removes them.
  */
 #include "worker/service/service_int.h"
 

@@ -9,20 +9,20 @@
 
 #include "worker/service/service_int.h"
 
-size_t clv_edge_index(const clv_worker_config *c, const char *peer) {
+size_t clv_link_traffic_index(const clv_worker_config *c, const char *peer) {
   size_t i = 0;
   while (i < c->n_peers && strcmp(c->peers[i].name, peer) != 0) i++;
   return *peer ? 1 + i : 0;
 }
 
-static void add_link_counts(clv_link *link, clv_edge_counts *edge) {
+static void add_link_counts(clv_link *link, clv_link_traffic *traffic) {
   clv_link_counts c;
   if (!link) return;
   clv_link_get_counts(link, &c);
-  edge->in += c.bytes_in;
-  edge->out += c.bytes_out;
-  edge->messages_in += c.messages_in;
-  edge->messages_out += c.messages_out;
+  traffic->in += c.bytes_in;
+  traffic->out += c.bytes_out;
+  traffic->messages_in += c.messages_in;
+  traffic->messages_out += c.messages_out;
 }
 
 static void add_module_counts(clv_session_node *node, clv_work_counts *w) {
@@ -40,13 +40,13 @@ static void add_module_counts(clv_session_node *node, clv_work_counts *w) {
 }
 
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
-                          clv_edge_counts *edges) {
+                          clv_link_traffic *traffic) {
   pthread_mutex_lock(&s->lock);
-  add_link_counts(s->master_link, &edges[0]);
+  add_link_counts(s->master_link, &traffic[0]);
   for (uint32_t i = 0; i < s->n_out; i++)
-    add_link_counts(s->out[i].link, &edges[clv_edge_index(c, s->out[i].name)]);
+    add_link_counts(s->out[i].link, &traffic[clv_link_traffic_index(c, s->out[i].name)]);
   for (uint32_t i = 0; i < s->n_in; i++)
-    add_link_counts(s->in[i].link, &edges[clv_edge_index(c, s->in[i].name)]);
+    add_link_counts(s->in[i].link, &traffic[clv_link_traffic_index(c, s->in[i].name)]);
   if (s->node) {
     add_module_counts(s->node, w);
     clv_node_times t;
@@ -65,19 +65,21 @@ static void add_increase(uint64_t *total, uint64_t value, uint64_t *added_before
 
 void clv_session_add_to_totals(clv_session *s) {
   const clv_worker_config *c = s->settings->config;
-  size_t n = CLV_N_EDGES(c);
-  clv_edge_counts *edges = s->edge_counts_in_totals + n; /* scratch: the second half of the array */
+  size_t n = CLV_N_LINK_TRAFFIC(c);
+  /* scratch memory: the second half of the array */
+  clv_link_traffic *traffic = s->traffic_in_totals + n;
   clv_work_counts w = {0};
-  memset(edges, 0, n * sizeof *edges);
-  clv_session_add_work(s, c, &w, edges);
+  memset(traffic, 0, n * sizeof *traffic);
+  clv_session_add_work(s, c, &w, traffic);
   for (size_t i = 0; i + 1 < n; i++) {
-    clv_edge_total *e = clv_service_find_edge(s->service, i ? c->peers[i - 1].name : "");
-    add_increase(&e->ended_counts.in, edges[i].in, &s->edge_counts_in_totals[i].in);
-    add_increase(&e->ended_counts.out, edges[i].out, &s->edge_counts_in_totals[i].out);
-    add_increase(&e->ended_counts.messages_in, edges[i].messages_in,
-                 &s->edge_counts_in_totals[i].messages_in);
-    add_increase(&e->ended_counts.messages_out, edges[i].messages_out,
-                 &s->edge_counts_in_totals[i].messages_out);
+    clv_link_traffic_total *e =
+        clv_service_find_traffic_total(s->service, i ? c->peers[i - 1].name : "");
+    add_increase(&e->ended_counts.in, traffic[i].in, &s->traffic_in_totals[i].in);
+    add_increase(&e->ended_counts.out, traffic[i].out, &s->traffic_in_totals[i].out);
+    add_increase(&e->ended_counts.messages_in, traffic[i].messages_in,
+                 &s->traffic_in_totals[i].messages_in);
+    add_increase(&e->ended_counts.messages_out, traffic[i].messages_out,
+                 &s->traffic_in_totals[i].messages_out);
   }
   clv_work_counts *total = &s->member->ended_counts;
   add_increase(&total->forwards, w.forwards, &s->counts_in_totals.forwards);
@@ -95,8 +97,8 @@ void clv_session_add_to_totals(clv_session *s) {
 }
 
 clv_code clv_session_init_totals(clv_session *s, clv_err *err) {
-  return clv_alloc(2 * CLV_N_EDGES(s->settings->config), sizeof *s->edge_counts_in_totals,
-                   &s->edge_counts_in_totals, err);
+  return clv_alloc(2 * CLV_N_LINK_TRAFFIC(s->settings->config), sizeof *s->traffic_in_totals,
+                   &s->traffic_in_totals, err);
 }
 
 clv_refusal clv_refusal_of(clv_code code) {

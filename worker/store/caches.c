@@ -16,7 +16,7 @@
 #include "worker/store/cache_int.h"
 #include "worker/store/folder_int.h"
 
-#define SUFFIX ".rows"
+#define CACHE_SUFFIX ".rows"
 
 struct clv_caches {
   clv_state_folders folders;
@@ -45,7 +45,7 @@ static bool has_expired(const file *f, int64_t now) {
   return unused_s >= f->header.keep_s;
 }
 
-/* ---- paths ----------------------------------------------------------------------------------- */
+/* ---- paths of caches ------------------------------------------------------------------------- */
 
 /* Returns the path of a cache. Only the digest of the peer's key is part of it. */
 static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
@@ -54,11 +54,11 @@ static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv
   char hex[65];
   CLV_TRY(clv_sha256_of(key, sizeof *key, &digest, err));
   clv_sha256_hex(&digest, hex);
-  clv_bytes_printf(ret, "%s/%s" SUFFIX, o->dir.data, hex);
+  clv_bytes_printf(ret, "%s/%s" CACHE_SUFFIX, o->dir.data, hex);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* ---- a file ---------------------------------------------------------------------------------- */
+/* ---- opening and closing a cache ------------------------------------------------------------- */
 
 static clv_code read_at(const file *f, uint64_t offset, void *data, size_t len, clv_err *err) {
   for (size_t got = 0; got < len;) {
@@ -116,7 +116,7 @@ static clv_code mark_used(const file *f, clv_err *err) {
   return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_fail_errno(f->path.data, err);
 }
 
-/* ---- quotas ---------------------------------------------------------------------------------- */
+/* ---- quotas of identities -------------------------------------------------------------------- */
 
 typedef struct usage {
   uint64_t bytes;
@@ -128,7 +128,8 @@ static usage disk_usage(const char *dir) {
   usage u = {0};
   struct stat st;
   while (clv_folder_files_next(&f)) {
-    if (!clv_name_ends_with(f.name, SUFFIX) || lstat(f.path.data, &st) != 0 || !S_ISREG(st.st_mode))
+    if (!clv_name_ends_with(f.name, CACHE_SUFFIX) || lstat(f.path.data, &st) != 0 ||
+        !S_ISREG(st.st_mode))
       continue;
     u.bytes += (uint64_t)st.st_size;
     u.n++;
@@ -150,7 +151,7 @@ static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t 
                   (unsigned long long)max_bytes);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making a cache -------------------------------------------------------------------------- */
 
 /* Allocates the disk space of a cache at once, if the file system can, so that a full disk is
  * reported before a row is stored. */
@@ -231,7 +232,7 @@ static clv_code open_or_make_cache(const clv_state_folder *o, const clv_cache *c
   return make_cache(o, f, err);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows of a cache ------------------------------------------------------------------------- */
 
 typedef struct row_mark {
   uint32_t is_stored; /* 1: the row is stored; 0: it is not */
@@ -283,7 +284,7 @@ static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, 
       (long long)sample);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- functions for other files --------------------------------------------------------------- */
 
 clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t max_bytes,
                         const clv_cache *cache, const int64_t *rows, const clv_tensor *values,
@@ -329,7 +330,7 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
   return mark_used(&f, err);
 }
 
-/* ---- listing and eviction -------------------------------------------------------------------- */
+/* ---- listing and deleting caches ------------------------------------------------------------- */
 
 static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
   row_mark marks[512];
@@ -353,7 +354,7 @@ static void list_file(listing *l, const char *path, const char *name) {
   CLV_AUTO(file_done) file f = {.fd = -1};
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
-  if (!clv_name_ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_MAX_CACHES) return;
+  if (!clv_name_ends_with(name, CACHE_SUFFIX) || f.path.failed || l->n == CLV_MAX_CACHES) return;
   clv_code code = open_file(&f, &err);
   bool is_listed =
       code == CLV_OK && (!l->key || memcmp(&f.header.key, l->key, sizeof *l->key) == 0);
@@ -387,7 +388,7 @@ static bool sweep_file(const char *path, const char *name, int64_t at_s) {
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
   if (f.path.failed) return false;
-  clv_code code = clv_name_ends_with(name, SUFFIX) ? open_file(&f, &err) : CLV_DATA_LOSS;
+  clv_code code = clv_name_ends_with(name, CACHE_SUFFIX) ? open_file(&f, &err) : CLV_DATA_LOSS;
   bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;
   return !keep && unlink(path) == 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The highest epoch of each session, least recently used first. The complete file is rewritten with
- * each change, before the attempt is admitted.
+ * The highest epoch of each session, least recently used first. An epoch is the number of an
+ * attempt within a run. The complete file is rewritten with each change, before the attempt is
+ * admitted.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -48,7 +49,7 @@ void clv_epochs_free(clv_epochs *e) {
   free(e);
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- reading and writing the file ------------------------------------------------------------ */
 
 static void write_entry(const epoch_entry *x, clv_bytes *out) {
   char session[33], digest[65];
@@ -98,13 +99,13 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
   if (!line || strcmp(line, first_line) != 0)
     return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s': move the file away to begin a new one",
                     label, first_line);
-  for (size_t number = 2; (line = strtok_r(NULL, "\n", &save)); number++) {
+  for (size_t line_number = 2; (line = strtok_r(NULL, "\n", &save)); line_number++) {
     epoch_entry x;
     if (e->n == MAX_ENTRIES || !parse_entry(line, &x))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
                       "lines; without the file earlier attempts of sessions are let in again",
-                      label, number, MAX_ENTRIES);
+                      label, line_number, MAX_ENTRIES);
     CLV_TRY(append_entry(e, &x, err));
   }
   return CLV_OK;
@@ -143,7 +144,7 @@ clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) 
   return CLV_OK;
 }
 
-/* ---- a session is opened --------------------------------------------------------------------- */
+/* ---- registering an attempt ------------------------------------------------------------------ */
 
 static size_t find_entry(const clv_epochs *e, const char *identity, const uint8_t session[16]) {
   size_t i = 0;

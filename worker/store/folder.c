@@ -18,14 +18,14 @@ bool clv_name_ends_with(const char *name, const char *end) {
   return n > m && strcmp(name + n - m, end) == 0;
 }
 
-clv_folder_files clv_folder_files_open(const char *of) {
-  return (clv_folder_files){.dir = opendir(of), .of = of};
+clv_folder_files clv_folder_files_open(const char *folder_path) {
+  return (clv_folder_files){.dir = opendir(folder_path), .folder_path = folder_path};
 }
 
 bool clv_folder_files_next(clv_folder_files *f) {
   for (struct dirent *e; f->dir && (e = readdir(f->dir)) != NULL;) {
     clv_bytes_done(&f->path);
-    clv_bytes_printf(&f->path, "%s/%s", f->of, e->d_name);
+    clv_bytes_printf(&f->path, "%s/%s", f->folder_path, e->d_name);
     f->name = e->d_name;
     if (f->name[0] != '.' && !f->path.failed) return true;
   }

@@ -42,14 +42,14 @@ bool clv_state_folder_begin_named(clv_state_folders *f, const char *name, clv_st
 
 /* Iterates over the files of a folder, except names that begin with a dot. */
 typedef struct clv_folder_files {
-  DIR *dir;         /* NULL: the folder does not exist */
-  const char *of;   /* path of the folder */
-  const char *name; /* name of the current file */
-  clv_bytes path;   /* path of the current file */
+  DIR *dir;                /* NULL: the folder does not exist */
+  const char *folder_path; /* path of the folder */
+  const char *name;        /* name of the current file */
+  clv_bytes path;          /* path of the current file */
 } clv_folder_files;
 
-/* Returns an iterator over the folder `of`, whose path must outlive the iterator. */
-clv_folder_files clv_folder_files_open(const char *of);
+/* Returns an iterator over the folder `folder_path`, whose path must outlive the iterator. */
+clv_folder_files clv_folder_files_open(const char *folder_path);
 bool clv_folder_files_next(clv_folder_files *f); /* returns false after the last file */
 void clv_folder_files_close(clv_folder_files *f);
 

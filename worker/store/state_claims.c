@@ -72,7 +72,7 @@ clv_code clv_state_await_claims(clv_states *s, const char *identity, const char 
   return code;
 }
 
-/* ---- quotas ---------------------------------------------------------------------------------- */
+/* ---- quotas of identities -------------------------------------------------------------------- */
 
 static uint64_t size_on_disk(const char *dir, const char *name) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

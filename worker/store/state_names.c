@@ -10,7 +10,7 @@
 
 enum { QUOTA_BLOCK_BYTES = 4096 };
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of files of state ----------------------------------------------------------------- */
 
 clv_code clv_state_check_name(const char *name, clv_err *err) {
   if (clv_is_file_name(name)) return CLV_OK;

@@ -15,7 +15,7 @@
 /* bytes that are written between two checks whether the caller has left */
 enum { MAX_PIECE_BYTES = 1 << 20 };
 
-/* ---- saving ---------------------------------------------------------------------------------- */
+/* ---- saving a file of state ------------------------------------------------------------------ */
 
 static clv_code make_folder(const clv_state_folder *o, const char *identity, const char *name,
                             clv_err *err) {
@@ -108,7 +108,7 @@ clv_code clv_states_save(clv_states *s, const char *identity, const char *name,
   return code;
 }
 
-/* ---- loading and removing -------------------------------------------------------------------- */
+/* ---- loading and removing a file of state ---------------------------------------------------- */
 
 /* Waits for writers of the name, and locks the folder. */
 static clv_code begin_when_unclaimed(clv_states *s, const char *identity, const char *name,

@@ -16,7 +16,7 @@ struct clv_states {
   pthread_mutex_t hashing_lock; /* held by the call that hashes a file */
   pthread_mutex_t lock;         /* guards the claims; taken after the lock of a folder */
   pthread_cond_t claim_ended;   /* signalled when a claim ends; waits use the monotonic clock */
-  clv_state_claim *first_claim; /* oldest first */
+  clv_state_claim *first_claim; /* list of all claims, oldest first */
 };
 
 /* Refuses a name that is not a file name. Callers have checked it already; this is the last check
@@ -38,9 +38,8 @@ clv_code clv_state_fail_disk(const char *path, const char *name, int error, clv_
 
 /* ---- claims (state_claims.c) ----------------------------------------------------------------- */
 
-/* Waits until no claim on the name is older than `own_claim`, or, if that is NULL, until there is
- * none.
- * CLV_CANCELLED: `waiter` (NULL: no cancellation) has left. */
+/* Waits until no claim on the name is older than `own_claim`, or, if own_claim is NULL, until there
+ * is no claim. CLV_CANCELLED: `waiter` (NULL: no cancellation) has left. */
 clv_code clv_state_await_claims(clv_states *s, const char *identity, const char *name,
                                 const clv_state_claim *own_claim, const clv_cancel_hook *waiter,
                                 clv_err *err) CLV_USE_RESULT;

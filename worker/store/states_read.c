@@ -12,7 +12,7 @@
 
 #include "worker/store/states_int.h"
 
-/* ---- an open file ---------------------------------------------------------------------------- */
+/* ---- an open file of state ------------------------------------------------------------------- */
 
 typedef struct file {
   int fd;
@@ -48,7 +48,7 @@ static void fill_status(clv_states *s, const char *name, const struct stat *st,
   ret->has_sha256 = clv_known_digest_find(&s->digests, st, &ret->sha256);
 }
 
-/* ---- list ------------------------------------------------------------------------------------ */
+/* ---- listing files of state ------------------------------------------------------------------ */
 
 void clv_state_list_done(clv_state_list *l) {
   if (!l) return;
@@ -128,7 +128,7 @@ clv_code clv_states_digest(clv_states *s, const char *identity, const char *name
   return code;
 }
 
-/* ---- read ------------------------------------------------------------------------------------ */
+/* ---- reading a range of a file --------------------------------------------------------------- */
 
 static clv_code fail_changed(const char *name, clv_err *err) {
   return clv_fail(err, CLV_ABORTED,
@@ -171,7 +171,8 @@ clv_code clv_states_read(clv_states *s, const char *identity, const char *name, 
   CLV_TRY(clv_alloc(length, 1, &data, err));
   CLV_TRY(read_range(&f, name, offset, data, length, err));
   if (fstat(f.fd, &stat_after) != 0) return clv_state_fail_disk(f.path.data, name, errno, err);
-  /* not the version number: a rename over the file changes its ctime, but no byte of it */
+  /* Compares the size and the time of the last write. The version number also has the ctime, which
+   * changes when another file is renamed over this one, although no byte of this one changes. */
   if (stat_after.st_size != f.stat.st_size || stat_after.st_mtim.tv_sec != f.stat.st_mtim.tv_sec ||
       stat_after.st_mtim.tv_nsec != f.stat.st_mtim.tv_nsec)
     return fail_changed(name, err);

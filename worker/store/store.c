@@ -11,7 +11,7 @@ static clv_known_digests known_digests = {.lock = PTHREAD_MUTEX_INITIALIZER};
 struct clv_stored_artifact {
   const clv_artifact_spec *spec;
   clv_sha256 stated_digest;
-  clv_manifest manifest; /* of an artifact that is a folder */
+  clv_manifest manifest; /* files and digests of the artifact, if it is a folder */
   const clv_cancel_hook *waiter;
   char label[160];
   clv_weights_folder *folder;

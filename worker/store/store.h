@@ -40,10 +40,10 @@ const clv_artifact_spec *clv_stored_artifact_spec(const clv_stored_artifact *a);
 
 /* Tensors of artifacts in memory, each shared by all modules that use it: in read-only pages of the
  * host, or in memory of a device, which is zeroed before it is freed. */
-typedef struct clv_bases clv_bases;
+typedef struct clv_shared_tensors clv_shared_tensors;
 
 /* Key of a shared tensor: artifact digest, name, type and memory. */
-typedef struct clv_base_key {
+typedef struct clv_shared_tensor_key {
   const char *owner; /* identity that owns the tensor; "": all identities share it */
   clv_sha256 artifact;
   const char *name; /* name of the parameter */
@@ -52,25 +52,27 @@ typedef struct clv_base_key {
   /* Backend of the device that holds the tensor; NULL: host memory. It outlives all tensors; no
    * other code uses it. */
   const clv_backend *backend;
-} clv_base_key;
+} clv_shared_tensor_key;
 
-/* Bytes read at once, at most; for a device also the size of the staging buffer. */
-enum { CLV_BASE_CHUNK_BYTES = 1 << 20 };
+/* Largest number of bytes of a shared tensor that are read at once; for a tensor on a device also
+ * the size of the staging buffer. */
+enum { CLV_SHARED_TENSOR_CHUNK_BYTES = 1 << 20 };
 
 /* Callback that writes n elements of the tensor, from element `first`, to `to`. BLOCKS. */
-typedef clv_code clv_base_fill(void *user, size_t first, size_t n, void *to, clv_err *err);
+typedef clv_code clv_shared_tensor_fill(void *user, size_t first, size_t n, void *to, clv_err *err);
 
-clv_code clv_bases_new(clv_bases **ret, clv_err *err) CLV_USE_RESULT;
-void clv_bases_free(clv_bases *b); /* call after all tensors are freed; NULL is allowed */
+clv_code clv_shared_tensors_new(clv_shared_tensors **ret, clv_err *err) CLV_USE_RESULT;
+void clv_shared_tensors_free(
+    clv_shared_tensors *b); /* call after all tensors are freed; NULL is allowed */
 /* Returns a shared tensor with a new reference. The caller only reads the tensor, and waits for its
  * device work before it drops the reference. Calls `fill` if the tensor is not in memory. Other
  * callers wait meanwhile, and fill the tensor themselves if the first caller has failed.
  * CLV_CANCELLED: `waiter` (NULL: no cancellation) has left; CLV_EXHAUSTED: no memory. */
-clv_code clv_bases_acquire(clv_bases *b, const clv_base_key *key, const clv_cancel_hook *waiter,
-                           clv_base_fill *fill, void *user, clv_tensor **ret,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_shared_tensors_acquire(clv_shared_tensors *b, const clv_shared_tensor_key *key,
+                                    const clv_cancel_hook *waiter, clv_shared_tensor_fill *fill,
+                                    void *user, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of all tensors, each counted once. */
-size_t clv_bases_bytes(clv_bases *b);
+size_t clv_shared_tensors_bytes(clv_shared_tensors *b);
 
 /* The highest epoch of each session of each identity, with the digest of its configuration: the
  * last 64 sessions of an identity, 4096 in all. */
@@ -113,10 +115,10 @@ void clv_states_claim(clv_states *s, const char *identity, const char *name, clv
 void clv_states_end_claim(clv_states *s, clv_state_claim *c);
 
 typedef struct clv_state_save_request {
-  const clv_weights_tensor *list; /* [n] */
+  const clv_weights_tensor *list; /* tensors of the file, [n] */
   size_t n;
   /* bytes that all files of the identity may use, each rounded up to 4 KiB; the file that is
-   * replaced makes way */
+   * replaced does not count */
   uint64_t max_bytes;
   const clv_cancel_hook *waiter; /* NULL: no cancellation */
   /* Called once, when the data of `list` are no longer read; NULL: not called. The file is not
@@ -131,7 +133,8 @@ typedef struct clv_state_save_request {
 clv_code clv_states_save(clv_states *s, const char *identity, const char *name,
                          const clv_state_save_request *request, clv_sha256 *ret_digest,
                          uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
-/* As clv_states_save, for a claim that the caller has made and will release. */
+/* As clv_states_save, for a claim that the caller has made and will end with clv_states_end_claim.
+ */
 clv_code clv_states_save_claimed(clv_states *s, clv_state_claim *c,
                                  const clv_state_save_request *request, clv_sha256 *ret_digest,
                                  uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
@@ -142,7 +145,7 @@ clv_code clv_states_open_file(clv_states *s, const char *identity, const char *n
 clv_code clv_states_remove(clv_states *s, const char *identity, const char *name,
                            const clv_cancel_hook *waiter, clv_err *err) CLV_USE_RESULT;
 
-/* A file of state as it lies on the disk. */
+/* Status of a file of state on the disk. */
 typedef struct clv_state_status {
   char name[CLV_FILE_NAME + 1];
   uint64_t bytes, age_s;
@@ -158,7 +161,7 @@ typedef struct clv_state_list {
   clv_state_status *files; /* [n] by name */
   uint32_t n;
   bool has_more;       /* there are more files after the last one */
-  uint64_t used_bytes; /* of all files of the identity, each rounded up to 4 KiB */
+  uint64_t used_bytes; /* bytes of all files of the identity, each rounded up to 4 KiB */
 } clv_state_list;
 
 void clv_state_list_done(clv_state_list *l);
@@ -187,10 +190,10 @@ clv_code clv_states_read(clv_states *s, const char *identity, const char *name, 
 
 /* ---- caches ------------------------------------------------------------------------------------
  *
- * Rows that a master's frozen front has computed, in STATE_DIR/cached, separate for each identity:
- * no identity can read, replace, remove or detect those of another. A cache that has not been used
- * for its keep time is deleted, and counts as absent from then on. Errors as for files of state;
- * a full disk is CLV_EXHAUSTED as well. */
+ * Rows of the outputs that a master's frozen first layers have computed, one for each record, in
+ * STATE_DIR/cached, separate for each identity: no identity can read, replace, remove or detect
+ * those of another. A cache that has not been used for its keep time is deleted, and counts as
+ * absent from then on. Errors as for files of state; a full disk is CLV_EXHAUSTED as well. */
 typedef struct clv_caches clv_caches;
 
 enum { CLV_MAX_CACHES = 64 }; /* caches of one identity */

@@ -125,7 +125,8 @@ static clv_code add_input_gradient_step(clv_plan *p, int node, clv_err *err) {
   clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_backward_input, "backward_input", node);
   clv_plan_layout_buf dx[CLV_MAX_IN];
   if (!clv_plan_has_input_grad_step(p, node)) return CLV_OK;
-  CLV_TRY(bind_saved_values(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
+  CLV_TRY(
+      bind_saved_values(p, node, &s, q->kernel->saved_flags & ~q->kernel->saved_flags_for_dw, err));
   for (int i = 0; i < q->n_src; i++) {
     if (!p->nodes[q->src[i]].needs_grad) continue;
     dx[i].layout = clv_plan_input_grad_layout(p, node, i);
@@ -143,7 +144,7 @@ static clv_code add_input_gradient_step(clv_plan *p, int node, clv_err *err) {
 
 static clv_code add_weight_gradient_step(clv_plan *p, int node, clv_err *err) {
   clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_backward_weight, "backward_weight", node);
-  CLV_TRY(bind_saved_values(p, node, &s, p->nodes[node].kernel->saves, err));
+  CLV_TRY(bind_saved_values(p, node, &s, p->nodes[node].kernel->saved_flags, err));
   CLV_TRY(add_discarded_gradients(p, node, &s, err));
   CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
   return clv_plan_add_step(p, &s, err);

@@ -187,7 +187,8 @@ static clv_code share_input_value(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   const clv_plan_node *from = &p->nodes[q->src[0]];
   bool has_same_layout = clv_plan_output_grad_layout(p, node) == from->value_bufs[0].layout;
-  if (!has_same_layout || q->kernel->saves & ~CLV_SAVE_OUT || from->kernel->saves & CLV_SAVE_OUT)
+  if (!has_same_layout || q->kernel->saved_flags & ~CLV_SAVE_OUT ||
+      from->kernel->saved_flags & CLV_SAVE_OUT)
     return clv_fail(err, CLV_INTERNAL, "layer %s cannot share the value of the layer before it",
                     p->graph->nodes[node].name);
   q->in[0] = from->value_bufs[0].buf;

@@ -43,7 +43,7 @@ static void share_gradient_memory(clv_plan *p, int at) {
   const clv_plan_step *s = &p->steps[at];
   const clv_plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < q->n_src; i++) {
-    if (!(q->kernel->din_in_place >> i & 1) || s->din[i] < 0 ||
+    if (!(q->kernel->din_in_place_mask >> i & 1) || s->din[i] < 0 ||
         clv_plan_input_grad_layout(p, s->node, i) != q->grad_sum.layout)
       continue;
     clv_plan_buf *dout = memory_root_of(p, q->grad_sum.buf), *din = &p->bufs[s->din[i]];

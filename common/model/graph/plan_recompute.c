@@ -32,8 +32,9 @@ unsigned clv_plan_saved_values_read(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
   unsigned saves = 0;
   if (!q->kernel || !q->needs_grad) return 0;
-  if (clv_plan_has_input_grad_step(p, node)) saves |= q->kernel->saves & ~q->kernel->saves_for_dw;
-  if (clv_plan_has_weight_grad_step(p, node)) saves |= q->kernel->saves;
+  if (clv_plan_has_input_grad_step(p, node))
+    saves |= q->kernel->saved_flags & ~q->kernel->saved_flags_for_dw;
+  if (clv_plan_has_weight_grad_step(p, node)) saves |= q->kernel->saved_flags;
   return saves;
 }
 

@@ -60,7 +60,7 @@ static clv_code event_new(int device, bool is_timed, clv_cuda_event **ret, clv_e
 
 static void event_free(clv_cuda_event *e) { (void)e; }
 
-/* ---- library objects ------------------------------------------------------------------------- */
+/* ---- products, convolutions and LSTMs -------------------------------------------------------- */
 
 static clv_code matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                            size_t *ret_workspace, clv_err *err) {
@@ -82,8 +82,9 @@ static clv_code conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv 
 
 static void conv_free(clv_cuda_conv *c) { (void)c; }
 
-/* Number of values that each step and layer of an LSTM save for a hidden unit: four gates, cell and
- * hidden value. A library saves at most twice as many. */
+/* Number of f32 values that an LSTM saves for backward in each step and layer, for each hidden
+ * unit: four gates, the cell and the hidden value. The dry run's largest estimate is that a library
+ * saves twice as many. */
 enum { VALUES_SAVED_PER_STEP = 6 };
 
 static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
@@ -105,7 +106,7 @@ static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cu
 
 static void lstm_free(clv_cuda_lstm *l) { (void)l; }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of the dry run's functions ---------------------------------------------------- */
 
 static const clv_vendor vendor = {
     .abi = CLV_VENDOR_ABI,

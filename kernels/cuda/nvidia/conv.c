@@ -39,7 +39,7 @@ struct clv_cuda_conv {
   conv_variant variants[N_VARIANTS];
 };
 
-/* ---- engines --------------------------------------------------------------------------------- */
+/* ---- cuDNN's engines ------------------------------------------------------------------------- */
 
 /* An engine that cuDNN's heuristic proposed. */
 typedef struct engine_row {
@@ -100,7 +100,7 @@ static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool may_ro
   return CLV_OK;
 }
 
-/* ---- the heuristic --------------------------------------------------------------------------- */
+/* ---- cuDNN's heuristic ----------------------------------------------------------------------- */
 
 static clv_code device_properties(const nvidia_cudnn *cudnn, device_ref of,
                                   cudnnBackendDescriptor_t *ret, clv_err *err) {
@@ -165,7 +165,7 @@ static clv_code query_engines(engine_choice *c, cudnnBackendHeurMode_t mode, clv
   return CLV_OK;
 }
 
-/* ---- the plan -------------------------------------------------------------------------------- */
+/* ---- making a plan --------------------------------------------------------------------------- */
 
 static clv_code make_plan(const engine_choice *c, cudnnBackendDescriptor_t config,
                           cudnnBackendDescriptor_t *ret, int64_t *ret_workspace, clv_err *err) {
@@ -330,7 +330,7 @@ static clv_code get_plan(const nvidia_cudnn *cudnn, device_ref of, const clv_cud
   return CLV_OK;
 }
 
-/* ---- without a device, for tests ------------------------------------------------------------- */
+/* ---- plans without a device, for tests ------------------------------------------------------- */
 
 static clv_code print_json(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
                            clv_bytes *ret, clv_err *err) {
@@ -366,7 +366,7 @@ clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc 
   return CLV_OK;
 }
 
-/* ---- the table's functions ------------------------------------------------------------------- */
+/* ---- functions of the table clv_vendor ------------------------------------------------------- */
 
 static clv_code make_plans(clv_cuda_conv *c, int device, const clv_cuda_conv_desc *d,
                            size_t *ret_workspace, clv_err *err) {

@@ -5,7 +5,7 @@
  */
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-/* ---- descriptors ----------------------------------------------------------------------------- */
+/* ---- cuDNN's descriptors --------------------------------------------------------------------- */
 
 clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnStatus_t answer,
                              clv_err *err) {
@@ -76,7 +76,7 @@ static clv_code make_with_attributes(const nvidia_cudnn *cudnn, cudnnBackendDesc
   return code;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- parts of the operation graph ------------------------------------------------------------ */
 
 /* Describes a tensor [n, c, h, w]: row-major f32, or if channels_last bf16 with channels last. */
 static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t dims[4],
@@ -168,7 +168,7 @@ static clv_code make_parts(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *
   return make_operation(cudnn, d, beta, part, err);
 }
 
-/* ---- the graph ------------------------------------------------------------------------------- */
+/* ---- the operation graph --------------------------------------------------------------------- */
 
 clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                                cudnnBackendDescriptor_t *ret, clv_err *err) {

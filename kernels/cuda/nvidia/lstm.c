@@ -26,7 +26,7 @@ struct clv_cuda_lstm {
       return clv_nvidia_dnn_fail((cudnn), #call, answer_, (err)); \
   } while (0)
 
-/* ---- descriptors ----------------------------------------------------------------------------- */
+/* ---- cuDNN's descriptors --------------------------------------------------------------------- */
 
 static clv_code describe_network(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_err *err) {
   const cudnnRNNBiasMode_t bias = d->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS;
@@ -127,7 +127,7 @@ static clv_code find_weights(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_
   return code;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making an LSTM -------------------------------------------------------------------------- */
 
 static cudnnForwardMode_t forward_mode(const clv_cuda_lstm *l) {
   return l->has_backward ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE;
@@ -193,7 +193,7 @@ clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) {
   return code;
 }
 
-/* ---- the calls ------------------------------------------------------------------------------- */
+/* ---- forward and backward -------------------------------------------------------------------- */
 
 /* Lengths are not passed, because the descriptor of x has them. States are NULL if they are zeros
  * or not needed. */

@@ -41,7 +41,7 @@ static clv_code fail_call(const clv_cuda_matmul *m, const char *where, const cha
     if (answer_ != CUBLAS_STATUS_SUCCESS) return fail_call((m), CLV_HERE, #call, answer_, (err)); \
   } while (0)
 
-/* ---- handles --------------------------------------------------------------------------------- */
+/* ---- handles of cuBLASLt --------------------------------------------------------------------- */
 
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
 /* handle of each device, made by its first product, never freed */
@@ -58,7 +58,7 @@ static clv_code find_handle(clv_cuda_matmul *m, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- descriptions ---------------------------------------------------------------------------- */
+/* ---- description of a product ---------------------------------------------------------------- */
 
 static clv_code layout_new(const clv_cuda_matmul *m, cudaDataType_t type, int64_t rows,
                            int64_t columns, int64_t ld, int64_t batch, int64_t stride,
@@ -106,7 +106,7 @@ static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc 
   return set_bias(m, (const float *)(uintptr_t)256, err);
 }
 
-/* ---- the choice ------------------------------------------------------------------------------ */
+/* ---- choice of an algorithm ------------------------------------------------------------------ */
 
 static clv_code set_preferences(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p,
                                 int alignment_case, clv_err *err) {
@@ -175,7 +175,7 @@ static clv_code matmul_make(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, c
   return d->epilogue == CLV_CUDA_EPILOGUE_RELU_BIAS ? add_relu(m, err) : CLV_OK;
 }
 
-/* ---- the table's functions ------------------------------------------------------------------- */
+/* ---- functions of the table clv_vendor ------------------------------------------------------- */
 
 clv_code clv_nvidia_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                                size_t *ret_workspace, clv_err *err) {

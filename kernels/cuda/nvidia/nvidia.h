@@ -19,7 +19,7 @@ const clv_vendor *clv_nvidia(void);
  * CLV_CUDA_ABI of this build. */
 __attribute__((visibility("default"))) const clv_cuda_library *clv_cuda_entry(uint32_t abi);
 
-/* ---- without a device, for tests ------------------------------------------------------------- */
+/* ---- plans without a device, for tests ------------------------------------------------------- */
 
 /* cuDNN's choice for a convolution on the device that `device_json` describes. */
 typedef struct clv_nvidia_plan {

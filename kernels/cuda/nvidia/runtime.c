@@ -168,7 +168,7 @@ void clv_nvidia_host_free(void *p) {
   if (p && cudaFreeHost(p) != cudaSuccess) cudaGetLastError();
 }
 
-/* ---- copies ---------------------------------------------------------------------------------- */
+/* ---- copies of memory ------------------------------------------------------------------------ */
 
 static clv_code copy_between(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
                              enum cudaMemcpyKind kind, clv_err *err) {

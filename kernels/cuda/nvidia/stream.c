@@ -130,7 +130,7 @@ clv_code clv_nvidia_event_ms(clv_cuda_event *begin, clv_cuda_event *end, double 
   return CLV_OK;
 }
 
-/* ---- launches -------------------------------------------------------------------------------- */
+/* ---- launches and captured graphs ------------------------------------------------------------ */
 
 clv_code clv_nvidia_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err) {
   struct cudaLaunchConfig_st config = {.gridDim = {l->grid[0], l->grid[1], 1},

@@ -284,12 +284,12 @@ static clv_code shift_lstm_steps(bench *m, clv_err *err) {
 }
 
 static clv_code pack_lstm_weights(bench *m, clv_err *err) {
-  const cuda_lstm_params p = {.n = 1, .of = {m->x}, .count = {m->n}};
+  const cuda_lstm_params p = {.n = 1, .param = {m->x}, .count = {m->n}};
   return clv_gpu_lstm_pack(m->g, &p, m->y, err);
 }
 
 static clv_code unpack_lstm_weights(bench *m, clv_err *err) {
-  const cuda_lstm_params p = {.n = 1, .of = {m->y}, .count = {m->n}};
+  const cuda_lstm_params p = {.n = 1, .param = {m->y}, .count = {m->n}};
   return clv_gpu_lstm_unpack(m->g, &p, m->x, false, err);
 }
 

@@ -140,7 +140,7 @@ static void test_lstm_gradients_are_independent_of_each_other(void **state) {
   free_node(&some);
   prepare_node(&some, &input);
   assert_false(some.k->fused_grads);
-  assert_int_equal(some.k->saves, 0);
+  assert_int_equal(some.k->saved_flags, 0);
   run_node(&some);
   assert_same_bits("input", all.a.din[0], some.a.din[0], count_elements(&d.in[0]));
   free_node(&some);

@@ -280,7 +280,7 @@ static clv_code prepare_blocked_kernel(const clv_backend *b, const clv_node_desc
   k->base.scratch_bytes = 1000;
   k->base.out_block = block;
   /* the kernel works on copies, so the plan must know whether another node reads dout */
-  k->base.din_in_place = 1;
+  k->base.din_in_place_mask = 1;
   for (int i = 0; i < CLV_MAX_IN; i++) {
     k->base.in_block[i] = block;
     if (i >= d->n_in) continue;

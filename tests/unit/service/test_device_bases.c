@@ -13,7 +13,7 @@
 #include "tests/unit/far.h"
 #include "worker/store/store.h"
 
-enum { N = 3000, BYTES = N * 4, N_CHUNKED = CLV_BASE_CHUNK_BYTES / 4 + N };
+enum { N = 3000, BYTES = N * 4, N_CHUNKED = CLV_SHARED_TENSOR_CHUNK_BYTES / 4 + N };
 
 static clv_err err;
 
@@ -37,18 +37,18 @@ static void assert_filled(const float *x, size_t n) {
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
 }
 
-static clv_base_key make_key(const clv_backend *home, int64_t n) {
-  return (clv_base_key){.owner = "a",
-                        .artifact = {{1}},
-                        .name = "w",
-                        .dtype = CLV_F32,
-                        .shape = CLV_SHAPE(n),
-                        .backend = home};
+static clv_shared_tensor_key make_key(const clv_backend *home, int64_t n) {
+  return (clv_shared_tensor_key){.owner = "a",
+                                 .artifact = {{1}},
+                                 .name = "w",
+                                 .dtype = CLV_F32,
+                                 .shape = CLV_SHAPE(n),
+                                 .backend = home};
 }
 
-static clv_bases *open_bases(void) {
-  clv_bases *b = NULL;
-  assert_int_equal(clv_bases_new(&b, &err), CLV_OK);
+static clv_shared_tensors *open_bases(void) {
+  clv_shared_tensors *b = NULL;
+  assert_int_equal(clv_shared_tensors_new(&b, &err), CLV_OK);
   return b;
 }
 
@@ -56,10 +56,11 @@ static const clv_backend *get_device(int number) {
   return far_get_device(clv_backend_ref(), number);
 }
 
-static clv_tensor *acquire_tensor(clv_bases *b, const clv_backend *backend, int64_t n, source *s) {
-  const clv_base_key key = make_key(backend, n);
+static clv_tensor *acquire_tensor(clv_shared_tensors *b, const clv_backend *backend, int64_t n,
+                                  source *s) {
+  const clv_shared_tensor_key key = make_key(backend, n);
   clv_tensor *t = NULL;
-  if (clv_bases_acquire(b, &key, NULL, fill_values, s, &t, &err) != CLV_OK)
+  if (clv_shared_tensors_acquire(b, &key, NULL, fill_values, s, &t, &err) != CLV_OK)
     fail_msg("%s", err.text);
   assert_ptr_equal(t->device, backend);
   return t;
@@ -83,7 +84,7 @@ static size_t get_device_bytes_in_use(void) {
  */
 static void base_is_stored_once_per_device(void **state) {
   (void)state;
-  clv_bases *b = open_bases();
+  clv_shared_tensors *b = open_bases();
   source s = {0};
   size_t before = get_device_bytes_in_use();
   clv_tensor *here = acquire_tensor(b, NULL, N, &s),
@@ -107,8 +108,8 @@ static void base_is_stored_once_per_device(void **state) {
   assert_int_equal(far.n_unfinished, 0);
   assert_filled(here->data, N);
   clv_tensor_unref(here);
-  assert_int_equal(clv_bases_bytes(b), 0);
-  clv_bases_free(b);
+  assert_int_equal(clv_shared_tensors_bytes(b), 0);
+  clv_shared_tensors_free(b);
 }
 
 static int given;
@@ -123,7 +124,7 @@ static void check_and_free(const clv_backend *b, void *p) {
 
 static void freed_device_memory_is_zeroed(void **state) {
   (void)state;
-  clv_bases *b = open_bases();
+  clv_shared_tensors *b = open_bases();
   clv_backend observed_backend = *get_device(0);
   clv_backend_memory memory = *observed_backend.memory;
   source s = {0};
@@ -131,7 +132,7 @@ static void freed_device_memory_is_zeroed(void **state) {
   observed_backend.memory = &memory;
   clv_tensor_unref(acquire_tensor(b, &observed_backend, N, &s));
   assert_int_equal(given, 1);
-  clv_bases_free(b);
+  clv_shared_tensors_free(b);
 }
 
 /* Tests three failures: no memory; a damaged file; the device is lost while the copy is waited for.
@@ -139,19 +140,20 @@ static void freed_device_memory_is_zeroed(void **state) {
 static void failed_acquire_frees_device_memory(void **state) {
   static const clv_code codes[] = {CLV_EXHAUSTED, CLV_DATA_LOSS, CLV_INTERNAL};
   (void)state;
-  clv_bases *b = open_bases();
-  const clv_base_key key = make_key(get_device(0), N);
+  clv_shared_tensors *b = open_bases();
+  const clv_shared_tensor_key key = make_key(get_device(0), N);
   clv_tensor *t = NULL;
   size_t before = get_device_bytes_in_use();
   for (int i = 0; i < 3; i++) {
     source s = {.n_refusals_left = i == 1};
     far.failing_allocation = i == 0;
     far.failing_finish = i == 2;
-    assert_int_equal(clv_bases_acquire(b, &key, NULL, fill_values, &s, &t, &err), codes[i]);
+    assert_int_equal(clv_shared_tensors_acquire(b, &key, NULL, fill_values, &s, &t, &err),
+                     codes[i]);
     assert_int_equal(get_device_bytes_in_use(), before);
-    assert_int_equal(clv_bases_bytes(b), 0);
+    assert_int_equal(clv_shared_tensors_bytes(b), 0);
   }
-  clv_bases_free(b);
+  clv_shared_tensors_free(b);
 }
 
 int main(void) {

@@ -22,8 +22,8 @@ enum { N = 3000, BYTES = N * 4 };
 
 static clv_err err;
 
-static clv_base_key make_key(const char *owner, const char *name) {
-  return (clv_base_key){
+static clv_shared_tensor_key make_key(const char *owner, const char *name) {
+  return (clv_shared_tensor_key){
       .owner = owner, .artifact = {{1}}, .name = name, .dtype = CLV_F32, .shape = CLV_SHAPE(N)};
 }
 
@@ -50,28 +50,29 @@ static void assert_filled(const float *x, size_t n) {
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
 }
 
-static clv_tensor *acquire_tensor(clv_bases *b, const char *owner, const char *name, source *s) {
-  const clv_base_key key = make_key(owner, name);
+static clv_tensor *acquire_tensor(clv_shared_tensors *b, const char *owner, const char *name,
+                                  source *s) {
+  const clv_shared_tensor_key key = make_key(owner, name);
   clv_tensor *t = NULL;
-  if (clv_bases_acquire(b, &key, NULL, fill_values, s, &t, &err) != CLV_OK)
+  if (clv_shared_tensors_acquire(b, &key, NULL, fill_values, s, &t, &err) != CLV_OK)
     fail_msg("%s", err.text);
   return t;
 }
 
-static clv_bases *open_bases(void) {
-  clv_bases *b = NULL;
-  assert_int_equal(clv_bases_new(&b, &err), CLV_OK);
+static clv_shared_tensors *open_bases(void) {
+  clv_shared_tensors *b = NULL;
+  assert_int_equal(clv_shared_tensors_new(&b, &err), CLV_OK);
   return b;
 }
 
 static void same_key_shares_one_copy(void **state) {
   (void)state;
-  clv_bases *b = open_bases();
+  clv_shared_tensors *b = open_bases();
   source s = {0};
   clv_tensor *first = acquire_tensor(b, "a", "w", &s), *second = acquire_tensor(b, "a", "w", &s);
   assert_ptr_equal(first->data, second->data);
   assert_int_equal(s.n_fills, 1);
-  assert_int_equal(clv_bases_bytes(b), BYTES);
+  assert_int_equal(clv_shared_tensors_bytes(b), BYTES);
   clv_tensor *unrelated = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
   assert_ptr_not_equal(unrelated->data, first->data);
   assert_ptr_not_equal(other->data, first->data);
@@ -79,35 +80,36 @@ static void same_key_shares_one_copy(void **state) {
   clv_tensor_unref(first);
   assert_filled(second->data, N);
   clv_tensor_unref(second);
-  assert_int_equal(clv_bases_bytes(b), 2 * BYTES);
+  assert_int_equal(clv_shared_tensors_bytes(b), 2 * BYTES);
   clv_tensor_unref(unrelated);
   clv_tensor_unref(other);
-  assert_int_equal(clv_bases_bytes(b), 0);
-  clv_bases_free(b);
+  assert_int_equal(clv_shared_tensors_bytes(b), 0);
+  clv_shared_tensors_free(b);
 }
 
 /* A request for a tensor whose key differs in any field gets another copy. */
 static void different_key_gets_its_own_copy(void **state) {
   (void)state;
-  clv_bases *b = open_bases();
+  clv_shared_tensors *b = open_bases();
   source s = {0};
   clv_tensor *t = acquire_tensor(b, "", "w", &s), *more[3];
-  clv_base_key key[3] = {make_key("", "w"), make_key("", "w"), make_key("", "w")};
+  clv_shared_tensor_key key[3] = {make_key("", "w"), make_key("", "w"), make_key("", "w")};
   key[0].artifact.bytes[31] = 1;
   key[1].dtype = CLV_I32;
   key[2].shape = CLV_SHAPE(N / 2, 2);
   for (int i = 0; i < 3; i++) {
-    assert_int_equal(clv_bases_acquire(b, &key[i], NULL, fill_values, &s, &more[i], &err), CLV_OK);
+    assert_int_equal(clv_shared_tensors_acquire(b, &key[i], NULL, fill_values, &s, &more[i], &err),
+                     CLV_OK);
     assert_ptr_not_equal(more[i]->data, t->data);
     clv_tensor_unref(more[i]);
   }
   clv_tensor_unref(t);
-  clv_bases_free(b);
+  clv_shared_tensors_free(b);
 }
 
 static void write_to_a_base_kills_the_process(void **state) {
   (void)state;
-  clv_bases *b = open_bases();
+  clv_shared_tensors *b = open_bases();
   source s = {0};
   clv_tensor *t = acquire_tensor(b, "a", "w", &s);
   pid_t child = fork();
@@ -121,11 +123,11 @@ static void write_to_a_base_kills_the_process(void **state) {
   /* a sanitizer reports the fault and exits */
   assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
   clv_tensor_unref(t);
-  clv_bases_free(b);
+  clv_shared_tensors_free(b);
 }
 
 typedef struct acquiring_thread {
-  clv_bases *b;
+  clv_shared_tensors *b;
   source *s;
   clv_code result_code;
   clv_tensor *t;
@@ -133,9 +135,9 @@ typedef struct acquiring_thread {
 
 static void *acquire_in_thread(void *user) {
   acquiring_thread *k = user;
-  const clv_base_key key = make_key("a", "w");
+  const clv_shared_tensor_key key = make_key("a", "w");
   clv_err why;
-  k->result_code = clv_bases_acquire(k->b, &key, NULL, fill_values, k->s, &k->t, &why);
+  k->result_code = clv_shared_tensors_acquire(k->b, &key, NULL, fill_values, k->s, &k->t, &why);
   return NULL;
 }
 
@@ -146,17 +148,18 @@ static bool has_caller_left(void *user) {
 
 static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   (void)state;
-  clv_bases *b = open_bases();
+  clv_shared_tensors *b = open_bases();
   source s = {.is_slow = true, .n_refusals_left = 1}, own = {0};
   acquiring_thread k = {.b = b, .s = &s};
   pthread_t thread;
   clv_tensor *t = NULL;
-  const clv_base_key key = make_key("a", "w");
+  const clv_shared_tensor_key key = make_key("a", "w");
   const clv_cancel_hook caller_left_hook = {has_caller_left, NULL};
   assert_int_equal(pthread_create(&thread, NULL, acquire_in_thread, &k), 0);
   while (!__atomic_load_n(&s.has_started, __ATOMIC_ACQUIRE)) usleep(1000);
-  assert_int_equal(clv_bases_acquire(b, &key, &caller_left_hook, fill_values, &own, &t, &err),
-                   CLV_CANCELLED);
+  assert_int_equal(
+      clv_shared_tensors_acquire(b, &key, &caller_left_hook, fill_values, &own, &t, &err),
+      CLV_CANCELLED);
   assert_int_equal(own.n_fills, 0);
   __atomic_store_n(&s.is_slow, false, __ATOMIC_RELEASE);
   /* succeeds whether the first request has failed already or fails because of this one */
@@ -165,8 +168,8 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   assert_int_equal(k.result_code, CLV_DATA_LOSS);
   assert_int_equal(own.n_fills, 1);
   clv_tensor_unref(t);
-  assert_int_equal(clv_bases_bytes(b), 0);
-  clv_bases_free(b);
+  assert_int_equal(clv_shared_tensors_bytes(b), 0);
+  clv_shared_tensors_free(b);
 }
 
 int main(void) {
