@@ -101,7 +101,7 @@ cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime, cleave_opti
   return CLEAVE_OK;
 }
 
-/* ---- the vote -------------------------------------------------------------------------------- */
+/* ---- the vote: the norm of the gradients of all nodes ---------------------------------------- */
 
 /* Returns `total` plus a module's sums of squared gradients. sums: one sum for each trainable
  * parameter, in order. Sums of parameters in no group are left out. */
@@ -147,7 +147,7 @@ static cleave_status sum_squared_norms(const cleave_optimizer *o, const api_cont
   return CLEAVE_OK;
 }
 
-/* ---- the decision ---------------------------------------------------------------------------- */
+/* ---- the decision whether all modules step --------------------------------------------------- */
 
 cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                     size_t group, double *ret_rate, cleave_error *error) {

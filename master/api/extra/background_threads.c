@@ -26,7 +26,7 @@ typedef struct job {
   cleave_error result; /* how the job ended; set if has_ended */
 } job;
 
-/* ---- the functions --------------------------------------------------------------------------- */
+/* ---- the functions that jobs run ------------------------------------------------------------- */
 
 static cleave_status run_place(job *j, cleave_error *error) {
   cleave_module *m = j->module;
@@ -115,7 +115,7 @@ static cleave_status start_job(const job *from, cleave_future *ret_future, cleav
   return status;
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- functions for programs ------------------------------------------------------------------ */
 
 cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *module,
                                         bool input_grads, uint64_t deadline_ms,

@@ -10,7 +10,8 @@
 
 #include "master/api/extra/extra_int.h"
 
-/* Stages of an operation on gradients (api_future.stage). */
+/* Stages of an operation on gradients (api_future.stage): it waits for earlier operations of the
+ * context; its request has been sent. */
 enum { WAITS_FOR_EARLIER, REQUEST_SENT };
 
 /* The gradients of one module, requested or received. */
@@ -430,7 +431,7 @@ static void advance_write(cleave_runtime *rt, api_future *f) {
   api_future_finish(rt, f, &why);
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- functions for programs ------------------------------------------------------------------ */
 
 static cleave_status copy_place_result(const api_future *f, void *ret, cleave_error *error) {
   cleave_module *m = f->module;
