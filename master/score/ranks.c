@@ -13,7 +13,7 @@
 
 #include "master/score/score_int.h"
 
-/* A class whose probabilities are compared. */
+/* Context of a comparison of positions: the class whose probabilities are compared. */
 typedef struct ranking {
   const clv_score *s;
   size_t class;

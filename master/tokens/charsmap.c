@@ -26,7 +26,7 @@ void clv_charsmap_done(clv_charsmap *m) {
   *m = (clv_charsmap){0};
 }
 
-/* ---- the trie -------------------------------------------------------------------------------- */
+/* ---- searching and checking the trie --------------------------------------------------------- */
 
 static bool has_value(uint32_t unit) { return unit >> 8 & 1; }
 static uint32_t get_label(uint32_t unit) { return unit & (0x80000000u | 0xff); }

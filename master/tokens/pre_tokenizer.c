@@ -126,7 +126,7 @@ static bool find_pattern(const clv_token_step *s, clv_token_piece piece, size_t 
   return true;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- steps that cut a piece ------------------------------------------------------------------ */
 
 static clv_code cut_at_spaces(const clv_token_step *s, clv_encoding *e, size_t next,
                               clv_token_piece piece, clv_err *err) {

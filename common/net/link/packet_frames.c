@@ -213,7 +213,7 @@ clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t m
   return new_context_packet(pool, CLV_END_CONTEXT, context, message, ret, err);
 }
 
-/* ---- references ------------------------------------------------------------------------------ */
+/* ---- frames of references that outlive their context ----------------------------------------- */
 
 static clv_code new_packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids,
                                   clv_packet **ret, clv_err *err) {

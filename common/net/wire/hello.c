@@ -107,7 +107,7 @@ clv_code clv_artifact_decode(const Cleave__V1__Artifact *artifact, clv_wire_arti
   return clv_decode_sha256(artifact->sha256, "artifact digest", &ret->sha256, err);
 }
 
-/* ---- devices ------------------------------------------------------------------------------- */
+/* ---- names of devices ------------------------------------------------------------------------ */
 
 bool clv_wire_device_is_cpu(const char *device) { return strncmp(device, "cpu", 3) == 0; }
 
@@ -124,7 +124,7 @@ int clv_wire_find_device(const clv_wire_hello_reply *h, const char *name) {
   return is_any_device && h->n_devices ? 0 : -1;
 }
 
-/* ---- about --------------------------------------------------------------------------------- */
+/* ---- the message About ----------------------------------------------------------------------- */
 
 clv_code clv_about_encode(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
                           clv_err *err) {
@@ -175,7 +175,7 @@ clv_code clv_about_decode(const Cleave__V1__About *from, clv_wire_mem *mem, clv_
   return CLV_OK;
 }
 
-/* ---- request ------------------------------------------------------------------------------- */
+/* ---- the request of Hello -------------------------------------------------------------------- */
 
 clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
                                        clv_wire_hello_request *ret, clv_err *err) {
@@ -204,7 +204,7 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
   return clv_wire_hello_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
-/* ---- versions ------------------------------------------------------------------------------- */
+/* ---- versions of the protocol ---------------------------------------------------------------- */
 
 bool clv_wire_protocol_has_acks(uint32_t protocol) {
   return protocol >= CLV_WIRE_PROTOCOL_WITH_ACKS;
@@ -234,7 +234,7 @@ clv_code clv_wire_hello_exchange(const clv_wire_about *about,
   return first.code;
 }
 
-/* ---- reply --------------------------------------------------------------------------------- */
+/* ---- the reply of Hello ---------------------------------------------------------------------- */
 
 static clv_code decode_artifacts(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
                                  clv_wire_mem *mem, clv_err *err) {

@@ -35,7 +35,7 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
   return clv_wire_pack(&to.base, ret, err);
 }
 
-/* ---- reply, decoding ----------------------------------------------------------------------- */
+/* ---- decoding the reply of Status ------------------------------------------------------------ */
 
 static clv_wire_last_error decode_last_error(const Cleave__V1__Trouble *from) {
   if (!from) return (clv_wire_last_error){.text = ""};
@@ -175,7 +175,7 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
   return CLV_OK;
 }
 
-/* ---- reply, encoding ----------------------------------------------------------------------- */
+/* ---- encoding the reply of Status ------------------------------------------------------------ */
 
 static size_t reply_encoding_bytes(const clv_wire_status_reply *m) {
   size_t room = CLV_ENCODED_ARRAY_BYTES(m->n_sessions, Cleave__V1__SessionStatus) +
