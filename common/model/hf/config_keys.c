@@ -251,7 +251,7 @@ _Static_assert(CLV_COUNT(rows) <= HF_MAX_ROWS, "one flag of `seen` each");
 
 hf_table clv_hf_key_table(unsigned family) { return (hf_table){rows, CLV_COUNT(rows), family, ""}; }
 
-/* ---- for documents --------------------------------------------------------------------------- */
+/* ---- descriptions of the keys, for documents ------------------------------------------------- */
 
 /* Returns the words for what becomes of a value that the row reads. */
 static const char *outcome_of(const hf_row *at) {

@@ -7,7 +7,7 @@
 
 #include "common/model/hf/config_int.h"
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- readers of values ----------------------------------------------------------------------- */
 
 static void *address_of_field(const hf_text *r, const hf_row *at) {
   return (char *)r->target_struct + at->offset;

@@ -2,10 +2,10 @@
  *
  * The files beside config.json that say how a model generates texts (generation_config.json) and
  * how pictures become its inputs (preprocessor_config.json). None of their keys changes the graph.
- * What pictures are normalised by is read, so that `plan` compares it with the session. All other
- * keys have rows that say why a value can be skipped, or which value alone can. A key without a row
- * is refused, as in config.json. deploy/CHECKPOINTS.md has tables that are made of these rows
- * (test_hf_keys).
+ * The numbers by which pictures are normalised are read, so that `plan` compares them with the
+ * session. All other keys have rows that say why any value can be skipped, or which value is the
+ * only one that can be skipped. A key without a row is refused, as in config.json.
+ * deploy/CHECKPOINTS.md has tables that are made of these rows (test_hf_keys).
  */
 #include <stdio.h>
 
@@ -40,7 +40,7 @@ static clv_code read_bool_or_null(hf_text *r, const hf_row *at, clv_err *err) {
   return clv_json_skip_null(&r->j) ? CLV_OK : clv_hf_read_bool(r, at, err);
 }
 
-/* ---- tables ---------------------------------------------------------------------------------- */
+/* ---- tables of keys -------------------------------------------------------------------------- */
 
 enum { MAX_FILE = 1 << 20 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_make: generation of schedules. Each kind is a policy of the greedy generator. The
+ * clv_sched_make: generation of schedules. Each kind is a policy of the greedy generator. The limit
+ * of a stage is the most micro-batches between their forward and their input gradient there. The
  * textbook's kinds are strict: a stage runs forwards up to its limit, and then a backward and a
  * forward in turn, independently of costs, which only decide how the stages of one rank mix. Kinds
  * with a window take the instruction that can start first, and the window is the limit of every
