@@ -159,7 +159,7 @@ void clv_format_names(uint32_t key, char *buf, size_t len);
 /* Joins names, which end with NULL: "a, b and c". */
 void clv_list_names(const char *const *names, char *buf, size_t len);
 
-/* ---- losses ---------------------------------------------------------------------------------- */
+/* ---- losses and their keys ------------------------------------------------------------------- */
 
 /* Kind of labels and outputs. */
 typedef enum clv_task {
