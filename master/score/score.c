@@ -133,13 +133,13 @@ static size_t answer_of(const clv_score *s, const float *x) {
 
 /* ---- arrays of kept positions ---------------------------------------------------------------- */
 
-/* Grows an array to `capacity` entries of `bytes` each. at: address of the pointer to the array.
- * Returns false if there is not enough memory. */
-static bool grow(void *at, size_t capacity, size_t bytes) {
+/* Grows an array to `capacity` entries of `entry_bytes` bytes each. at: address of the pointer to
+ * the array. Returns false if there is not enough memory. */
+static bool grow(void *at, size_t capacity, size_t entry_bytes) {
   void *old, *grown = NULL;
   size_t size;
   memcpy(&old, at, sizeof old);
-  if (clv_mul_size(capacity, bytes, &size)) grown = realloc(old, size);
+  if (clv_mul_size(capacity, entry_bytes, &size)) grown = realloc(old, size);
   if (grown) memcpy(at, &grown, sizeof grown);
   return grown != NULL;
 }

@@ -109,7 +109,8 @@ int clv_optim_count_moments(uint32_t moments);
 /* ---- formats of data files ------------------------------------------------------------------- */
 
 typedef enum clv_data_format {
-  CLV_FORMAT_AUTO, /* detected from the first bytes of each file; a session file names the format */
+  /* idx or npy, detected from the first bytes of each file; a session file names its format */
+  CLV_FORMAT_AUTO,
 #define CLV_DATA_FORMAT(NAME, ...) CLV_FORMAT_##NAME,
 #include "common/base/settings/formats.def"
   CLV_FORMAT_COUNT

@@ -142,7 +142,10 @@ typedef enum clv_split_by {
   CLV_BY_COLUMN  /* for a split: a column names the set of each record */
 } clv_split_by;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
-typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
+typedef enum clv_broken_choice {
+  CLV_BROKEN_RECORD_REFUSE,
+  CLV_BROKEN_RECORD_SKIP
+} clv_broken_choice;
 typedef enum clv_train_crop {
   CLV_TRAIN_CROP_CENTER,
   CLV_TRAIN_CROP_RANDOM,

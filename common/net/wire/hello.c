@@ -193,12 +193,12 @@ clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
 clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, clv_bytes *ret,
                                        clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  clv_about_parts parts;
+  clv_about_parts about_parts;
   Cleave__V1__HelloRequest to = CLEAVE__V1__HELLO_REQUEST__INIT;
   CLV_TRY(clv_wire_mem_new(CLV_ENCODED_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library),
                            &mem, err));
-  CLV_TRY(clv_about_encode(&message->about, mem, &parts, err));
-  to.about = &parts.about;
+  CLV_TRY(clv_about_encode(&message->about, mem, &about_parts, err));
+  to.about = &about_parts.about;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request back = {0};
   return clv_wire_hello_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
@@ -324,7 +324,7 @@ static clv_code encode_device_kinds(const clv_wire_hello_reply *from, clv_wire_m
 clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_bytes *ret,
                                      clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  clv_about_parts parts;
+  clv_about_parts about_parts;
   Cleave__V1__Artifact *artifacts;
   Cleave__V1__HelloReply to = CLEAVE__V1__HELLO_REPLY__INIT;
   CLV_TRY(
@@ -332,12 +332,12 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
                            CLV_ENCODED_ARRAY_BYTES(message->n_artifacts, Cleave__V1__Artifact) +
                            CLV_ENCODED_ARRAY_BYTES(message->n_devices, Cleave__V1__DeviceKind),
                        &mem, err));
-  CLV_TRY(clv_about_encode(&message->about, mem, &parts, err));
+  CLV_TRY(clv_about_encode(&message->about, mem, &about_parts, err));
   CLV_TRY(clv_alloc_proto_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts,
                                 &artifacts, err));
   for (uint32_t i = 0; i < message->n_artifacts; i++)
     clv_artifact_encode(&message->artifacts[i], &artifacts[i]);
-  to.about = &parts.about;
+  to.about = &about_parts.about;
   to.incarnation = clv_proto_bytes(&message->incarnation, sizeof message->incarnation);
   to.worker = clv_text_or_empty(message->worker_name);
   to.cores = message->n_cores;

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { OP_MAX = 65535, LAYER_MAX = 1 << 20 };
+enum { OP_MAX = 65535, MAX_LAYER_INDEX = 1 << 20 };
 
 /* ---- tensor specs -------------------------------------------------------------------------- */
 
@@ -95,8 +95,8 @@ static clv_code decode_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, cl
 static clv_code decode_node(const Cleave__V1__Node *from, size_t index, clv_wire_mem *mem,
                             clv_wire_node *ret, clv_err *err) {
   CLV_TRY(clv_check_count(from->op, OP_MAX, "is an op number", err));
-  CLV_TRY(clv_check_count(from->layer, LAYER_MAX, "is a layer index", err));
-  CLV_TRY(clv_check_count(from->recompute, LAYER_MAX, "is a number of recompute", err));
+  CLV_TRY(clv_check_count(from->layer, MAX_LAYER_INDEX, "is a layer index", err));
+  CLV_TRY(clv_check_count(from->recompute, MAX_LAYER_INDEX, "is a number of recompute", err));
   CLV_TRY(clv_check_count(from->n_inputs, CLV_WIRE_NODE_INPUTS, "inputs", err));
   CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of node name", err));
   for (size_t i = 0; i < from->n_inputs; i++)

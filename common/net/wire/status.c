@@ -112,7 +112,7 @@ static clv_code decode_session(const Cleave__V1__SessionStatus *from, clv_wire_m
                                    .owner_identity = from->identity,
                                    .n_contexts = from->contexts,
                                    .is_attached = from->attached,
-                                   .n_values = from->values,
+                                   .n_held_values = from->values,
                                    .n_waiting_calls = from->calls_waiting,
                                    .n_late_frames = from->late_frames,
                                    .n_references_owned = from->references_owned,
@@ -264,7 +264,7 @@ static void encode_session_numbers(const clv_wire_session_status *from,
   to->memory_bytes = from->memory_bytes;
   to->memory_limit = from->memory_limit;
   to->contexts = from->n_contexts;
-  to->values = from->n_values;
+  to->values = from->n_held_values;
   to->calls_waiting = from->n_waiting_calls;
   to->late_frames = from->n_late_frames;
   to->references_owned = from->n_references_owned;

@@ -291,7 +291,7 @@ static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_
       v->had_backward = true;
       c->n_calls_awaiting_backward -= v->n_followers;
       v->n_followers = 0;
-      if (v->module->n_learning) c->has_gradient[v->module->index] = true;
+      if (v->module->n_trained_params) c->has_gradient[v->module->index] = true;
     }
   for (uint32_t i = 0; i < rt->n_peers; i++)
     if (c->nodes_expected & NODE_BIT(i)) TRY_API(prepare_node(rt, c, i, s->n, retain, error));

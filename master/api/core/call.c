@@ -339,7 +339,7 @@ static void set_output_shape(const cleave_module *m, api_value *v) {
 
 /* True if a backward pass reaches a call of the module on these inputs. */
 static bool needs_backward(const cleave_module *m, api_value *const *in) {
-  bool needs_grad = m->n_learning > 0 || api_has_trainable_tie(m);
+  bool needs_grad = m->n_trained_params > 0 || api_has_trainable_tie(m);
   for (uint32_t i = 0; i < m->n_inputs; i++) needs_grad |= in[i]->needs_grad;
   return needs_grad;
 }

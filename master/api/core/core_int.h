@@ -153,7 +153,9 @@ struct cleave_module {
   cleave_module **tie_owners;
   const char **initialized, **frozen; /* names of parameters, stored in params */
   int inputs[CLV_MAX_INPUTS];         /* input nodes of the graph */
-  uint32_t n_frozen, n_initialized, n_learning, n_inputs, threads, in_flight;
+  uint32_t n_frozen, n_initialized;   /* numbers of names in `frozen` and `initialized` */
+  uint32_t n_trained_params;          /* number of parameters that are trainable and not frozen */
+  uint32_t n_inputs, threads, in_flight;
   const clv_backend *backend; /* of a module at the master; NULL: the module is at a worker */
   bool local_only, copies_inputs, is_released, was_called, needs_input_grads;
   bool has_given_weights;  /* the program gave weights when it loaded the module */

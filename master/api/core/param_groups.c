@@ -104,7 +104,7 @@ static cleave_status check_module(const cleave_optimizer *o, const cleave_module
   if (m->optimizer && m->optimizer != o && !m->optimizer->is_released)
     return api_fail(error, CLV_EXISTS,
                     "module '%s' is in an optimiser already: release that one first", m->name);
-  if (!m->n_learning)
+  if (!m->n_trained_params)
     return api_fail(error, CLV_INVALID, "module '%s' has no parameter that learns", m->name);
   return CLEAVE_OK;
 }

@@ -126,7 +126,7 @@ static cleave_status send_apply_of_module(cleave_optimizer *o, api_context *c,
 /* True for a module that takes no step and whose calls have changed its running statistics. If the
  * step of the other modules is not applied, these statistics are restored as well. */
 static bool reverts_statistics(const cleave_module *m, const api_context *c) {
-  return (!m->optimizer || !m->n_learning) && c->n_module_calls[m->index] &&
+  return (!m->optimizer || !m->n_trained_params) && c->n_module_calls[m->index] &&
          m->params->total_bytes > m->params->buffer_offset;
 }
 

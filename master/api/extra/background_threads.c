@@ -17,10 +17,10 @@ typedef struct job {
   cleave_status (*run)(struct job *j, cleave_error *error);
   cleave_runtime *runtime;
   cleave_module *module;        /* module of the job; NULL: none */
-  char worker[CLEAVE_NAME + 1]; /* of cleave_worker_rejoin */
+  char worker[CLEAVE_NAME + 1]; /* worker to rejoin, for cleave_worker_rejoin */
   uint64_t deadline_ms;
-  bool input_grads;      /* of cleave_module_place */
-  api_reload *reloading; /* of cleave_module_reload */
+  bool input_grads;      /* argument of cleave_module_place */
+  api_reload *reloading; /* state to load, for cleave_module_reload */
   pthread_t thread;
   bool has_ended;
   cleave_error result; /* how the job ended; set if has_ended */
