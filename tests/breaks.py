@@ -922,7 +922,7 @@ of("kernels/cpu/attention.c", "tests/ops/test_steps",
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"
 of("common/model/hf/config_values.c", HF_CONFIG,
    sliding_windows_are_taken_for_all_places=("clv_code clv_hf_require_words(", "if (more) CLV_TRY(clv_hf_require_word(r, at, err));", "if (more && at) CLV_TRY(clv_json_skip(&r->j, err));"),
-   a_number_of_config_json_is_taken_whatever_it_is=("clv_code clv_hf_read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"),
+   a_number_of_config_json_is_taken_whatever_it_is=("clv_code clv_hf_read_integer(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"),
    no_window_is_the_class_default=("clv_code clv_hf_read_window(", "*(int64_t *)address_of_field(r, at) = 0;", ""))
 of("common/model/hf/config.c", HF_CONFIG,
    a_key_that_is_missing_is_zero=("static clv_code check_required(", "t->rows[i].is_required && ", "t->rows[i].low < 0 && "),

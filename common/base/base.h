@@ -227,7 +227,7 @@ clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 enum { CLV_FILE_NAME = 128 };
 bool clv_is_file_name(const char *name);
 
-/* ---- text ------------------------------------------------------------------------------------ */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
 /* Copies `text`, or its beginning and "..." if it has `size` bytes or more. Does not cut a UTF-8
  * character. size: at least 4. Returns dst. */
@@ -268,7 +268,7 @@ size_t clv_utf8_decode(const void *text, size_t left, uint32_t *ret_point);
 /* True for U+0000..U+001F and U+007F..U+009F, the control characters of terminals. */
 bool clv_is_control(uint32_t point);
 
-/* ---- log ------------------------------------------------------------------------------------- */
+/* ---- log lines ------------------------------------------------------------------------------- */
 
 typedef enum clv_log_level {
   CLV_LOG_ERROR,
@@ -349,7 +349,7 @@ void clv_notify(clv_notifier to, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* Writes a time as "2026-01-31T12:00:00.000Z"; returns text. */
 char *clv_time_text(uint64_t wall_ms, char text[32]);
 
-/* ---- descriptors ----------------------------------------------------------------------------- */
+/* ---- the limit of open files ----------------------------------------------------------------- */
 
 /* Raises this process's limit of open files (RLIMIT_NOFILE) to the hard limit. */
 void clv_open_files_raise(void);
@@ -357,7 +357,7 @@ void clv_open_files_raise(void);
  * without this check, libraries that run out of descriptors report misleading errors. */
 clv_code clv_open_files_check(unsigned n, clv_err *err) CLV_USE_RESULT;
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- clocks and interrupts ------------------------------------------------------------------- */
 
 uint64_t clv_now_ns(void); /* nanoseconds of the monotonic clock */
 
@@ -384,7 +384,7 @@ static inline uint64_t clv_clock_now(const clv_clock *clock) {
   return clock->now_ns ? clock->now_ns(clock->user) : clv_now_ns();
 }
 
-/* ---- digests --------------------------------------------------------------------------------- */
+/* ---- SHA-256 digests ------------------------------------------------------------------------- */
 
 typedef struct clv_sha256 {
   uint8_t bytes[32];
@@ -421,7 +421,7 @@ void clv_hex(const uint8_t *bytes, size_t n, char *ret);
 clv_code clv_hmac_sha256(const clv_sha256 *secret, const void *data, size_t len, clv_sha256 *ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- keys of random generators --------------------------------------------------------------- */
 
 /* Key of a random generator: a session's seed, or derived from one by clv_key_derive. */
 typedef struct clv_key {

@@ -149,7 +149,7 @@ void clv_value_unlink(clv_contexts *e, clv_value *v) {
   __atomic_store_n(&e->counts.values, e->values.n_records_used, __ATOMIC_RELAXED);
 }
 
-/* ---- contexts -------------------------------------------------------------------------------- */
+/* ---- making and freeing contexts ------------------------------------------------------------- */
 
 clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **ret, clv_err *err) {
   clv_context *c = *ret = find_context(e, id);
@@ -241,7 +241,7 @@ clv_action clv_step_on_event(clv_contexts *e, uint32_t module, uint64_t context,
   return cell->action;
 }
 
-/* ---- the engine ------------------------------------------------------------------------------ */
+/* ---- making and freeing the engine ----------------------------------------------------------- */
 
 static void size_slabs(clv_contexts *e) {
   e->contexts = clv_slab_make(sizeof(clv_context), MAX_CONTEXTS + MAX_TOMBSTONES + 1, "contexts");

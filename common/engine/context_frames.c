@@ -8,7 +8,7 @@
  */
 #include "common/engine/context_int.h"
 
-/* ---- the engine ------------------------------------------------------------------------------ */
+/* ---- making the engine ----------------------------------------------------------------------- */
 
 clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_err *err) {
   clv_contexts *e = NULL;
@@ -176,7 +176,7 @@ static clv_code on_state_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, c
   return CLV_OK;
 }
 
-/* ---- entry points ---------------------------------------------------------------------------- */
+/* ---- handling a frame ------------------------------------------------------------------------ */
 
 static bool is_module_frame(clv_frame_kind kind) {
   return kind == CLV_STATE_GET || kind == CLV_STATE_PUT || kind == CLV_UNLOAD ||

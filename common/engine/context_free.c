@@ -6,7 +6,7 @@
  */
 #include "common/engine/context_int.h"
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- freeing calls --------------------------------------------------------------------------- */
 
 void clv_call_drop_state(clv_context_call *c) {
   if (c->plan) clv_module_call_put(c->plan, c->state);
@@ -59,7 +59,7 @@ static void free_call(clv_contexts *e, clv_context_call *c) {
   clv_slab_recycle(&e->calls, c);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- freeing values -------------------------------------------------------------------------- */
 
 void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase) {
   while (v->received_gradients && v->received_gradients->phase <= phase) {
@@ -109,7 +109,7 @@ void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
   if (v->is_dropped && !is_awaited && !is_retained_for_announced_call(v)) clv_value_free(e, v);
 }
 
-/* ---- contexts -------------------------------------------------------------------------------- */
+/* ---- freeing and failing contexts ------------------------------------------------------------ */
 
 void clv_backward_queues_free(clv_contexts *e, clv_context *c) {
   if (!c) return;

@@ -179,14 +179,14 @@ clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **r
 /* Turns a context that has ended into a tombstone, and frees the oldest tombstone if there are too
  * many. */
 void clv_context_make_tombstone(clv_contexts *e, clv_context *c);
-clv_context *clv_context_find(const clv_contexts *e,
-                              uint64_t id); /* finds a context that has not ended; NULL: none */
+/* finds a context that has not ended; NULL: none */
+clv_context *clv_context_find(const clv_contexts *e, uint64_t id);
 /* NULL: the context has no such value */
 clv_value *clv_context_find_value(clv_contexts *e, const clv_context *c, uint64_t id);
 clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64_t id,
                                          clv_value **ret, clv_err *err) CLV_USE_RESULT;
-void clv_value_unlink(clv_contexts *e,
-                      clv_value *v); /* removes a value from its tables and frees the record */
+/* removes a value from its tables and frees the record */
+void clv_value_unlink(clv_contexts *e, clv_value *v);
 /* call when work of the context may have become ready */
 void clv_context_mark_dirty(clv_contexts *e, clv_context *c);
 void clv_shared_err_unref(clv_contexts *e, clv_shared_err *c);
@@ -215,11 +215,13 @@ void clv_packet_list_add(clv_packet_list *l, clv_packet *p);
 /* takes the first packet; NULL: the list is empty */
 clv_packet *clv_packet_list_take(clv_packet_list *l);
 
+/* Makes a packet of context c to the node e->names[name]. Without a later clv_outbox_send it is not
+ * sent. */
 clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_context *c,
-                               uint64_t message, uint32_t name, clv_packet **ret,
+                               uint64_t message_id, uint32_t name, clv_packet **ret,
                                clv_err *err) CLV_USE_RESULT;
-void clv_outbox_send(clv_contexts *e,
-                     clv_packet *p); /* takes the packet, and queues it to be sent */
+/* takes the packet, and queues it to be sent */
+void clv_outbox_send(clv_contexts *e, clv_packet *p);
 /* True if a tensor for that name can be sent while it is being copied from a device. Links send it
  * in chunks; a program needs the complete tensor. */
 bool clv_outbox_can_stream(const clv_contexts *e, uint32_t name, size_t bytes);
@@ -279,8 +281,8 @@ static inline uint64_t clv_work_duration_ns(const clv_contexts *e, const clv_wor
 clv_context_call *clv_call_of_work(clv_work *w);
 clv_planned_step *clv_step_of_work(clv_work *w);
 clv_change *clv_change_of_work(clv_work *w);
-bool clv_work_is_on_device(const clv_contexts *e,
-                           clv_work *w); /* true if a module of the work is on a device */
+/* true if a module of the work is on a device */
+bool clv_work_is_on_device(const clv_contexts *e, clv_work *w);
 
 /* ---- queues of modules (context_queue.c) ----------------------------------------------------- */
 
@@ -358,9 +360,9 @@ void clv_context_forget_gradients(clv_contexts *e, clv_context *c, uint32_t modu
 void clv_context_clear(clv_contexts *e, clv_context *c);
 /* frees the DROP and PREPARE frames that wait for CALLs */
 void clv_context_forget_frames(clv_context *c);
-/* Fails a context: ends its backward pass and sends ABORT with the first failure to the master. */
-void clv_context_fail(clv_contexts *e, clv_context *c,
-                      clv_shared_err *why); /* takes the caller's reference to `why` */
+/* Fails a context: ends its backward pass and sends ABORT with the first failure to the master.
+ * Takes the caller's reference to `why`. */
+void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why);
 void clv_context_fail_in_module(clv_contexts *e, clv_context *c, const clv_err *why,
                                 uint32_t module);
 /* Sends the first failure of the context again. */

@@ -52,7 +52,7 @@ void clv_order_advance(clv_contexts *e, clv_context *ctx) {
   clv_context_mark_dirty(e, ctx);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- positions of calls ---------------------------------------------------------------------- */
 
 clv_code clv_order_add_call(clv_contexts *e, clv_context_call *c, const clv_frame *f,
                             clv_err *err) {
@@ -74,7 +74,7 @@ void clv_order_remove_call(clv_context_call *c) {
     clv_order_remove(c->out->ctx, k, &c->order_entries[k]);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- positions of steps ---------------------------------------------------------------------- */
 
 static clv_code check_planned_step(const clv_contexts *e, const clv_frame *f, clv_err *err) {
   const clv_module *m = clv_contexts_module(e, f->module);

@@ -24,10 +24,10 @@ clv_packet *clv_packet_list_take(clv_packet_list *l) {
 /* ---- adding results -------------------------------------------------------------------------- */
 
 clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_context *c,
-                               uint64_t message, uint32_t name, clv_packet **ret, clv_err *err) {
+                               uint64_t message_id, uint32_t name, clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new(e->env.pool, kind, ret, err));
   (*ret)->frame.context = c->id;
-  (*ret)->frame.message_id = message;
+  (*ret)->frame.message_id = message_id;
   memcpy((*ret)->frame.to, e->names[name], sizeof(*ret)->frame.to);
   return CLV_OK;
 }

@@ -40,7 +40,7 @@ static void unlink_entry(clv_contexts *e, clv_queue_entry *t) {
   if (t->change || l->n_changes || l->runs_in_id_order) mark_dirty(e, l);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- calls in the queue of a module ---------------------------------------------------------- */
 
 void clv_call_dependency_done(clv_contexts *e, clv_context_call *c) {
   if (--c->n_missing) return;
@@ -80,7 +80,7 @@ void clv_queue_remove_call(clv_contexts *e, clv_context_call *c) {
   unlink_entry(e, &c->queue_entry);
 }
 
-/* ---- changes --------------------------------------------------------------------------------- */
+/* ---- changes in the queues of modules -------------------------------------------------------- */
 
 /* Appends a change whose entries are the heads of their queues to the ready changes.
  * clv_changes_start_due starts it when no other work is left. */

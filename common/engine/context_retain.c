@@ -47,7 +47,7 @@ uint32_t clv_context_mark_retained(clv_contexts *e, clv_context *ctx) {
   return n;
 }
 
-/* ---- removing what they wait for ------------------------------------------------------------- */
+/* ---- removing what retained calls wait for --------------------------------------------------- */
 
 static void remove_from_followers(clv_contexts *e, clv_context_call *c) {
   if (!c->leader) return;

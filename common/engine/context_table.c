@@ -271,9 +271,9 @@ static const clv_cell passes[][MACHINE_MAX_EVENTS] = {
 /* The last optimiser step of a module.
  *
  *   FINAL  Holds: no revertible step; REVERT changes nothing, and is answered by ERROR unless it
- *   takes back a step of another module. Entered: at first, by a REVERT of the
- *          context that made the step, by a step with a position, and when a CALL or an APPLY of
- *          another context arrives. Left: for OPEN by an APPLY that takes a snapshot.
+ *          takes back a step of another module. Entered: at first, by a REVERT of the context that
+ *          made the step, by a step with a position, and when a CALL or an APPLY of another context
+ *          arrives. Left: for OPEN by an APPLY that takes a snapshot.
  *   OPEN   Holds: the snapshot from before the step; revertible_context_id names the context
  *          that may revert it. Another revertible APPLY replaces the snapshot. Entered: from
  *          FINAL. Left: for FINAL, as said there. */

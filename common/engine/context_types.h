@@ -124,7 +124,7 @@ typedef struct clv_queue_entry clv_queue_entry;
 struct clv_queue_entry {
   clv_module_queue *queue; /* queue that the entry is in; NULL: none */
   clv_queue_entry *prev, *next;
-  bool is_granted;
+  bool is_granted; /* it is the turn of the entry; a call may still wait for its inputs */
   clv_context_call *call;
   clv_change *change;
   uint32_t module;         /* index of the module, for an entry of a change */
@@ -232,7 +232,8 @@ typedef struct clv_copy {
 
 typedef struct clv_gradient_target {
   uint64_t value; /* id of the value that the gradient is for; 0: the gradient is not needed */
-  uint32_t name, order;
+  uint32_t name;  /* index in clv_contexts.names of the node that the gradient is sent to */
+  uint32_t order; /* position of the gradient in the sum of all gradients of the value */
 } clv_gradient_target;
 
 struct clv_context_call {
@@ -447,7 +448,7 @@ typedef struct clv_contexts {
   clv_change *waiting_changes, *ready_changes, *last_ready_change;
   uint32_t n_snapshots;             /* number of queues whose revertible_context_id is not 0 */
   uint64_t n_events;                /* number of changes and PREPAREs so far */
-  char (*names)[CLV_WIRE_NAME + 1]; /* [MAX_NAMES]; index 0 is the master, "" */
+  char (*names)[CLV_WIRE_NAME + 1]; /* [MAX_NAMES] nodes that packets go to; 0: the master, "" */
   uint32_t n_names;
   /* error of the first impossible event that is not reported yet; code CLV_OK: none */
   clv_err impossible_event;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values: passes each value, or its failure, to its consumers; handles DELIVER, VALUE, DROP and
- * SPARE. A value on a device is copied to host memory when a consumer outside the device needs it.
- * A link can send it during the copy; all other consumers wait for the complete tensor.
+ * Values of contexts. Passes each value, or its failure, to its consumers, which are the calls and
+ * nodes that use it. Handles the frames DELIVER, VALUE, DROP and SPARE. A value on a device is
+ * copied to host memory when a consumer outside the device needs it. A link can send it during the
+ * copy; all other consumers wait for the complete tensor.
  */
 #include "common/engine/context_int.h"
 
@@ -31,7 +32,7 @@ static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_m
   return CLV_OK;
 }
 
-/* ---- delivering ------------------------------------------------------------------------------ */
+/* ---- delivering values ----------------------------------------------------------------------- */
 
 /* Adds the tensor of a value to a VALUE packet, complete or still being copied; if the value has
  * failed, adds its failure. */

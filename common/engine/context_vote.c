@@ -30,7 +30,7 @@ static clv_code compute_sum_squares(const clv_module *m, const clv_module_gradie
   return CLV_OK;
 }
 
-/* ---- ties ------------------------------------------------------------------------------------ */
+/* ---- gradients of tied parameters ------------------------------------------------------------ */
 
 /* True if the tied parameter number `tie` has a gradient, from this backward pass or an earlier
  * one. */

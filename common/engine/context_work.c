@@ -91,7 +91,7 @@ static bool has_bit(const uint8_t *bits, uint32_t i) { return bits[i / 8] >> (i 
 
 /* True if the vote covers the module and the module is on a device. The vote then needs the module
  * idle, because only one thread at a time may use its backend. */
-static bool is_device_voter(const clv_contexts *e, const clv_work *w, uint32_t module) {
+static bool is_voting_module_on_device(const clv_contexts *e, const clv_work *w, uint32_t module) {
   return has_bit(w->ctx->was_in_pass, module) && is_module_on_device(e, module);
 }
 
@@ -99,7 +99,7 @@ bool clv_work_is_on_device(const clv_contexts *e, clv_work *w) {
   bool on_device =
       w->kind != WORK_CHANGE && w->kind != WORK_VOTE && is_module_on_device(e, w->module);
   for (uint32_t i = 0; w->kind == WORK_VOTE && i < CLV_MODULE_ALL; i++)
-    on_device |= is_device_voter(e, w, i);
+    on_device |= is_voting_module_on_device(e, w, i);
   if (w->kind != WORK_CHANGE) return on_device;
   for (const clv_queue_entry *t = clv_change_of_work(w)->entries; t; t = t->next_of_change)
     on_device |= is_module_on_device(e, t->module);
@@ -108,7 +108,7 @@ bool clv_work_is_on_device(const clv_contexts *e, clv_work *w) {
 
 static bool are_voters_idle(clv_contexts *e, const clv_work *w) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
-    if (is_device_voter(e, w, i) && get_list(e, i)->is_running) return false;
+    if (is_voting_module_on_device(e, w, i) && get_list(e, i)->is_running) return false;
   return true;
 }
 
@@ -117,7 +117,7 @@ static bool are_voters_idle(clv_contexts *e, const clv_work *w) {
 static void set_voters_busy(clv_contexts *e, const clv_work *w, bool is_busy) {
   uint8_t *voting = w->ctx->voting_modules;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
-    if (is_busy ? !is_device_voter(e, w, i) : !has_bit(voting, i)) continue;
+    if (is_busy ? !is_voting_module_on_device(e, w, i) : !has_bit(voting, i)) continue;
     voting[i / 8] ^= (uint8_t)(1u << (i % 8));
     get_list(e, i)->is_running = is_busy;
   }

@@ -25,7 +25,7 @@ void clv_inbox_clear(clv_inbox *b) {
 
 static bool is_halted(const clv_inbox *b) { return b->is_stopped || b->is_interrupted; }
 
-/* ---- posting --------------------------------------------------------------------------------- */
+/* ---- posting packets and ended work ---------------------------------------------------------- */
 
 bool clv_inbox_begin_post(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
@@ -78,7 +78,7 @@ void clv_inbox_set_interrupted(clv_inbox *b, bool is_interrupted) {
   if (must_wake) pthread_cond_signal(&b->item_arrived);
 }
 
-/* ---- taking ---------------------------------------------------------------------------------- */
+/* ---- taking packets and ended work ----------------------------------------------------------- */
 
 /* Removes the oldest ended work; NULL: none. The caller holds the lock. */
 static clv_work *pop_ended_work(clv_inbox *b) {

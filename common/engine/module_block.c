@@ -48,7 +48,7 @@ void clv_module_uncharge_tensors(const clv_module *m, uint64_t *charged) {
   *charged = 0;
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- blocks of memory ------------------------------------------------------------------------ */
 
 typedef struct device_block {
   const clv_backend *backend;

@@ -336,7 +336,7 @@ clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
   return clv_pool_reserve_packets(pool, m->o.max_calls_in_flight, err);
 }
 
-/* ---- plans ----------------------------------------------------------------------------------- */
+/* ---- plans of a module ----------------------------------------------------------------------- */
 
 static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool is_training,
                           uint32_t input_grads, clv_plan **ret, clv_err *err) {
@@ -488,7 +488,7 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call) {
   p->n_calls_in_use--;
 }
 
-/* ---- snapshots ------------------------------------------------------------------------------- */
+/* ---- snapshots of parameters and moments ----------------------------------------------------- */
 
 clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) {
   if (m->snapshot || !m->optim || m->o.has_no_revert) return CLV_OK;

@@ -66,7 +66,7 @@ static void end_thread(clv_device_thread *t) {
   pthread_mutex_destroy(&t->lock);
 }
 
-/* ---- computing ------------------------------------------------------------------------------- */
+/* ---- computing on devices -------------------------------------------------------------------- */
 
 static void compute_on_device(clv_session_node *n, clv_work *w) {
   clv_err why;
@@ -82,7 +82,7 @@ void clv_node_post_device_work(clv_session_node *n, clv_work *w) {
   post_work(&n->device_thread, w);
 }
 
-/* ---- copying --------------------------------------------------------------------------------- */
+/* ---- copying to host memory ------------------------------------------------------------------ */
 
 /* Returns the entry of n->copiers that has the branch of a device, or the first unused entry; NULL:
  * all entries belong to other devices. Caller holds copy_thread.lock. */

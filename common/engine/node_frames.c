@@ -9,7 +9,7 @@
 
 #include "common/engine/node_int.h"
 
-/* ---- state ----------------------------------------------------------------------------------- */
+/* ---- frames that read or write state --------------------------------------------------------- */
 
 static clv_code make_answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
                             clv_tensor *tensor, const clv_frame *state, clv_packet **ret,
@@ -324,7 +324,7 @@ static clv_code run_engine(clv_session_node *n, clv_err *err) {
   return first;
 }
 
-/* ---- handling -------------------------------------------------------------------------------- */
+/* ---- handling frames and ends of work -------------------------------------------------------- */
 
 static clv_code handle_context_frame(clv_session_node *n, clv_packet *p, bool *ret_kept,
                                      clv_err *err) {
@@ -449,7 +449,7 @@ void clv_node_handle(clv_session_node *n, clv_packet *p) {
   if (!is_kept) clv_packet_free(p);
 }
 
-/* ---- initialising ---------------------------------------------------------------------------- */
+/* ---- initialising the engine of a node ------------------------------------------------------- */
 
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
   clv_contexts_env env = {.pool = n->o.pool,

@@ -13,7 +13,7 @@ clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
   return module < CLV_MODULE_ALL ? n->modules[module] : NULL;
 }
 
-/* ---- links ----------------------------------------------------------------------------------- */
+/* ---- links of a node ------------------------------------------------------------------------- */
 
 /* Sets *place to a new reference to `link`, or to NULL if `link` is NULL, and returns the old link.
  * Caller holds the lock. */
@@ -92,7 +92,7 @@ void clv_node_work_ended(clv_session_node *n, clv_work *w, clv_code code, const 
   clv_inbox_post_ended_work(&n->inbox, w);
 }
 
-/* ---- posting --------------------------------------------------------------------------------- */
+/* ---- posting to the inbox -------------------------------------------------------------------- */
 
 /* Posts a packet. The posting thread decides whether the packet must wake the compute thread. */
 void clv_node_post(clv_session_node *n, clv_packet *p) {
@@ -101,7 +101,7 @@ void clv_node_post(clv_session_node *n, clv_packet *p) {
   clv_inbox_end_post(&n->inbox, p, waits ? CLV_MAX(clv_clock_now(&n->o.clock), 1) : 0);
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/* ---- sending packets ------------------------------------------------------------------------- */
 
 /* Returns a new reference to the link in *place; NULL: there is none. */
 static clv_link *ref_link(clv_session_node *n, clv_link *const *place) {

@@ -44,7 +44,7 @@ static clv_rref_failure make_failure(const clv_err *why) {
   return f;
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/* ---- sending messages of references ---------------------------------------------------------- */
 
 /* Sends a packet to the worker that it names, or to the master, which forwards it. */
 static clv_code send_on_link(clv_session_node *n, clv_packet *p, clv_err *err) {
@@ -99,7 +99,7 @@ static void on_send(clv_session_node *n, const clv_rref_result *r) {
   send_packet(n, p);
 }
 
-/* ---- other results --------------------------------------------------------------------------- */
+/* ---- other results of references ------------------------------------------------------------- */
 
 /* Sets the failure of a packet. The text for an expired lease begins with the name of the silent
  * owner. */

@@ -74,15 +74,16 @@ enum { CLEAVE_SESSION_NETWORK = 1 }; /* seed of the network of a session file */
 clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t seed, clv_graph *g,
                         clv_err *err) CLV_USE_RESULT;
 
-/* ---- rows that a worker keeps (cached_rows.c) ------------------------------------------------ */
+/* ---- rows of values that a worker caches (cached_rows.c) ------------------------------------- */
 
 /* Rows of the output of `from`, a module at the master, that the worker of `to` caches on its
  * disk. */
 typedef struct cleave_cached {
   const cleave_module *from, *to;
-  clv_sha256 key;           /* names the cache at the worker */
-  uint64_t records, keep_s; /* as in clv_wire_cached */
-  const int64_t *rows;      /* [n] record number of each row */
+  clv_sha256 key; /* names the cache at the worker */
+  /* records: row numbers are below this; keep_s: seconds that the worker keeps the cache unused */
+  uint64_t records, keep_s;
+  const int64_t *rows; /* [n] record number of each row */
   size_t n;
 } cleave_cached;
 
@@ -176,7 +177,7 @@ bool cleave_is_passed_on(const cleave_error *why);
 /* Items of a module's state, in the order in which its node lists them. Start with {0}. */
 typedef struct cleave_state_list {
   clv_weights_want *items; /* [n] */
-  char *names;             /* memory of the items' names */
+  char *names;             /* texts that the items' names point to */
   size_t n;
 } cleave_state_list;
 cleave_status cleave_state_list_of(const cleave_module *module, cleave_state_kind kind,

@@ -72,7 +72,8 @@ extern "C" {
 #define CLEAVE_API __attribute__((visibility("default")))
 #define CLEAVE_RESULT __attribute__((warn_unused_result))
 
-/* A field with its name and the one that it had before 0.9. Sources may use either. */
+/* Declares a field under its name and under the name that it had before 0.9. Sources may use
+ * either. */
 #define CLEAVE_RENAMED_(type, name, old_name) \
   union {                                     \
     type name;                                \
@@ -108,14 +109,17 @@ enum { CLEAVE_NAME = 128, CLEAVE_TEXT = 480 };
 
 typedef struct cleave_error {
   cleave_status status;
-  bool reported;              /* the node itself reported status, place and text */
+  /* the failed node itself reported status, place and text; false: this process found the
+   * failure */
+  bool reported;
   char node[CLEAVE_NAME + 1]; /* node that failed: "master" or a worker's name */
   /* module or step at the node; "": unknown */
   CLEAVE_RENAMED_(char, place[CLEAVE_NAME + 1], hop[CLEAVE_NAME + 1]);
   char text[CLEAVE_TEXT]; /* a sentence with the offending value and what to do */
 } cleave_error;
 
-CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" */
+/* returns the status in words, such as "not found" */
+CLEAVE_API const char *cleave_status_name(cleave_status status);
 
 /* The version of this header. cleave_version returns the version of the library with which the
  * program runs. */
@@ -123,7 +127,7 @@ CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" 
 #define CLEAVE_VERSION_MINOR 15
 #define CLEAVE_VERSION_PATCH 0
 #define CLEAVE_VERSION "0.15.0"
-/* #if CLEAVE_VERSION_NUMBER >= CLEAVE_VERSION_AT(0, 6, 0) */
+/* For a test by the preprocessor: #if CLEAVE_VERSION_NUMBER >= CLEAVE_VERSION_AT(0, 6, 0) */
 #define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
 #define CLEAVE_VERSION_NUMBER \
   CLEAVE_VERSION_AT(CLEAVE_VERSION_MAJOR, CLEAVE_VERSION_MINOR, CLEAVE_VERSION_PATCH)
@@ -167,7 +171,8 @@ typedef struct cleave_tensor {
 #define CLEAVE_COUNT_(...) CLEAVE_COUNT_AT_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define CLEAVE_SHAPE_(...) \
   CLEAVE_COUNT_(__VA_ARGS__), { __VA_ARGS__ }
-/* cleave_tensor x = CLEAVE_TENSOR_F32(numbers, 32, 16); */
+/* Initialisers of a tensor over an array of the caller. A tensor of shape [32, 16]:
+ *   cleave_tensor x = CLEAVE_TENSOR_F32(numbers, 32, 16); */
 #define CLEAVE_TENSOR_F32(numbers, ...) \
   { CLEAVE_F32, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
 #define CLEAVE_TENSOR_BF16(numbers, ...) \
@@ -175,7 +180,7 @@ typedef struct cleave_tensor {
 #define CLEAVE_TENSOR_I64(numbers, ...) \
   { CLEAVE_I64, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
 
-CLEAVE_API size_t cleave_tensor_count(const cleave_tensor *tensor); /* elements */
+CLEAVE_API size_t cleave_tensor_count(const cleave_tensor *tensor); /* number of elements */
 CLEAVE_API void cleave_tensor_free(cleave_tensor *tensor);          /* frees and zeroes */
 
 /* ---- runtime --------------------------------------------------------------------------------- */
@@ -252,9 +257,10 @@ typedef enum cleave_event_kind {
 
 typedef struct cleave_event {
   cleave_event_kind kind;
-  uint32_t node;               /* index, as for cleave_node_name */
+  uint32_t node;               /* index of the node, as for cleave_node_name */
   const cleave_module *module; /* module of a call or step; else NULL */
-  uint32_t call;               /* of calls: number of earlier calls of the module in the context */
+  /* FORWARD, BACKWARD...: number of earlier calls of the module in the context */
+  uint32_t call;
   /* Times on the monotonic clock of this machine. Times of a worker are converted with the clock
    * offset that the fastest cleave_measure has found; without one they are unconverted. */
   uint64_t begin_ns, end_ns;
@@ -305,15 +311,15 @@ typedef struct cleave_options {
    * does not wait for workers that do not answer at once. Time in which the caller's own thread
    * computes (single_thread), or the master loads a module of its own, is not interrupted. */
   bool (*interrupted)(void *user);
-  /* Folder for the record of what leaves; NULL: no record. It is made if it does not exist. The
-   * library appends to DIR/egress.jsonl before it sends a tensor, and `cleave-master egress DIR`
-   * prints it. Required where the host has a policy. */
+  /* Folder for the record of the tensors that are sent; NULL: no record. The library makes it if it
+   * does not exist. The library appends to DIR/egress.jsonl before it sends a tensor, and
+   * `cleave-master egress DIR` prints it. Required where the host has a policy. */
   const char *run;
   /* Time for which a worker's host must refuse every connection before the worker counts as lost,
    * ms; 0: 3000. A host refuses while no process listens there, so a killed worker is lost after
-   * this time. A shorter time reports that sooner, and takes a worker for lost whose port is closed
-   * for so long, as while a proxy before it starts again. A host that is silent is dialled for
-   * limits.lease of the session in any case. */
+   * this time. A shorter time reports the loss sooner. It also reports a living worker as lost
+   * whose port is closed for so long, such as while its proxy restarts. A host that is silent is
+   * dialled for limits.lease of the session in any case. */
   uint64_t refused_ms;
 } cleave_options;
 
@@ -351,31 +357,35 @@ typedef struct cleave_leaks {
 CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms,
                                       cleave_leaks *ret_leaks, cleave_error *error);
 
-/* ---- what may leave -------------------------------------------------------------------------- */
+/* ---- what may be sent ------------------------------------------------------------------------ */
 
-/* Finding of a tensor: a way to read records or labels from it. The names are those that
- * `cleave-master plan` prints and explains. Several findings are declared by their sum. */
+/* Findings of a tensor. A finding is a way to read records or labels from the tensor. The names are
+ * those that `cleave-master plan` prints and explains. Several findings are declared by their
+ * sum. */
 typedef enum cleave_shows {
-  /* no finding is declared: the gate assumes the worst that a tensor of its kind and dtype can
+  /* no finding is declared: the library assumes the worst that a tensor of its kind and dtype can
    * show */
   CLEAVE_SHOWS_WORST = 0,
   /* secret layers sum positions (pixels, tokens) of a record, but some value is a sum of fewer than
    * half of them */
   CLEAVE_SHOWS_PICTURE = 1,
   CLEAVE_SHOWS_FRONT_KNOWN = 2, /* only layers with known weights sum two positions of a record */
-  /* as RAW_INPUT, behind an embedding; or a value is a sum of fewer than half of the tokens */
+  /* behind an embedding at the master no secret layer sums two tokens of a record; or some value is
+   * a sum of fewer than half of the tokens */
   CLEAVE_SHOWS_TOKENS = 4,
-  CLEAVE_SHOWS_RAW_INPUT = 8,        /* no layer at the master sums two positions of a record */
-  CLEAVE_SHOWS_LABELS_READABLE = 16, /* a gradient is that of one output alone */
-  CLEAVE_SHOWS_LABELS = 32,          /* labels, because the loss is at a worker */
-  CLEAVE_SHOWS_MIXED = 64,           /* none of the other findings, which never means safe */
+  CLEAVE_SHOWS_RAW_INPUT = 8, /* no layer at the master sums two positions of a record */
+  /* labels can be read from a gradient, because no secret layer that learns sums the gradients of
+   * two outputs in it */
+  CLEAVE_SHOWS_LABELS_READABLE = 16,
+  CLEAVE_SHOWS_LABELS = 32, /* labels, because the loss is at a worker */
+  CLEAVE_SHOWS_MIXED = 64,  /* none of the other findings, which never means safe */
 } cleave_shows;
 
 /* A row of the table of tensors that a program sends. `kind` to `shape` are compared with each
  * tensor, as may_send would see it. */
 typedef struct cleave_declaration {
   size_t size;              /* sizeof(cleave_declaration) */
-  cleave_sending_kind kind; /* LEAF, VALUE, GRADIENT or WEIGHTS; a FAILURE needs no row */
+  cleave_sending_kind kind; /* LEAF, VALUE, GRADIENT or WEIGHTS; a FAILURE need not be declared */
   const char *worker;       /* name of the receiver */
   const char *module;       /* as in cleave_sending; NULL: "" */
   uint32_t input; /* LEAF: index of the input of `module`; VALUE, GRADIENT: index of its output */
@@ -618,7 +628,8 @@ typedef struct cleave_lora {
  * Neither may step inside a context (cleave_step_at). The owner is not freed while another module
  * is tied to it, even if it is released. */
 typedef struct cleave_tie {
-  const char *weight;       /* parameter of the module that is loaded: the first of a layer */
+  /* a parameter of the module that is loaded; it must be the first parameter of its layer */
+  const char *weight;
   struct cleave_module *of; /* module that owns the values */
   const char *of_weight;    /* the parameter's name in `of`, of equal shape */
 } cleave_tie;
@@ -628,7 +639,8 @@ typedef struct cleave_input {
   int rank;
   int64_t shape[CLEAVE_MAX_RANK]; /* shape[0]: batch, as for cleave_graph_input */
 } cleave_input;
-/* cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 32, 16); */
+/* Initialiser of a cleave_input. Shape [32, 16]: cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 32,
+ * 16); */
 #define CLEAVE_INPUT(dtype, ...) \
   { (dtype), CLEAVE_SHAPE_(__VA_ARGS__) }
 
@@ -665,8 +677,7 @@ CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
  * camembert, layoutlm, distilbert, vit, gpt2, llama, mistral, qwen2, qwen3, phi3), with the
  * parameter names of its weight files. layers: the part of it to load, such as
  * "embeddings..encoder.layer.3", as in a session file; NULL: options->layers, and if that is NULL
- * too, all. head: "sequence",
- * "token", "masked" or "causal", the layers behind the last block;
+ * too, all. head: "sequence", "token", "masked" or "causal", the layers behind the last block;
  * NULL: "none". input is that of the whole model: i64 [N, S] token numbers, or f32 [N, channels,
  * height, width]; no position is padding. Only the config is read: give weights or an artifact in
  * the options, else the values are drawn. CLEAVE_INVALID: there is no such file; it is wrong or has
@@ -678,9 +689,9 @@ CLEAVE_API cleave_status cleave_load_hf(cleave_runtime *runtime,
                                         const cleave_input *input, cleave_module **ret_module,
                                         cleave_error *error) CLEAVE_RESULT;
 
-/* Loads a loss of cleave-ops(7). Its inputs are the prediction, of the shape given, and the target:
- * [N] i64 classes for a loss over classes, else f32 of the prediction's shape. Its value is the
- * mean, a scalar. */
+/* Loads a loss; the manual page cleave-ops(7) lists the kinds. Its inputs are the prediction, of
+ * the shape given, and the target: [N] i64 classes for a loss over classes, else f32 of the
+ * prediction's shape. Its value is the mean, a scalar. */
 CLEAVE_API cleave_status cleave_load_loss(cleave_runtime *runtime,
                                           const cleave_module_options *options, const char *kind,
                                           const cleave_input *prediction,
@@ -725,7 +736,7 @@ typedef struct cleave_parameter {
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];
   bool learns; /* a parameter that is not frozen */
-  bool buffer; /* running statistics */
+  bool buffer; /* a buffer, such as running statistics, not a parameter */
   /* Optimiser that steps it, in group `group` of cleave_optimizer_new; NULL: none. Must not be used
    * after the program has released it. */
   const struct cleave_optimizer *optimizer;
@@ -855,7 +866,7 @@ CLEAVE_API cleave_status cleave_state_load(cleave_runtime *runtime, cleave_modul
 typedef struct cleave_state_file {
   size_t size; /* sizeof(cleave_state_file) */
   uint64_t bytes;
-  char sha256[65]; /* hexadecimal */
+  char sha256[65]; /* SHA-256 of the file in hexadecimal, with a final zero */
 } cleave_state_file;
 
 /* BLOCKS. As cleave_state_save, but the module's worker writes the file into its state_dir, and no
@@ -873,11 +884,10 @@ CLEAVE_API cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cl
                                                      uint64_t deadline_ms,
                                                      cleave_state_file *ret_file,
                                                      cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. Loads a file of
- * cleave_state_save_at_worker, as strictly as cleave_state_load, and with every name. An earlier
- * session, or a module with the same state, may have saved it. CLEAVE_NOT_FOUND: this identity has
- * no such file at the worker. *ret_file (may be NULL) is the file as it was read: compare sha256
- * with that of the save to know that it is the same file. */
+/* BLOCKS. Loads a file of cleave_state_save_at_worker, as strictly as cleave_state_load. The file
+ * must have every name. An earlier session, or a module with the same state, may have saved it.
+ * CLEAVE_NOT_FOUND: this identity has no such file at the worker. *ret_file (may be NULL) is the
+ * file as it was read: compare sha256 with that of the save to know that it is the same file. */
 CLEAVE_API cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module *module,
                                                      cleave_state_kind kind, const char *name,
                                                      uint64_t deadline_ms,
@@ -1141,7 +1151,7 @@ CLEAVE_API cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context
                                          cleave_error *error) CLEAVE_RESULT;
 
 /* As cleave_rpc_sync, without waiting: the value is sent to the program when it is computed.
- * ret_reference may be NULL, as there. */
+ * ret_reference may be NULL, as in cleave_rpc_sync. */
 CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
                                           cleave_module *module, const cleave_reference *inputs,
                                           size_t n_inputs, cleave_reference *ret_reference,
@@ -1221,7 +1231,7 @@ CLEAVE_API cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_fu
 
 /* Results of futures, copied out; they may be read repeatedly. CLEAVE_PRECONDITION: the future is
  * not done; CLEAVE_INVALID: a future of another kind; otherwise the error with which it ended.
- * cleave_future_tensor: of the futures that cleave_wait takes. */
+ * cleave_future_tensor takes the futures that cleave_wait takes. */
 CLEAVE_API cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
@@ -1600,7 +1610,7 @@ CLEAVE_API cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime,
 
 typedef struct cleave_step_result {
   bool applied;    /* false: some gradient was not finite, and no module has changed */
-  double norm;     /* norm of all gradients in groups, before clipping */
+  double norm;     /* norm over the gradients of all groups, before clipping */
   double lr;       /* learning rate of the first group */
   uint64_t number; /* steps decided so far, this one included */
 } cleave_step_result;
@@ -1638,9 +1648,11 @@ typedef struct cleave_step_options {
 
 /* Set size before the call. */
 typedef struct cleave_step_decision {
-  size_t size;     /* sizeof(cleave_step_decision) */
-  bool applied;    /* false: no module has changed, and the program must not step either */
-  double norm;     /* norm of all gradients in groups and those of the program, before clipping */
+  size_t size;  /* sizeof(cleave_step_decision) */
+  bool applied; /* false: no module has changed, and the program must not step either */
+  /* norm over the gradients of all groups and the gradients that the program steps itself, before
+   * clipping */
+  double norm;
   double lr;       /* learning rate of the first group */
   double scale;    /* factor by which nodes multiply their gradients for the step; 1: not clipped */
   uint64_t number; /* steps decided so far, this one included */

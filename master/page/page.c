@@ -42,7 +42,7 @@ static const char style[] =
     "@media print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#aaa;--note:#fff}"
     "body{max-width:none;padding:0}figure,table{break-inside:avoid}.wide{overflow:visible}}";
 
-/* ---- small parts ----------------------------------------------------------------------------- */
+/* ---- small parts of the page ----------------------------------------------------------------- */
 
 /* Returns the last part of the folder's path. It names the run on the page, because runs of one
  * session differ in their folders. */
@@ -95,7 +95,7 @@ static void format_time(uint64_t ms, char text[32]) {
   if (ms && gmtime_r(&s, &t)) strftime(text, 32, "%Y-%m-%d %H:%M:%S UTC", &t);
 }
 
-/* ---- all runs -------------------------------------------------------------------------------- */
+/* ---- the table of all runs ------------------------------------------------------------------- */
 
 /* Appends a cell with the run's test score `name` and, if `eval --intervals` has computed one, its
  * interval. */
@@ -164,7 +164,7 @@ static void put_curves(clv_bytes *out, const page_run *runs, size_t n) {
   clv_bytes_puts(out, "</div>\n");
 }
 
-/* ---- one run --------------------------------------------------------------------------------- */
+/* ---- the section of one run ------------------------------------------------------------------ */
 
 static void put_classes(clv_bytes *out, const page_scores *s) {
   if (!s->n_classes) return;
@@ -249,7 +249,7 @@ static void put_worst_records(clv_bytes *out, const page_run *r) {
                  "records.</small></p>\n");
 }
 
-/* ---- time and bytes -------------------------------------------------------------------------- */
+/* ---- time and bytes of a run ----------------------------------------------------------------- */
 
 /* Returns the sum of the durations of all attempts that have ended. */
 static double seconds_of_attempts(const clv_run_record *r) {
@@ -318,7 +318,7 @@ static void put_egress(clv_bytes *out, const page_run *r) {
                    clv_format_size((uint64_t)r->bytes_down_sum, down, sizeof down));
 }
 
-/* ---- attempts -------------------------------------------------------------------------------- */
+/* ---- the attempts of a run ------------------------------------------------------------------- */
 
 static const char *status_name(const clv_run_attempt *a) {
   static const char *const names[CLV_RUN_STATUSES] = {
@@ -386,7 +386,7 @@ static clv_code put_run(clv_bytes *out, const page_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the page -------------------------------------------------------------------------------- */
+/* ---- putting the page together --------------------------------------------------------------- */
 
 static clv_code put_head(clv_bytes *out, const page_run *runs, size_t n, clv_err *err) {
   clv_bytes_puts(out,

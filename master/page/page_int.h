@@ -34,7 +34,7 @@ typedef struct page_value {
   double value, low, high;
 } page_value;
 
-/* Scores of one class. `places`: number of positions with this label; the JSON key's name. */
+/* Scores of one class. places: number of positions with this label, named as the JSON key is. */
 typedef struct page_class {
   char *name;
   double precision, recall, f1, auc, places;
@@ -79,7 +79,7 @@ typedef struct page_run {
   clv_bytes session; /* the session without paths, addresses and the seed; empty: not known */
 } page_run;
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading the files of a run -------------------------------------------------------------- */
 
 /* Reads all files of the run in r->folder. Files that a run need not have may be missing. */
 clv_code page_read_run(page_run *r, clv_err *err) CLV_USE_RESULT;
@@ -97,7 +97,7 @@ void page_series_add(page_series *s, double x, double y);
 /* Returns the value of an evaluation that has this name; NULL: there is none. */
 const page_value *page_find_value(const page_scores *s, const char *name);
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing HTML and SVG -------------------------------------------------------------------- */
 
 /* Appends a text from a run's files, escaped for HTML. Replaces characters that would alter the
  * display of the page, such as control characters, by '?'. */

@@ -63,7 +63,7 @@ static clv_code read_pace_line(page_run *r, const char *label, const char *line,
   return CLV_OK;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- reading the files of a run folder ------------------------------------------------------- */
 
 /* Reads one line of a file into *r. label: path of the file, for errors; number: index of the line,
  * from 0. */

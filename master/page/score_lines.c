@@ -29,7 +29,7 @@ static clv_code read_numbers(clv_json *j, double *ret, size_t max_n, size_t *ret
   }
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- scores by name -------------------------------------------------------------------------- */
 
 const page_value *page_find_value(const page_scores *s, const char *name) {
   for (size_t i = 0; i < s->n_values; i++)
@@ -89,7 +89,7 @@ static clv_code read_interval(clv_json *j, page_scores *s, const char *key, clv_
   return CLV_OK;
 }
 
-/* ---- classes --------------------------------------------------------------------------------- */
+/* ---- scores of classes ----------------------------------------------------------------------- */
 
 static clv_code read_class_member(clv_json *j, page_scores *s, const char *key, clv_err *err) {
   page_class *c = &s->classes[s->n_classes - 1];
@@ -205,7 +205,7 @@ void page_scores_done(page_scores *s) {
   *s = (page_scores){.is_set = false};
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- lines of evaluations -------------------------------------------------------------------- */
 
 /* A line of evaluations.jsonl while it is read. */
 typedef struct line {
@@ -271,7 +271,7 @@ clv_code page_read_evaluation(page_run *r, const char *label, const char *text, 
   return CLV_OK;
 }
 
-/* ---- worst records --------------------------------------------------------------------------- */
+/* ---- records with the largest losses --------------------------------------------------------- */
 
 static clv_code read_worst_record(clv_json *j, page_worst_record *w, clv_err *err) {
   bool more;

@@ -179,7 +179,7 @@ static clv_code read_records(const clv_session_config *c, const set_files *s,
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   uint64_t seed;
   CLV_TRY(clv_dataset_open(o, &ds, err));
-  if (c->data.broken == CLV_BROKEN_REFUSE)
+  if (c->data.broken == CLV_BROKEN_RECORD_REFUSE)
     CLV_TRY(clv_plan_refuse_broken_records(clv_dataset_broken(ds), err));
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   if (!uses_first_records_only(c, s))
@@ -616,7 +616,7 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
     if (err) err->code = reason.code;
     return reason.code;
   }
-  if (c->data.broken == CLV_BROKEN_REFUSE &&
+  if (c->data.broken == CLV_BROKEN_RECORD_REFUSE &&
       clv_plan_refuse_broken_records(&found.unreadable_errors, &reason) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, reason.text);
     if (err) err->code = reason.code;
@@ -667,10 +667,11 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   clv_draw_seed draw = {0};
   CLV_TRY(clv_run_data_derive_seed(c, &draw.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
-  clv_scan_options so = {.max_records = o->max_records,
-                         .decodes_images = o->decodes_images || c->data.broken == CLV_BROKEN_SKIP,
-                         .draw = &draw,
-                         .progress = report_progress};
+  clv_scan_options so = {
+      .max_records = o->max_records,
+      .decodes_images = o->decodes_images || c->data.broken == CLV_BROKEN_RECORD_SKIP,
+      .draw = &draw,
+      .progress = report_progress};
   uint64_t left_out = 0;
   const size_t n_before[3] = {d->train_rows.n, d->validation_rows.n, d->test_rows.n};
   if (d->train)

@@ -28,7 +28,7 @@ struct clv_event_file {
   clv_bytes value, summary, event, pending;
 };
 
-/* ---- protobuf -------------------------------------------------------------------------------- */
+/* ---- encoding of protobuf messages ----------------------------------------------------------- */
 
 /* Wire types of protobuf. */
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
@@ -102,7 +102,7 @@ static void put_float(clv_bytes *b, unsigned field, float v) {
   put_little_endian(b, bits, 4);
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records of an event file ---------------------------------------------------------------- */
 
 /* Returns the CRC32C of `data`, rotated right by 15 bits, plus a constant: the masked form that
  * record files keep. */
@@ -181,7 +181,7 @@ void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag, 
   add_summary(e, step);
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- opening an event file ------------------------------------------------------------------- */
 
 /* Returns the seconds in the name of an event file; 0: the name is not that of an event file. */
 static uint64_t file_time(const char *name) {

@@ -59,7 +59,7 @@ void clv_journal_add(clv_journal *j, const char *text, const char *json_line) {
   write_line(j, &j->json);
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- adding lines ---------------------------------------------------------------------------- */
 
 void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, const char *json) {
   char stamp[32];

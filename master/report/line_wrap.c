@@ -48,7 +48,7 @@ const char *status_format_rate(double bytes_per_s, char dst[STATUS_TEXT_BYTES]) 
   return dst;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- lines of a limited width ---------------------------------------------------------------- */
 
 void status_begin_line(clv_line_wrap *f, unsigned indent) {
   f->indent = indent;

@@ -45,7 +45,7 @@ typedef enum number {
 } number;
 
 static const struct {
-  const char *key, *tag; /* in the JSON line, in the event file */
+  const char *key, *tag; /* key: name in the JSON line; tag: name in the event file */
   table table;           /* file of the line */
   /* printf format, for a value that is always finite; NULL: 17 digits, or JSON null for a value
    * that is not finite */
@@ -110,7 +110,7 @@ struct clv_reporter {
   clv_bytes line, object, json_line; /* scratch of a line, kept to avoid allocations */
 };
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening the files of a run -------------------------------------------------------------- */
 
 /* Returns true if the step of a JSON line is at most last_kept_step. */
 static bool is_line_up_to_step(const char *line, uint64_t last_kept_step) {
@@ -251,7 +251,7 @@ void clv_reporter_close(clv_reporter *r) {
   free(r);
 }
 
-/* ---- lines for people ------------------------------------------------------------------------ */
+/* ---- lines that are printed ------------------------------------------------------------------ */
 
 /* Adds a step to the sums since the last printed line. */
 static void add_to_interval(clv_reporter *r, const clv_progress *p) {
@@ -383,7 +383,7 @@ void clv_reporter_notice(clv_reporter *r, const char *text, const char *json) {
   clv_report_notice(r ? r->journal : NULL, r && r->prints_json, text, json);
 }
 
-/* ---- lines for programs ---------------------------------------------------------------------- */
+/* ---- lines of the JSON files ----------------------------------------------------------------- */
 
 static void add_number(clv_bytes *line, number i, double value) {
   char text[CLV_JSON_NUMBER];

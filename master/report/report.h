@@ -63,11 +63,12 @@ void clv_event_file_flush(clv_event_file *e);
 void clv_event_file_close(clv_event_file *e); /* flushes */
 void clv_event_file_closep(clv_event_file **e);
 
-/* ---- progress -------------------------------------------------------------------------------- */
+/* ---- progress of a run ----------------------------------------------------------------------- */
 
 /* Results of one training step. */
 typedef struct clv_progress {
-  uint64_t step, total_steps;    /* number of the step, from 1; of the run, 0: unknown */
+  /* number of this step, from 1; number of steps of the run, 0: unknown */
+  uint64_t step, total_steps;
   uint64_t epoch;                /* index of the epoch, from 0 */
   double loss, accuracy;         /* accuracy < 0: unknown */
   double grad_norm, lr;          /* norm of all gradients; learning rate */
@@ -137,7 +138,7 @@ clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e,
  * reporter that prints JSON prints the object of clv_report_json. */
 void clv_reporter_notice(clv_reporter *r, const char *text, const char *json);
 
-/* ---- traces ---------------------------------------------------------------------------------- */
+/* ---- traces of computations and transfers ---------------------------------------------------- */
 
 /* A computation of a node, or the transfer of a tensor from a node. */
 typedef struct clv_trace_slice {
@@ -175,11 +176,12 @@ typedef struct clv_status_last_error {
 
 /* A link of a session at a worker. */
 typedef struct clv_status_link {
-  const char *peer;                 /* name of the worker at the other end; "": the master */
-  uint64_t bytes_in, bytes_out;     /* since the link was made */
-  double in_per_s, out_per_s;       /* bytes per second */
-  double round_trip_s;              /* round-trip time; 0: not measured yet */
-  uint64_t frames_in, frames_out;   /* number of frames that wait to be handled, to be sent */
+  const char *peer;             /* name of the worker at the other end; "": the master */
+  uint64_t bytes_in, bytes_out; /* since the link was made */
+  double in_per_s, out_per_s;   /* bytes per second */
+  double round_trip_s;          /* round-trip time; 0: not measured yet */
+  /* frames_in: number of frames that wait to be handled; frames_out: that wait to be sent */
+  uint64_t frames_in, frames_out;
   uint64_t tensors_in, tensors_out; /* number of large tensors (in chunks) in flight */
   uint64_t missing_in, missing_out; /* bytes of large tensors still to receive, to send */
   /* shares of the time in which a large tensor was being received, being sent */
@@ -189,7 +191,8 @@ typedef struct clv_status_link {
   double waiting_share; /* share of the time in waits that a packet of this link ended */
   double awaits_per_s;  /* number of waits per second that a packet of this link ended */
   uint64_t outages;     /* number of outages that the link has survived */
-  double last_outage_age_s, last_outage_s; /* seconds since the last outage ended, its length */
+  /* seconds since the last outage ended; its length in seconds */
+  double last_outage_age_s, last_outage_s;
   /* seconds since the link lost one of its connections; 0: it has all */
   double outage_s;
 } clv_status_link;

@@ -19,7 +19,7 @@ enum {
 
 typedef unsigned long long ull;
 
-/* ---- a session ------------------------------------------------------------------------------- */
+/* ---- the text of a session ------------------------------------------------------------------- */
 
 static void add_modules(clv_line_wrap *f, const clv_status_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MAX_SHOWN_MODULES; i++) {
@@ -167,7 +167,7 @@ static void add_session(clv_line_wrap *f, const clv_status_view *view, const clv
   add_last_error(f, DETAIL_INDENT, &s->last_error);
 }
 
-/* ---- a worker -------------------------------------------------------------------------------- */
+/* ---- the text of a worker -------------------------------------------------------------------- */
 
 static void add_missing_worker(clv_line_wrap *f, const clv_status_worker *w) {
   status_begin_line(f, 0);

@@ -142,7 +142,7 @@ void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *use
   if (s->confusion && s->n_classes <= MAX_SHOWN_CLASSES) append_confusion(s, out);
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- scores as JSON -------------------------------------------------------------------------- */
 
 static void append_json_number(clv_bytes *out, const char *key, double v) {
   clv_bytes_printf(out, "\"%s\":", key);
@@ -230,7 +230,7 @@ void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user
   clv_bytes_puts(out, "}");
 }
 
-/* ---- curves ---------------------------------------------------------------------------------- */
+/* ---- curves as JSON -------------------------------------------------------------------------- */
 
 static void append_json_roc(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "\"roc\":[");

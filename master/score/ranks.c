@@ -13,13 +13,13 @@
 
 #include "master/score/score_int.h"
 
-/* A class whose probabilities are compared. */
-typedef struct ranking {
+/* Context of a comparison of positions: the class whose probabilities are compared. */
+typedef struct rank_context {
   const clv_score *s;
   size_t class;
-} ranking;
+} rank_context;
 
-static double log_p_of(const ranking *k, size_t i) {
+static double log_p_of(const rank_context *k, size_t i) {
   return k->s->kept_log_p[i * k->s->o.n_classes + k->class];
 }
 
@@ -34,7 +34,7 @@ static int compare_positions(const void *a, const void *b, void *user) {
 }
 
 void clv_score_rank(const clv_score *s, size_t c, uint32_t *order) {
-  ranking k = {s, c};
+  rank_context k = {s, c};
   for (size_t i = 0; i < s->n; i++) order[i] = (uint32_t)i;
   qsort_r(order, s->n, sizeof *order, compare_positions, &k);
 }
@@ -46,7 +46,7 @@ typedef struct tie {
 
 /* Counts the positions that have the probability of order[at], in the direction `step`, 1 or -1.
  * Returns the first index with another probability; it is past the array if there is none. */
-static size_t count_tie(const ranking *k, const uint32_t *order, size_t at, int step,
+static size_t count_tie(const rank_context *k, const uint32_t *order, size_t at, int step,
                         const uint32_t *w, tie *ret) {
   double log_p = log_p_of(k, order[at]);
   *ret = (tie){0, 0};
@@ -61,7 +61,7 @@ static size_t count_tie(const ranking *k, const uint32_t *order, size_t at, int 
 
 /* Returns twice the sum of the ranks of the positions with the label. It is doubled because mean
  * ranks of ties may be halves, and so is an integer. */
-static double sum_twice_ranks(const ranking *k, const uint32_t *order, const uint32_t *w) {
+static double sum_twice_ranks(const rank_context *k, const uint32_t *order, const uint32_t *w) {
   uint64_t n_below = 0;
   double sum = 0;
   tie t;
@@ -100,7 +100,7 @@ static void note_point(const curve *v, float *roc) {
 }
 
 /* Computes the curve from the largest probability to the smallest. roc: NULL, or receives it. */
-static void compute_curve(const ranking *k, const uint32_t *order, const uint32_t *w, curve *v,
+static void compute_curve(const rank_context *k, const uint32_t *order, const uint32_t *w, curve *v,
                           float *roc) {
   tie t;
   for (size_t at = k->s->n - 1; at < k->s->n;) {
@@ -112,7 +112,7 @@ static void compute_curve(const ranking *k, const uint32_t *order, const uint32_
 
 void clv_score_compute_ranks(const clv_score *s, size_t c, const uint32_t *order, const uint32_t *w,
                              clv_class_score *ret) {
-  const ranking k = {s, c};
+  const rank_context k = {s, c};
   uint64_t n_with_label = 0, n = 0;
   ret->auc = ret->average_precision = ret->sensitivity = (double)NAN;
   for (size_t i = 0; i < s->n; i++) {

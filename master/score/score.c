@@ -87,7 +87,7 @@ void clv_score_reset(clv_score *s) {
   s->log_loss = 0;
 }
 
-/* ---- one position ---------------------------------------------------------------------------- */
+/* ---- outputs of one position ----------------------------------------------------------------- */
 
 /* Computes the log-probabilities p [n] of all classes from the logits x [n]. */
 static void log_softmax(const float *x, size_t n, double *p) {
@@ -131,15 +131,15 @@ static size_t answer_of(const clv_score *s, const float *x) {
   return best;
 }
 
-/* ---- kept positions -------------------------------------------------------------------------- */
+/* ---- arrays of kept positions ---------------------------------------------------------------- */
 
-/* Grows an array to `capacity` entries of `bytes` each. at: address of the pointer to the array.
- * Returns false if there is not enough memory. */
-static bool grow(void *at, size_t capacity, size_t bytes) {
+/* Grows an array to `capacity` entries of `entry_bytes` bytes each. at: address of the pointer to
+ * the array. Returns false if there is not enough memory. */
+static bool grow(void *at, size_t capacity, size_t entry_bytes) {
   void *old, *grown = NULL;
   size_t size;
   memcpy(&old, at, sizeof old);
-  if (clv_mul_size(capacity, bytes, &size)) grown = realloc(old, size);
+  if (clv_mul_size(capacity, entry_bytes, &size)) grown = realloc(old, size);
   if (grown) memcpy(at, &grown, sizeof grown);
   return grown != NULL;
 }
@@ -178,7 +178,7 @@ static void note_worst(clv_score *s, size_t record, double loss) {
   s->worst[at] = (clv_worst_record){record, loss};
 }
 
-/* ---- adding ---------------------------------------------------------------------------------- */
+/* ---- adding records -------------------------------------------------------------------------- */
 
 static clv_code keep_position(clv_score *s, size_t label, size_t answer, clv_err *err) {
   size_t classes = s->o.n_classes;
@@ -271,7 +271,7 @@ clv_code clv_score_add_targets(clv_score *s, size_t record, const float *outputs
 
 bool clv_score_has_classes(const clv_score *s) { return !has_several_labels(s) && !has_numbers(s); }
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- the results of an evaluation ------------------------------------------------------------ */
 
 clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *scratch = NULL;

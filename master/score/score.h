@@ -151,8 +151,9 @@ typedef struct clv_scores {
   uint64_t n_positions; /* with several labels or numbers: the number of records */
   double values[CLV_SCORE_VALUES];
   clv_interval intervals[CLV_SCORE_VALUES]; /* low and high NaN: there is no interval */
-  size_t n_classes;                         /* 0 for numbers */
-  clv_class_score *classes;                 /* [n_classes] */
+  /* number of classes or labels; 0 for predicted numbers */
+  size_t n_classes;
+  clv_class_score *classes;  /* [n_classes] */
   const uint64_t *confusion; /* [n_classes][n_classes], owned by the clv_score; or NULL */
   clv_calibration_bin bins[CLV_CALIBRATION_BINS]; /* if ECE is requested; else zeros */
   clv_worst_record worst[CLV_SCORE_N_WORST];      /* [n_worst] largest loss first */

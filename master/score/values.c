@@ -13,7 +13,7 @@ static double ratio(uint64_t part, uint64_t total) {
   return total ? (double)part / (double)total : 0;
 }
 
-/* ---- counts ---------------------------------------------------------------------------------- */
+/* ---- scores from counts ---------------------------------------------------------------------- */
 
 /* Computes precision, recall and F1 of a class from its counts. Sets its other scores to NaN. */
 static void compute_class_scores(const clv_class_score *counts, clv_class_score *ret) {
@@ -68,7 +68,7 @@ static void compute_count_values(uint64_t n_all_right, uint64_t n, clv_scores *r
   r->values[CLV_VALUE_F1_MACRO] = n_seen_classes ? f1_sum / (double)n_seen_classes : (double)NAN;
 }
 
-/* ---- ranks ----------------------------------------------------------------------------------- */
+/* ---- scores from the order of probabilities -------------------------------------------------- */
 
 /* Returns the mean of a score over the classes for which it is not NaN; if there are two classes
  * (not labels), the score of class 1. offset: byte offset of the score in clv_class_score. */
@@ -98,7 +98,7 @@ static void compute_rank_values(const clv_score *s, const uint32_t *w, const uin
   r->values[CLV_VALUE_SENSITIVITY] = mean_of_classes(s, r, offsetof(clv_class_score, sensitivity));
 }
 
-/* ---- probabilities --------------------------------------------------------------------------- */
+/* ---- scores from probabilities --------------------------------------------------------------- */
 
 /* Returns the index of the calibration bin of a probability. A probability on the edge of two bins
  * belongs to the lower one. */
@@ -139,7 +139,7 @@ static void compute_perplexity(const clv_score *s, const uint32_t *w, clv_scores
   if (n) r->values[CLV_VALUE_PERPLEXITY] = exp(sum / (double)n);
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- scores of predicted numbers ------------------------------------------------------------- */
 
 /* Sums over the positions of one column, x - t being the error of number x for target t. spread:
  * sum of (t - mean t)^2. */
@@ -185,7 +185,7 @@ static void compute_number_values(const clv_score *s, const uint32_t *w, clv_sco
   r->values[CLV_VALUE_R2] = r2_sum / width;
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- all values of an evaluation ------------------------------------------------------------- */
 
 void clv_score_compute(const clv_score *s, const uint32_t *w, const uint32_t *orders,
                        uint32_t *scratch, clv_scores *r) {

@@ -87,7 +87,7 @@ static void join_pair(clv_encoding *w, const clv_pair *p) {
   push_if_mergeable(w, p->at);
 }
 
-/* ---- symbols --------------------------------------------------------------------------------- */
+/* ---- symbols of a piece ---------------------------------------------------------------------- */
 
 static void add_symbol(clv_encoding *w, int32_t id) {
   int64_t at = (int64_t)w->n_symbols++;

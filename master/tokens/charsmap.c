@@ -26,7 +26,7 @@ void clv_charsmap_done(clv_charsmap *m) {
   *m = (clv_charsmap){0};
 }
 
-/* ---- the trie -------------------------------------------------------------------------------- */
+/* ---- searching and checking the trie --------------------------------------------------------- */
 
 static bool has_value(uint32_t unit) { return unit >> 8 & 1; }
 static uint32_t get_label(uint32_t unit) { return unit & (0x80000000u | 0xff); }
@@ -34,8 +34,8 @@ static uint32_t get_offset(uint32_t unit) { return unit >> 10 << ((unit & 1u << 
 
 /* Moves from the node whose children begin at *base to its child for a byte. False: there is
  * none. */
-static bool step_down(const clv_charsmap *m, uint32_t *base, unsigned char byte,
-                      uint32_t *ret_unit) {
+static bool go_to_child(const clv_charsmap *m, uint32_t *base, unsigned char byte,
+                        uint32_t *ret_unit) {
   uint32_t at = *base ^ byte;
   if (at >= m->n_units || get_label(m->units[at]) != byte) return false;
   *ret_unit = m->units[at];
@@ -46,7 +46,7 @@ static bool step_down(const clv_charsmap *m, uint32_t *base, unsigned char byte,
 const char *clv_charsmap_find(const clv_charsmap *m, const char *text, size_t len) {
   uint32_t base = get_offset(m->units[0]), unit;
   for (size_t i = 0; i < len && text[i]; i++) {
-    if (!step_down(m, &base, (unsigned char)text[i], &unit)) return NULL;
+    if (!go_to_child(m, &base, (unsigned char)text[i], &unit)) return NULL;
     if (has_value(unit)) return m->texts.data + (m->units[base] & 0x7fffffff);
   }
   return NULL;
@@ -71,7 +71,7 @@ static const char *check_below(const clv_charsmap *m, uint32_t base, size_t dept
                                size_t *n_visited) {
   for (unsigned byte = 1; byte < 256 && depth < CLV_CHARSMAP_KEY_BYTES; byte++) {
     uint32_t below = base, unit;
-    if (!step_down(m, &below, (unsigned char)byte, &unit)) continue;
+    if (!go_to_child(m, &below, (unsigned char)byte, &unit)) continue;
     if (++*n_visited > m->n_units) return "is no trie: its nodes are in a circle";
     if (has_value(unit)) {
       if (below >= m->n_units) return "has a value outside its trie";

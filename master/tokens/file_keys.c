@@ -21,7 +21,7 @@ size_t clv_token_file_position(clv_token_file *f) {
   return f->j.at;
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values of keys -------------------------------------------------------------------------- */
 
 /* Keeps the position of a value in *ret, and skips the value. */
 static clv_code keep_position(clv_token_file *f, clv_json *ret, clv_err *err) {
@@ -79,7 +79,7 @@ static clv_code read_value(clv_token_file *f, const clv_file_key *k, void *to, c
   return clv_json_skip(&f->j, err);
 }
 
-/* ---- objects --------------------------------------------------------------------------------- */
+/* ---- objects, by the table of their keys ----------------------------------------------------- */
 
 /* Refuses the unknown key at byte `at`, unless its value is null. what: name of the object. */
 static clv_code refuse_key(clv_token_file *f, const char *what, size_t at, clv_err *err) {

@@ -29,7 +29,7 @@ static void reading_done(reading *r) {
   clv_bytes_done(&r->suffix);
 }
 
-/* ---- vocabularies ---------------------------------------------------------------------------- */
+/* ---- reading vocabularies -------------------------------------------------------------------- */
 
 static clv_code check_token_size(clv_token_file *f, size_t at, clv_err *err) {
   if (f->text.len && f->text.len <= CLV_TOKENS_MAX_TOKEN_BYTES) return CLV_OK;
@@ -155,7 +155,7 @@ static clv_code read_scores(clv_token_file *f, clv_err *err) {
   return check_no_duplicates(f, err);
 }
 
-/* ---- merges ---------------------------------------------------------------------------------- */
+/* ---- reading merges -------------------------------------------------------------------------- */
 
 /* Reads a merge that is one text, "left right", into f->text and *ret_right. */
 static clv_code read_text_pair(clv_token_file *f, clv_bytes *ret_right, clv_err *err) {
@@ -250,7 +250,7 @@ static clv_code read_merges(clv_token_file *f, clv_err *err) {
   return sort_merges(f, at, err);
 }
 
-/* ---- models ---------------------------------------------------------------------------------- */
+/* ---- options of BPE, WordPiece and Unigram --------------------------------------------------- */
 
 static clv_code find_unknown(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
   const char *text = r->unknown.len ? r->unknown.data : "";

@@ -130,7 +130,7 @@ static clv_code apply_nfkd(const clv_token_step *s, clv_codepoints *p, clv_err *
   return clv_codepoints_decompose(p, true, err);
 }
 
-/* ---- texts ----------------------------------------------------------------------------------- */
+/* ---- steps that have a text or flags --------------------------------------------------------- */
 
 /* Indices in clv_token_step.flags of Strip. */
 enum { STRIPS_LEFT, STRIPS_RIGHT };
@@ -229,7 +229,7 @@ static clv_code replace(const clv_token_step *s, clv_codepoints *p, clv_err *err
   return CLV_OK;
 }
 
-/* ---- Precompiled ----------------------------------------------------------------------------- */
+/* ---- Precompiled, which replaces texts by a table -------------------------------------------- */
 
 /* Appends the text that replaces the n code points at `at`, if the table has a key with which they
  * begin. *ret_done: it has one. `key`: scratch memory. */

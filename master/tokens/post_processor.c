@@ -15,7 +15,8 @@ typedef struct processor {
   clv_bytes before, after; /* names of the special tokens of a template; empty: none */
   clv_bytes id;            /* id of the template's element that is read: a token, or the text A */
   int64_t type;            /* type_id of this element */
-  /* of a template: texts read so far; special tokens read before the text, then after it */
+  /* n_texts: texts of a template read so far; n_tokens: special tokens read so far, after the text
+   * only those that follow it */
   int n_texts, n_tokens;
   /* positions of the values of special_tokens, single, sep, cls, processors */
   clv_json specials_at, single_at, sep_at, cls_at, processors_at;

@@ -23,9 +23,9 @@ static clv_code encode_part(clv_encoding *e, size_t next, clv_token_piece piece,
 }
 
 /* Indices in clv_token_step.flags. INVERTS: the parts between matches are treated as the matches,
- * and the reverse. PREPENDS: a space is put before a piece. CUTS: the step cuts; false: it only
- * changes the text. */
-enum { INVERTS, PREPENDS, CUTS };
+ * and the reverse. PREPENDS_SPACE: a space is put before a piece. CUTS: the step cuts; false: it
+ * only changes the text. */
+enum { INVERTS, PREPENDS_SPACE, CUTS };
 
 /* ---- cuts at matches ------------------------------------------------------------------------- */
 
@@ -126,7 +126,7 @@ static bool find_pattern(const clv_token_step *s, clv_token_piece piece, size_t 
   return true;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- steps that cut a piece ------------------------------------------------------------------ */
 
 static clv_code cut_at_spaces(const clv_token_step *s, clv_encoding *e, size_t next,
                               clv_token_piece piece, clv_err *err) {
@@ -192,10 +192,10 @@ enum { PREPEND_ALWAYS, PREPEND_NEVER, PREPEND_FIRST };
  * scheme s->choice says so and the piece does not begin with it. */
 static clv_code put_metaspaces(const clv_token_step *s, clv_token_piece piece, clv_bytes *ret,
                                clv_err *err) {
-  bool begins_with_it =
+  bool begins_with_replacement =
       piece.text[0] == ' ' ||
       (piece.len >= s->bytes.len && memcmp(piece.text, s->bytes.data, s->bytes.len) == 0);
-  if (!begins_with_it &&
+  if (!begins_with_replacement &&
       (s->choice == PREPEND_ALWAYS || (s->choice == PREPEND_FIRST && piece.is_first)))
     clv_bytes_add(ret, s->bytes.data, s->bytes.len);
   for (size_t at = 0; at < piece.len;) {
@@ -222,7 +222,7 @@ static clv_code cut_at_metaspaces(const clv_token_step *s, clv_encoding *e, size
 static clv_code cut_bytes(const clv_token_step *s, clv_encoding *e, size_t next,
                           clv_token_piece piece, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes spaced = {0};
-  if (s->flags[PREPENDS] && piece.text[0] != ' ') {
+  if (s->flags[PREPENDS_SPACE] && piece.text[0] != ' ') {
     clv_bytes_puts(&spaced, " ");
     clv_bytes_add(&spaced, piece.text, piece.len);
     if (spaced.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", piece.len);
@@ -307,7 +307,7 @@ static clv_code finish_metaspace(clv_token_file *f, reading *r, clv_err *err) {
     return clv_json_fail(&f->j, f->j.at, err,
                          "prepend_scheme 'first' is known only without a normalizer that changes "
                          "the length of a text: 'always' and 'never' are");
-  if (r->step.flags[PREPENDS] || r->step.choice == PREPEND_NEVER) return CLV_OK;
+  if (r->step.flags[PREPENDS_SPACE] || r->step.choice == PREPEND_NEVER) return CLV_OK;
   return clv_json_fail(&f->j, f->j.at, err,
                        "add_prefix_space of Metaspace is false, and prepend_scheme is not 'never'");
 }
@@ -340,7 +340,7 @@ static const char *const schemes[] = {
 static const clv_file_key no_keys[] = {{.name = "type"}};
 static const clv_file_key bytes_keys[] = {
     {.name = "type"},
-    {.name = "add_prefix_space", .kind = CLV_KEY_FLAG, .offset = STEP(flags[PREPENDS])},
+    {.name = "add_prefix_space", .kind = CLV_KEY_FLAG, .offset = STEP(flags[PREPENDS_SPACE])},
     {.name = "use_regex", .kind = CLV_KEY_FLAG, .offset = STEP(flags[CUTS]), .is_optional = true},
     {.name = "trim_offsets", .is_optional = true}}; /* skipped, because tokens have no offsets */
 static const clv_file_key split_keys[] = {
@@ -360,7 +360,7 @@ static const clv_file_key metaspace_keys[] = {
      .wrong = "this prepend_scheme is not known"},
     {.name = "add_prefix_space",
      .kind = CLV_KEY_FLAG,
-     .offset = STEP(flags[PREPENDS]),
+     .offset = STEP(flags[PREPENDS_SPACE]),
      .is_optional = true},
     /* skipped: a copy of `replacement` in files of former versions of the library */
     {.name = "str_rep", .is_optional = true},
@@ -390,7 +390,7 @@ static const struct {
      .cut = cut_at_metaspaces,
      KEYS(metaspace_keys),
      .finish = finish_metaspace,
-     .flags = {[PREPENDS] = true, [CUTS] = true}},
+     .flags = {[PREPENDS_SPACE] = true, [CUTS] = true}},
     {.name = "BertPreTokenizer", .cut = cut_words, KEYS(no_keys)},
     {.name = "Whitespace", .cut = cut_classes, KEYS(no_keys)},
     {.name = "WhitespaceSplit", .cut = cut_at_spaces, KEYS(no_keys), .choice = CLV_SPLIT_REMOVED},
@@ -461,7 +461,7 @@ bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t) {
 int clv_pre_tokenizer_prepends(const clv_tokenizer *t) {
   for (size_t i = 0; i < t->n_pre_tokenizer; i++) {
     const clv_token_step *s = &t->pre_tokenizer[i];
-    if (s->cut == cut_bytes) return s->flags[PREPENDS];
+    if (s->cut == cut_bytes) return s->flags[PREPENDS_SPACE];
     if (s->cut == cut_at_metaspaces) return s->choice != PREPEND_NEVER;
   }
   return -1;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The files beside a tokenizer.json from which transformers takes more settings of the tokenizer:
- * tokenizer_config.json and special_tokens_map.json. What they say is compared with the
- * tokenizer.json, which alone is done: each key has a row that compares it, or says why it can be
- * skipped. A key without a row is refused, unless the session lists it. deploy/CHECKPOINTS.md has a
- * table that is made of these rows (test_hf_keys).
+ * tokenizer_config.json and special_tokens_map.json. Only the tokenizer.json has an effect. Each
+ * key of the other files has a row, which compares its value with the tokenizer.json or says why
+ * the key can be skipped. A key without a row is refused, unless the session lists it.
+ * deploy/CHECKPOINTS.md has a table that is made of these rows (test_hf_keys).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,9 @@ typedef struct settings {
 } settings;
 
 typedef struct setting {
-  const char *keys; /* with a blank between two; "*_token": all that end so and have no row */
+  /* names, with a blank between two; "*_token": all keys that end so and have no row of their
+   * own */
+  const char *keys;
   clv_code (*read)(settings *s, const struct setting *row, clv_err *err);
   const char *reason; /* why the value is skipped, refused or compared */
 } setting;
@@ -35,7 +37,7 @@ static clv_code fail_here(settings *s, clv_err *err, const char *what) {
   return clv_json_fail(&s->j, s->at, err, "%s %s", s->key, what);
 }
 
-/* ---- special tokens -------------------------------------------------------------------------- */
+/* ---- comparing special tokens ---------------------------------------------------------------- */
 
 static clv_code check_is_added(settings *s, const clv_bytes *token, clv_err *err) {
   if (token->len && clv_vocab_find(&s->t->added, token->data, token->len)) return CLV_OK;
@@ -53,7 +55,7 @@ typedef struct token_object {
 
 static void token_object_done(token_object *t) { clv_bytes_done(&t->content); }
 
-/* Reads {"content": ..., "lstrip": ...}. */
+/* Reads a token as an object: {"content": ..., "lstrip": ...}. */
 static clv_code read_token_object(settings *s, token_object *ret, clv_err *err) {
   static const char *const names[] = {"content",    "lstrip",  "rstrip", "single_word",
                                       "normalized", "special", "__type"};
@@ -77,7 +79,7 @@ static clv_code read_token_object(settings *s, token_object *ret, clv_err *err) 
   }
 }
 
-/* Reads null, a text or an object. */
+/* Reads a token: null, a text or an object. */
 static clv_code read_token(settings *s, clv_err *err) {
   CLV_AUTO(token_object_done) token_object t = {0};
   clv_json_kind kind;
@@ -95,7 +97,8 @@ static clv_code compare_token(settings *s, const setting *row, clv_err *err) {
   return read_token(s, err);
 }
 
-/* Reads null, a list of tokens or an object of them by name. */
+/* Compares tokens with the added tokens. The value is null, a list of tokens or an object of them
+ * by name. */
 static clv_code compare_tokens(settings *s, const setting *row, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   clv_json_kind kind;
@@ -121,7 +124,7 @@ static clv_code check_is_complete(settings *s, size_t n, clv_err *err) {
                        s->t->added.n);
 }
 
-/* Compares {"7": {"content": ...}, ...}. */
+/* Compares added_tokens_decoder, an object of tokens by id: {"7": {"content": ...}, ...}. */
 static clv_code compare_decoder(settings *s, const setting *row, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes number = {0};
   bool more = true;
@@ -143,7 +146,7 @@ static clv_code compare_decoder(settings *s, const setting *row, clv_err *err) {
   }
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- comparing steps of normalizer and pre_tokenizer ----------------------------------------- */
 
 static clv_code compare_flag(settings *s, bool has_step, bool want, const setting *row,
                              clv_err *err) {
@@ -186,7 +189,7 @@ static clv_code compare_prefix_space(settings *s, const setting *row, clv_err *e
   return compare_flag(s, true, prepends > 0, row, err);
 }
 
-/* ---- other values ---------------------------------------------------------------------------- */
+/* ---- comparing other values ------------------------------------------------------------------ */
 
 static clv_code require_false(settings *s, const setting *row, clv_err *err) {
   bool found;
@@ -241,7 +244,7 @@ static const setting rows[] = {
      "read without a tokenizer.json only"},
 };
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading the files ----------------------------------------------------------------------- */
 
 static bool has_key(const setting *row, const char *key, size_t len) {
   static const char ending[] = "_token";

@@ -20,8 +20,8 @@ extern "C" {
 #endif
 
 enum {
-  CLV_TOKENS_MAX_FILE_BYTES = 64 << 20, /* of a tokenizer file */
-  CLV_TOKENS_MAX_TOKEN_BYTES = 1024,    /* of the text of a token */
+  CLV_TOKENS_MAX_FILE_BYTES = 64 << 20, /* most bytes of a tokenizer file */
+  CLV_TOKENS_MAX_TOKEN_BYTES = 1024,    /* most bytes of the text of a token */
   CLV_TOKENS_MAX_ID = 4 << 20,          /* token ids are below this number */
 };
 
@@ -64,7 +64,8 @@ clv_code clv_tokenizer_check_settings(const clv_tokenizer *t, const char *text, 
 
 /* A row of the table of keys of these files, for documents. Texts are static. */
 typedef struct clv_tokenizer_setting {
-  const char *keys;    /* with a blank between two; "*_token": all others that end so */
+  /* names of keys, with a blank between two; "*_token": all other keys that end so */
+  const char *keys;
   const char *outcome; /* "harmless", "refused where" and such */
   const char *reason;
 } clv_tokenizer_setting;

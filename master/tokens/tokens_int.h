@@ -145,8 +145,9 @@ bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, 
 /* ---- steps of a normalizer and of a pre_tokenizer -------------------------------------------- */
 
 enum {
-  CLV_TOKEN_MAX_STEPS = 16,       /* of a normalizer, and of a pre_tokenizer */
-  CLV_TOKEN_MAX_STEP_BYTES = 256, /* of a text in a step, such as the text that it replaces */
+  CLV_TOKEN_MAX_STEPS = 16, /* most steps of a normalizer, and of a pre_tokenizer */
+  /* most bytes of a text in a step, such as the text that it replaces */
+  CLV_TOKEN_MAX_STEP_BYTES = 256,
   /* a normalised text has at most CLV_TOKEN_GROWTH n + CLV_TOKEN_GROWTH_FREE characters, with n
    * characters of the original text */
   CLV_TOKEN_GROWTH = 64,

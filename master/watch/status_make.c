@@ -156,7 +156,7 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   ret->age_s = age_s;
   ret->attached = now->is_attached;
   ret->contexts = now->n_contexts;
-  ret->values = now->n_values;
+  ret->values = now->n_held_values;
   ret->references = now->n_references_owned;
   ret->references_used = now->n_references_used;
   ret->references_pending = now->n_references_pending;

@@ -87,7 +87,7 @@ static void add_session_usage(metric_values *n, const clv_wire_session_status *s
                               identity_usage *h) {
   h->sessions++;
   h->contexts += s->n_contexts;
-  h->values += (double)s->n_values;
+  h->values += (double)s->n_held_values;
   h->n_references_owned += (double)s->n_references_owned;
   h->n_references_used += (double)s->n_references_used;
   h->n_references_pending += (double)s->n_references_pending;

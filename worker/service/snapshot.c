@@ -150,7 +150,7 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   clv_node_context_count(node, &k);
   clv_node_time(node, &t);
   out->n_contexts = (uint32_t)k.contexts;
-  out->n_values = k.values;
+  out->n_held_values = k.values;
   out->n_waiting_calls = k.calls_waiting;
   out->n_late_frames = k.late_frames;
   out->n_references_owned = k.references.n_owned;

@@ -52,7 +52,7 @@ extern const size_t clv_exit_n_rows;
  * of EXIT-CODES.md its exit code is described. Returns the code. */
 int clv_exit_report(clv_exit_code code, const clv_err *err);
 
-/* ---- tables ---------------------------------------------------------------------------------- */
+/* ---- tables of commands and options ---------------------------------------------------------- */
 
 typedef enum clv_cli_kind {
   CLV_CLI_FLAG,   /* stored as bool: true if the option is given */
@@ -106,8 +106,8 @@ typedef struct clv_cli_command {
    * or are FILE or PATH, and folders for DIR and RUN. */
   const char *args;
   const char *doc; /* one line of help, no full stop */
-  const char
-      *paragraphs; /* paragraphs for help and the manual, separated by empty lines; NULL: none */
+  /* paragraphs for help and the manual, separated by empty lines; NULL: none */
+  const char *paragraphs;
   int (*run)(void *args);
 } clv_cli_command;
 
@@ -148,7 +148,7 @@ typedef struct clv_cli_line {
 
 enum { CLV_LOG_AS_TEXT = 1, CLV_LOG_AS_JSON = 2 };
 
-/* ---- functions ------------------------------------------------------------------------------- */
+/* ---- parsing and running command lines ------------------------------------------------------- */
 
 /* Parses argv into the zeroed struct at `args`. CLV_INVALID with a text for the user; `args` then
  * has what was parsed, and the command if it is known. --help and --version suppress errors. */

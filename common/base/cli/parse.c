@@ -22,7 +22,7 @@ typedef struct parser {
   bool has_ended_options; /* `--` was read: all further arguments are words */
 } parser;
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values of options ----------------------------------------------------------------------- */
 
 static clv_code read_number(const clv_cli_option *o, uint64_t *at, const char *text, clv_err *err) {
   char *end;
@@ -98,7 +98,7 @@ static clv_code read_value(parser *p, size_t index, const char *text, clv_err *e
   }
 }
 
-/* ---- options --------------------------------------------------------------------------------- */
+/* ---- reading options ------------------------------------------------------------------------- */
 
 static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
   const char *names[CLV_CLI_OPTIONS];
@@ -211,7 +211,7 @@ static clv_code read_word(parser *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the command ----------------------------------------------------------------------------- */
+/* ---- finding the command --------------------------------------------------------------------- */
 
 static void remove_words(clv_cli_line *line, size_t n) {
   line->n_words -= n;

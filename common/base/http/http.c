@@ -46,7 +46,7 @@ struct clv_http {
   connection open_connections[MAX_CONNECTIONS]; /* used only by the port's thread */
 };
 
-/* ---- the library ----------------------------------------------------------------------------- */
+/* ---- loading libmicrohttpd ------------------------------------------------------------------- */
 
 #define LIBRARY "libmicrohttpd.so.12"
 #define FUNCTIONS(F)             \
@@ -82,7 +82,7 @@ static clv_code load_library(clv_err *err) {
   return clv_fail(err, CLV_UNAVAILABLE, LIBRARY " does not load: install libmicrohttpd");
 }
 
-/* ---- one request ----------------------------------------------------------------------------- */
+/* ---- answering a request --------------------------------------------------------------------- */
 
 /* Makes a response that takes over the body's memory. */
 static struct MHD_Response *make_response(clv_bytes *body) {
@@ -135,7 +135,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
   return answer_error(c, MHD_HTTP_NOT_FOUND, "no such page\n");
 }
 
-/* ---- connections ----------------------------------------------------------------------------- */
+/* ---- connections and their time limits ------------------------------------------------------- */
 
 static void add_connection(clv_http *h, struct MHD_Connection *c, void **ret_connection) {
   const union MHD_ConnectionInfo *info =
@@ -182,7 +182,7 @@ static void *run_port(void *arg) {
   return NULL;
 }
 
-/* ---- addresses ------------------------------------------------------------------------------- */
+/* ---- addresses to listen on ------------------------------------------------------------------ */
 
 /* Splits "[::1]:9101" into "::1" and "9101". */
 static clv_code split_address(const char *listen, char *host, size_t len, const char **ret_port,
@@ -242,7 +242,7 @@ static clv_code bind_port(const char *listen_address, int *ret_fd, unsigned *ret
   return CLV_OK;
 }
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- opening and closing a port -------------------------------------------------------------- */
 
 static clv_code start_daemon(clv_http *h, clv_err *err) {
   int fd;

@@ -65,7 +65,7 @@ void clv_histogram_add(clv_histogram *h, double value);
 void clv_metric_histogram(clv_metrics_out *out, const clv_histogram *h,
                           const clv_metric_label *labels, size_t n);
 
-/* ---- this process ---------------------------------------------------------------------------- */
+/* ---- metrics of this process ----------------------------------------------------------------- */
 
 /* Appends metrics of this process (memory, CPU time, descriptors, start time) under the names that
  * Prometheus' own libraries use, and cleave_build_info. Leaves out numbers that the system does not

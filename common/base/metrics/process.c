@@ -89,7 +89,7 @@ static process read_process(const char *program) {
   return p;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- the rows of this process ---------------------------------------------------------------- */
 
 static void build_info(clv_metrics_out *out, const void *numbers) {
   const process *p = numbers;

@@ -44,7 +44,7 @@ double clv_optim_setting_value(const clv_optim_config *c, clv_optim_setting sett
   return settings[setting].is_flag ? *(const bool *)at : *(const double *)(const void *)at;
 }
 
-/* ---- ranges ---------------------------------------------------------------------------------- */
+/* ---- ranges of settings ---------------------------------------------------------------------- */
 
 /* Checks that a setting is within its range. NaN is outside every range. */
 static clv_code check_range(const clv_optim_config *c, clv_optim_setting setting, clv_err *err) {
@@ -77,7 +77,7 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- derived values -------------------------------------------------------------------------- */
+/* ---- defaults and moments -------------------------------------------------------------------- */
 
 void clv_optim_set_defaults(clv_optim_config *c) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);

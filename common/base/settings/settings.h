@@ -109,7 +109,8 @@ int clv_optim_count_moments(uint32_t moments);
 /* ---- formats of data files ------------------------------------------------------------------- */
 
 typedef enum clv_data_format {
-  CLV_FORMAT_AUTO, /* detected from the first bytes of each file; a session file names the format */
+  /* idx or npy, detected from the first bytes of each file; a session file names its format */
+  CLV_FORMAT_AUTO,
 #define CLV_DATA_FORMAT(NAME, ...) CLV_FORMAT_##NAME,
 #include "common/base/settings/formats.def"
   CLV_FORMAT_COUNT
@@ -159,7 +160,7 @@ void clv_format_names(uint32_t key, char *buf, size_t len);
 /* Joins names, which end with NULL: "a, b and c". */
 void clv_list_names(const char *const *names, char *buf, size_t len);
 
-/* ---- losses ---------------------------------------------------------------------------------- */
+/* ---- losses and their keys ------------------------------------------------------------------- */
 
 /* Kind of labels and outputs. */
 typedef enum clv_task {

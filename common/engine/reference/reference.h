@@ -98,7 +98,7 @@ clv_code clv_rrefs_new(const clv_rrefs_options *options, clv_rrefs **ret,
 /* frees the table and the results that were not taken; NULL is allowed */
 void clv_rrefs_free(clv_rrefs *t);
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- results that the caller takes ----------------------------------------------------------- */
 
 typedef enum clv_rref_result_kind {
   CLV_RREF_RESULT_SEND, /* send `message` to node `to`, another node */
@@ -133,7 +133,7 @@ typedef struct clv_rref_result {
  * clv_rrefs_next_result. */
 bool clv_rrefs_next_result(clv_rrefs *t, clv_rref_result *ret);
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
+/* ---- inputs of the state machine ------------------------------------------------------------- */
 
 /* Ids of a new reference and of the fork of its first handle, and the random key. The ids must not
  * be in use. */

@@ -9,7 +9,7 @@
 
 enum { RENEWALS_PER_LEASE = 3, CHECKS_PER_LEASE = 6 };
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table of references ----------------------------------------------------------------- */
 
 static void init_peer(clv_rref_peer *p, uint32_t node) {
   p->node = node;
@@ -83,7 +83,7 @@ void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret) {
 
 uint64_t clv_rrefs_due_ns(const clv_rrefs *t) { return t->due_ns; }
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- messages of other nodes ----------------------------------------------------------------- */
 
 static void on_ack(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
   clv_rref_post *post = clv_rref_end_acked_post(t, p, m->number);
@@ -188,7 +188,7 @@ clv_code clv_rrefs_release_handle(clv_rrefs *t, uint64_t fork, uint64_t now_ns, 
   return apply_request(t, fork, RREF_HANDLE_RELEASE, NULL, now_ns, err);
 }
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- timers and leases ----------------------------------------------------------------------- */
 
 /* Handles an expired lease: frees the peer's forks and its parked messages, fails this node's
  * handles on the peer's values, and cancels the messages to the peer. */

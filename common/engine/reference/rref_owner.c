@@ -10,7 +10,7 @@ static clv_code run_entry_event(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_
 static clv_code run_fork_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                                clv_rref_event_args *given);
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records of entries and forks ------------------------------------------------------------ */
 
 void clv_rref_entry_clear(clv_rref_entry *e) {
   clv_tensor_unref(e->tensor);
@@ -174,7 +174,7 @@ void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node) {
   }
 }
 
-/* ---- entries --------------------------------------------------------------------------------- */
+/* ---- actions of entries ---------------------------------------------------------------------- */
 
 /* Adds the fork that a FORK message names. CLV_NOT_FOUND if the fork id is in use, as if
  * the reference did not exist. */
@@ -279,7 +279,7 @@ void clv_rref_entry_undo(clv_rrefs *t, clv_rref_fork *f) {
   (void)free_entry(t, e, &none);
 }
 
-/* ---- forks ----------------------------------------------------------------------------------- */
+/* ---- actions of forks ------------------------------------------------------------------------ */
 
 static clv_code send_value(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
@@ -341,7 +341,7 @@ void clv_rref_forks_drop_lost(clv_rrefs *t, clv_rref_peer *p) {
                            CLV_UNAVAILABLE);
 }
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- messages to the owner ------------------------------------------------------------------- */
 
 int clv_rref_on_keep(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_event_args given = {.from = from, .message = m};

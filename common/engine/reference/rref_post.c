@@ -23,7 +23,7 @@ void clv_rref_peer_start_lease(clv_rrefs *t, clv_rref_peer *p) {
   if (p->node != t->o.self) clv_rref_schedule_tick(t, t->now_ns + t->o.lease_ns / CHECKS_PER_LEASE);
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/* ---- sending numbered messages --------------------------------------------------------------- */
 
 static uint64_t get_longest_wait(const clv_rrefs *t) {
   return CLV_MAX(t->o.retry_ns, t->o.lease_ns / WAITS_PER_LEASE);
@@ -118,7 +118,7 @@ clv_rref_post *clv_rref_end_acked_post(clv_rrefs *t, clv_rref_peer *p, uint64_t 
   return post;
 }
 
-/* ---- receiving ------------------------------------------------------------------------------- */
+/* ---- receiving numbered messages ------------------------------------------------------------- */
 
 static uint8_t *get_answer(clv_rref_peer *p, uint64_t number) {
   return &p->answers[number % CLV_WIRE_REF_WINDOW];

@@ -4,7 +4,7 @@
  */
 #include "common/engine/reference/rref_int.h"
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- messages made from records -------------------------------------------------------------- */
 
 static void fill_handle_message(const clv_rref_handle *h, clv_rref_message *ret) {
   ret->ref = h->ref;
@@ -109,7 +109,7 @@ bool clv_rref_next_to_self(clv_rrefs *t, clv_rref_message *ret) {
   return false;
 }
 
-/* ---- reports --------------------------------------------------------------------------------- */
+/* ---- reports made from records --------------------------------------------------------------- */
 
 /* Describes a handle. Leaves context and value 0 for a handle that this node created, because they
  * name the value of its KEEP, not one that the handle becomes at this node. */

@@ -292,7 +292,7 @@ static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_EVENTS] = {
 };
 /* clang-format on */
 
-/* ---- a step in a table ----------------------------------------------------------------------- */
+/* ---- applying an event to a record ----------------------------------------------------------- */
 
 static const struct {
   const clv_rref_cell *cells; /* [states][events] */

@@ -13,7 +13,7 @@ static clv_code run_handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_hand
 static clv_code run_child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
                                 clv_rref_event_args *given);
 
-/* ---- handles --------------------------------------------------------------------------------- */
+/* ---- records and actions of handles ---------------------------------------------------------- */
 
 void clv_rref_handle_clear(clv_rref_handle *h) {
   clv_tensor_unref(h->tensor);
@@ -162,7 +162,7 @@ static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_event_args *giv
   return CLV_OK;
 }
 
-/* ---- children -------------------------------------------------------------------------------- */
+/* ---- records and actions of children --------------------------------------------------------- */
 
 static clv_code new_child(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_args *what,
                           clv_rref_child **ret, clv_err *err) {
@@ -312,7 +312,7 @@ clv_code clv_rref_handle_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint3
   return new_handle(t, &m, RREF_NO_NODE, RREF_HANDLE_KEPT, err);
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- answers of the owner -------------------------------------------------------------------- */
 
 static void handle_join_answer(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   apply_handle_event(t, RREF_OF(clv_rref_handle, join_post, post),
@@ -352,7 +352,7 @@ void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   answered[post->kind](t, post, code);
 }
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- messages to a user ---------------------------------------------------------------------- */
 
 int clv_rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_err why;
@@ -409,7 +409,7 @@ void clv_rref_handles_fail_lost(clv_rrefs *t, clv_rref_peer *p) {
                       CLV_UNAVAILABLE);
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
+/* ---- requests of this node ------------------------------------------------------------------- */
 
 clv_code clv_rref_handle_request(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
                                  const clv_rref_pass_args *what, clv_err *err) {

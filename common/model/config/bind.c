@@ -40,7 +40,7 @@ static clv_code fail_mismatch(const clv_binder *b, const binding *s, clv_err *er
                               has_sample_list ? s->row->sample : "", got_text);
 }
 
-/* ---- single values --------------------------------------------------------------------------- */
+/* ---- binding single values ------------------------------------------------------------------- */
 
 static bool is_plain_scalar(const binding *s) {
   return s->node->kind == CLV_YAML_SCALAR && s->node->is_plain && !clv_yaml_node_is_null(s->node);
@@ -203,7 +203,7 @@ static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) 
                                                                       : fail_mismatch(b, s, err);
 }
 
-/* ---- several values -------------------------------------------------------------------------- */
+/* ---- binding lists and maps ------------------------------------------------------------------ */
 
 static clv_code check_entry_count(const clv_binder *b, const binding *s, clv_err *err) {
   size_t n = s->node->n;
@@ -333,7 +333,7 @@ static bind_function *const binders[CLV_ROW_KINDS] = {
     [CLV_ROW_SEED] = bind_seed,
 };
 
-/* ---- mappings -------------------------------------------------------------------------------- */
+/* ---- binding mappings ------------------------------------------------------------------------ */
 
 /* Finds a row in another section whose path ends with `key`, to suggest it for an unknown key:
  * "train.optimizer.lr" for "train.lr". For a key of an inner section the row must be in the same
@@ -504,7 +504,7 @@ clv_code clv_schema_bind_defaults(const clv_binder *b, void *base, clv_err *err)
   return bind_map(b, NULL, "", "", base, err);
 }
 
-/* ---- freeing --------------------------------------------------------------------------------- */
+/* ---- freeing a bound struct ------------------------------------------------------------------ */
 
 static void free_fields(const clv_schema *schema, const char *prefix, char *base);
 

@@ -147,7 +147,10 @@ typedef enum clv_sampling_choice {
   CLV_SAMPLING_BALANCED /* draws with replacement, each class equally often */
 } clv_sampling_choice;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
-typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
+typedef enum clv_broken_choice {
+  CLV_BROKEN_RECORD_REFUSE,
+  CLV_BROKEN_RECORD_SKIP
+} clv_broken_choice;
 typedef enum clv_train_crop {
   CLV_TRAIN_CROP_CENTER,
   CLV_TRAIN_CROP_RANDOM,
@@ -306,12 +309,15 @@ typedef struct clv_column_spec {
   clv_config_pos pos;
   char *name;
   clv_column_use use;
-  clv_column_scale scale; /* CLV_COLUMN_NUMBER */
+  clv_column_scale scale; /* for CLV_COLUMN_NUMBER: how numbers are scaled */
   clv_missing_rule missing;
-  char *value;         /* CLV_MISSING_VALUE: text of the value; NULL: not given */
-  char *format;        /* CLV_COLUMN_DATE: form of the dates; NULL: ISO 8601 */
-  clv_text_list parts; /* CLV_COLUMN_DATE: names of clv_date_part; n = 0: none */
-  bool has_indicator;  /* an additional input element is 1 where the value is missing, else 0 */
+  /* for CLV_MISSING_VALUE: text that replaces a missing value; NULL: not given */
+  char *value;
+  char *format; /* for CLV_COLUMN_DATE: form of the dates; NULL: ISO 8601 */
+  /* for CLV_COLUMN_DATE: names of the parts of a date that become inputs (clv_date_part); n = 0:
+   * none */
+  clv_text_list parts;
+  bool has_indicator; /* an additional input element is 1 where the value is missing, else 0 */
 } clv_column_spec;
 
 typedef struct clv_data_config {
@@ -707,7 +713,7 @@ typedef struct clv_policy_config {
   double max_read[5];
 } clv_policy_config;
 
-/* ---- functions ------------------------------------------------------------------------------- */
+/* ---- loading, checking and writing configs --------------------------------------------------- */
 
 /* Read a file, apply overrides (`over`; NULL: none) and check the result. CLV_NOT_FOUND: the file
  * does not exist; CLV_EXHAUSTED: it is too large; CLV_INVALID: any error in its text. */

@@ -55,7 +55,7 @@ static void end_line(writer *w) {
   if (!w->is_in_braces) clv_bytes_puts(w->out, "\n");
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- writing single values ------------------------------------------------------------------- */
 
 /* True if a text can be written without quotes, because a YAML reader takes it neither for a
  * number, a boolean or null nor for syntax. */

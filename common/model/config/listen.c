@@ -13,8 +13,8 @@ typedef struct listen_address {
   char host[256]; /* host name or address, without brackets */
   uint64_t port;
   bool is_numeric_host;
-  struct in6_addr
-      numeric_address; /* address of a numeric host, IPv4 as an IPv4-mapped IPv6 address */
+  /* address of a numeric host; an IPv4 address is stored as an IPv4-mapped IPv6 address */
+  struct in6_addr numeric_address;
 } listen_address;
 
 static bool parse_numeric_host(listen_address *p) {

@@ -141,7 +141,7 @@ static clv_code check_loss(clv_session_config *c, clv_err *err) {
   return check_tls_for_worker(c, pos, "the loss", c->loss.at, err);
 }
 
-/* ---- stages ---------------------------------------------------------------------------------- */
+/* ---- checks of stages ------------------------------------------------------------------------ */
 
 static clv_code check_weights(const clv_session_config *c, const clv_stage_spec *s, clv_err *err) {
   const char *master_path = s->weights_folder ? s->weights_folder : s->weights_file;
@@ -734,7 +734,7 @@ static clv_code fill_in_config(clv_session_config *c, clv_err *err) {
   return fill_in_escrow(c, err);
 }
 
-/* ---- loading --------------------------------------------------------------------------------- */
+/* ---- loading session files ------------------------------------------------------------------- */
 
 void clv_session_config_free(clv_session_config *config) {
   if (!config) return;

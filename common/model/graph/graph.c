@@ -214,7 +214,7 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
   return CLV_OK;
 }
 
-/* ---- ties ------------------------------------------------------------------------------------ */
+/* ---- ties between parameters ----------------------------------------------------------------- */
 
 /* Gets the first parameter slot of a node, the one that a tie shares. Returns false if the node has
  * no parameter, or a buffer as its first one. */
@@ -280,7 +280,7 @@ clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool own
   return CLV_OK;
 }
 
-/* ---- sizes ----------------------------------------------------------------------------------- */
+/* ---- batch sizes ----------------------------------------------------------------------------- */
 
 static clv_code infer_shapes_for_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS],
                                          clv_err *err) {

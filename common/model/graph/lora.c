@@ -19,7 +19,7 @@ typedef struct rewrite {
   int *new_nodes;
 } rewrite;
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of adapters and modules ----------------------------------------------------------- */
 
 bool clv_name_is_of_adapter(const char *name) {
   const char *at = strstr(name, ".lora_");

@@ -24,7 +24,7 @@ static const clv_shape *shape_of_node(const packer *p, int node) {
   return &p->source->nodes[node].shape;
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
+/* ---- inputs of the packed graph -------------------------------------------------------------- */
 
 static clv_code find_lengths_node(packer *p, clv_err *err) {
   p->lengths_node = -1;
@@ -56,7 +56,7 @@ static clv_code add_input(packer *p, int i, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- ops ------------------------------------------------------------------------------------- */
+/* ---- ops of the packed graph ----------------------------------------------------------------- */
 
 static bool has_attr(const clv_op_def *def, clv_attr_key key) {
   for (const clv_attr_row *row = def->attrs; row->key; row++)

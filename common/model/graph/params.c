@@ -48,7 +48,7 @@ static clv_code check_names(const clv_params *p, const clv_graph *g, clv_err *er
   return CLV_OK;
 }
 
-/* ---- offsets --------------------------------------------------------------------------------- */
+/* ---- offsets in the parameter block ---------------------------------------------------------- */
 
 /* Assigns offsets from *end on to all trainable parameters or, if trainable is false, to all
  * buffers. */

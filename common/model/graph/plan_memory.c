@@ -85,7 +85,7 @@ static clv_code add_input_copies(clv_plan *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- placing --------------------------------------------------------------------------------- */
+/* ---- placing buffers ------------------------------------------------------------------------- */
 
 static int compare_by_size(const void *a, const void *b) {
   const clv_plan_buf *x = *(clv_plan_buf *const *)a, *y = *(clv_plan_buf *const *)b;

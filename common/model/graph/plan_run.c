@@ -23,7 +23,7 @@ static void *buf_address(const clv_plan *p, const clv_plan_frame *f, int buf) {
   return base ? base + b->offset : NULL;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- running single steps -------------------------------------------------------------------- */
 
 /* Returns the address of the kernel's weights in library format: in the plan's cache or, with
  * transient_weights, in a buffer that step s fills itself. NULL: the kernel has none. */
@@ -238,7 +238,7 @@ static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_e
   return clv_recorder_run(p->options.recorder, &key, run_steps, &r, err);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- calls of a plan ------------------------------------------------------------------------- */
 
 static clv_code alloc_shared_blocks(clv_plan *p, clv_err *err) {
   if (!p->scratch)
@@ -281,7 +281,7 @@ void clv_plan_call_put(clv_plan *p, clv_call *c) {
   p->free_calls = c;
 }
 
-/* ---- phases ---------------------------------------------------------------------------------- */
+/* ---- running phases -------------------------------------------------------------------------- */
 
 static clv_plan_frame make_frame(const clv_plan *p, const clv_call *c, void *param_block) {
   clv_plan_frame f = {.params = param_block, .rng_key = c->rng_key};

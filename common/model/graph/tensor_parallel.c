@@ -48,7 +48,7 @@ clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, u
   return CLV_OK;
 }
 
-/* ---- segments -------------------------------------------------------------------------------- */
+/* ---- segments of a divided chain ------------------------------------------------------------- */
 
 typedef struct divider {
   const clv_graph *g;
@@ -141,7 +141,7 @@ static clv_code join_segments(divider *v, clv_code (*how)(divider *v, clv_err *e
   return how(v, err);
 }
 
-/* ---- layers ---------------------------------------------------------------------------------- */
+/* ---- adding the layers of a chain ------------------------------------------------------------ */
 
 /* True if each output value of the node depends on one input value only, and on no random number,
  * so that each part can compute its own values. */
@@ -221,7 +221,7 @@ clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint3
   return CLV_OK;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- parts of parameters --------------------------------------------------------------------- */
 
 void clv_tensor_part_copy(const clv_tensor_part *p, void *tensor, void *part, bool into_tensor) {
   size_t outer = 1, inner = p->element_bytes;

@@ -64,7 +64,7 @@ static void set_defaults(const hf_table *t, clv_hf_config *c) {
       *(bool *)to = at->default_value != 0;
     else if (at->read == clv_hf_read_activation)
       *(clv_op *)to = (clv_op)at->default_value;
-    else if (at->read == clv_hf_read_whole || at->read == clv_hf_read_whole_or_null ||
+    else if (at->read == clv_hf_read_integer || at->read == clv_hf_read_integer_or_null ||
              at->read == clv_hf_read_padding || at->read == clv_hf_read_labels ||
              at->read == clv_hf_read_window)
       *(int64_t *)to = (int64_t)at->default_value;

@@ -89,8 +89,8 @@ typedef struct hf_table {
 } hf_table;
 
 /* Readers of one value, for hf_row.read. The first group stores the value in the row's field. */
-clv_code clv_hf_read_whole(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
-clv_code clv_hf_read_whole_or_null(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_integer(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_integer_or_null(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_padding(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_num_labels(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_labels(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;

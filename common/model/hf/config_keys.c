@@ -28,20 +28,20 @@ enum {
 };
 
 #define AT(member) offsetof(clv_hf_config, member)
-#define WHOLE(KEY, FAMILIES, MEMBER, HIGH)                                                       \
-  {                                                                                              \
-    .key = KEY, .families = FAMILIES, .read = clv_hf_read_whole, .offset = AT(MEMBER), .low = 1, \
-    .high = HIGH, .is_required = true                                                            \
+#define WHOLE(KEY, FAMILIES, MEMBER, HIGH)                                                         \
+  {                                                                                                \
+    .key = KEY, .families = FAMILIES, .read = clv_hf_read_integer, .offset = AT(MEMBER), .low = 1, \
+    .high = HIGH, .is_required = true                                                              \
   }
 /* Row for the second name that transformers accepts for a key of GPT-2 or DistilBERT. */
-#define SECOND_NAME(KEY, FAMILY, NAME, MEMBER, HIGH)                                           \
-  {                                                                                            \
-    .key = KEY, .families = FAMILY, .read = clv_hf_read_whole, .offset = AT(MEMBER), .low = 1, \
-    .high = HIGH, .primary_key = NAME                                                          \
+#define SECOND_NAME(KEY, FAMILY, NAME, MEMBER, HIGH)                                             \
+  {                                                                                              \
+    .key = KEY, .families = FAMILY, .read = clv_hf_read_integer, .offset = AT(MEMBER), .low = 1, \
+    .high = HIGH, .primary_key = NAME                                                            \
   }
 #define LIMIT(FAMILIES, FALLBACK)                                                        \
   {                                                                                      \
-    .key = "max_position_embeddings", .families = FAMILIES, .read = clv_hf_read_whole,   \
+    .key = "max_position_embeddings", .families = FAMILIES, .read = clv_hf_read_integer, \
     .offset = AT(max_positions), .low = 1, .high = MOST_ROWS, .default_value = FALLBACK, \
     .reason = "angles have no table; the limit of rope_type dynamic and llama3"          \
   }
@@ -97,7 +97,7 @@ static const hf_row rows[] = {
     WHOLE("n_heads", DISTILBERT, n_heads, 4096),
     WHOLE("intermediate_size", ALL & ~OLD_NAMES, inner_size, MOST_INNER),
     WHOLE("hidden_dim", DISTILBERT, inner_size, MOST_INNER),
-    {.key = "n_inner", .families = GPT2, .read = clv_hf_read_whole_or_null,
+    {.key = "n_inner", .families = GPT2, .read = clv_hf_read_integer_or_null,
      .offset = AT(inner_size), .low = 1, .high = MOST_INNER},
     WHOLE("max_position_embeddings", ENCODERS | DISTILBERT, max_positions, MOST_ROWS),
     WHOLE("n_positions", GPT2, max_positions, MOST_ROWS),
@@ -110,9 +110,9 @@ static const hf_row rows[] = {
     WHOLE("image_size", VIT, image_size, 1 << 14),
     WHOLE("patch_size", VIT, patch_size, 1 << 14),
     WHOLE("num_channels", VIT, channels, 1 << 10),
-    {.key = "num_key_value_heads", .families = MISTRAL | QWEN2 | QWEN3, .read = clv_hf_read_whole_or_null,
+    {.key = "num_key_value_heads", .families = MISTRAL | QWEN2 | QWEN3, .read = clv_hf_read_integer_or_null,
      .offset = AT(n_kv_heads), .low = 1, .high = 4096, .is_required = true},
-    {.key = "num_key_value_heads", .families = LLAMA | PHI3, .read = clv_hf_read_whole_or_null,
+    {.key = "num_key_value_heads", .families = LLAMA | PHI3, .read = clv_hf_read_integer_or_null,
      .offset = AT(n_kv_heads), .low = 1, .high = 4096},
     SECOND_NAME("hidden_size", GPT2, "n_embd", hidden_size, MOST_WIDTH),
     SECOND_NAME("num_hidden_layers", GPT2, "n_layer", n_layers, MOST_LAYERS),
@@ -121,9 +121,9 @@ static const hf_row rows[] = {
     SECOND_NAME("hidden_size", DISTILBERT, "dim", hidden_size, MOST_WIDTH),
     SECOND_NAME("num_hidden_layers", DISTILBERT, "n_layers", n_layers, MOST_LAYERS),
     SECOND_NAME("num_attention_heads", DISTILBERT, "n_heads", n_heads, 4096),
-    {.key = "head_dim", .families = DECODERS & ~QWEN3, .read = clv_hf_read_whole_or_null,
+    {.key = "head_dim", .families = DECODERS & ~QWEN3, .read = clv_hf_read_integer_or_null,
      .offset = AT(head_width), .low = 1, .high = 4096},
-    {.key = "head_dim", .families = QWEN3, .read = clv_hf_read_whole, .offset = AT(head_width),
+    {.key = "head_dim", .families = QWEN3, .read = clv_hf_read_integer, .offset = AT(head_width),
      .low = 1, .high = 4096, .default_value = 128},
     PADDING(GPT2 | (DECODERS & ~PHI3), -1, -1),
     PADDING(PHI3, -1, 32000),
@@ -251,7 +251,7 @@ _Static_assert(CLV_COUNT(rows) <= HF_MAX_ROWS, "one flag of `seen` each");
 
 hf_table clv_hf_key_table(unsigned family) { return (hf_table){rows, CLV_COUNT(rows), family, ""}; }
 
-/* ---- for documents --------------------------------------------------------------------------- */
+/* ---- descriptions of the keys, for documents ------------------------------------------------- */
 
 /* Returns the words for what becomes of a value that the row reads. */
 static const char *outcome_of(const hf_row *at) {

@@ -63,7 +63,7 @@ static const hf_row rope_rows[] = {
     FACTOR("low_freq_factor", low_freq_factor, 1e-6, "of llama3"),
     FACTOR("high_freq_factor", high_freq_factor, 1e-6, "of llama3"),
     {.key = "original_max_position_embeddings",
-     .read = clv_hf_read_whole_or_null,
+     .read = clv_hf_read_integer_or_null,
      .offset = AT(scale.original_positions),
      .low = 1,
      .high = MOST_POSITIONS,

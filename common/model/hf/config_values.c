@@ -7,7 +7,7 @@
 
 #include "common/model/hf/config_int.h"
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- readers of values ----------------------------------------------------------------------- */
 
 static void *address_of_field(const hf_text *r, const hf_row *at) {
   return (char *)r->target_struct + at->offset;
@@ -47,7 +47,7 @@ clv_code clv_hf_fail_unknown(const hf_text *r, size_t from, const clv_bytes *val
                        known);
 }
 
-clv_code clv_hf_read_whole(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_integer(hf_text *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   clv_err why;
   if (clv_json_read_integer(&r->j, (int64_t)at->low, (int64_t)at->high, address_of_field(r, at),
@@ -58,12 +58,12 @@ clv_code clv_hf_read_whole(hf_text *r, const hf_row *at, clv_err *err) {
 }
 
 /* Reads a whole number; null keeps the default. */
-clv_code clv_hf_read_whole_or_null(hf_text *r, const hf_row *at, clv_err *err) {
-  return clv_json_skip_null(&r->j) ? CLV_OK : clv_hf_read_whole(r, at, err);
+clv_code clv_hf_read_integer_or_null(hf_text *r, const hf_row *at, clv_err *err) {
+  return clv_json_skip_null(&r->j) ? CLV_OK : clv_hf_read_integer(r, at, err);
 }
 
 clv_code clv_hf_read_window(hf_text *r, const hf_row *at, clv_err *err) {
-  if (!clv_json_skip_null(&r->j)) return clv_hf_read_whole(r, at, err);
+  if (!clv_json_skip_null(&r->j)) return clv_hf_read_integer(r, at, err);
   *(int64_t *)address_of_field(r, at) = 0;
   return CLV_OK;
 }
@@ -76,7 +76,7 @@ clv_code clv_hf_read_padding(hf_text *r, const hf_row *at, clv_err *err) {
     *to = -1;
     return CLV_OK;
   }
-  CLV_TRY(clv_hf_read_whole(r, at, err));
+  CLV_TRY(clv_hf_read_integer(r, at, err));
   if (*to < 0) *to = HF_COUNTS_FROM_END;
   return CLV_OK;
 }
@@ -87,7 +87,7 @@ clv_code clv_hf_read_num_labels(hf_text *r, const hf_row *at, clv_err *err) {
   into.offset = offsetof(hf_text, num_labels);
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   r->target_struct = r;
-  clv_code code = clv_hf_read_whole(r, &into, err);
+  clv_code code = clv_hf_read_integer(r, &into, err);
   r->target_struct = before;
   return code;
 }

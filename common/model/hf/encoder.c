@@ -10,7 +10,7 @@
 
 #include "common/model/hf/hf_int.h"
 
-/* ---- embeddings ------------------------------------------------------------------------------ */
+/* ---- embeddings of an encoder ---------------------------------------------------------------- */
 
 enum { LEFT, TOP, RIGHT, BOTTOM };
 
@@ -92,7 +92,7 @@ static clv_code add_embeddings(hf_builder *b, int *x, clv_err *err) {
   return clv_hf_add_dropout(b, "dropout", c->embedding_dropout, x, err);
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- blocks of an encoder -------------------------------------------------------------------- */
 
 static clv_code add_attention(hf_builder *b, int *x, clv_err *err) {
   int64_t width = b->c->hidden_size;
@@ -129,7 +129,7 @@ static clv_code add_block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   return add_residual_norm(b, "output.", before, x, err);
 }
 
-/* ---- heads ----------------------------------------------------------------------------------- */
+/* ---- heads of an encoder --------------------------------------------------------------------- */
 
 /* Adds RoBERTa's head for sequences: dropout, dense, tanh, dropout and out_proj on the first
  * position. */

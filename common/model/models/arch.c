@@ -87,7 +87,7 @@ static clv_code add_lenet(const clv_arch_args *a, clv_arch_builder *b, clv_err *
   return add_linear(b, a->n_classes, err);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- keys of an architecture ----------------------------------------------------------------- */
 
 static clv_code read_positive(const clv_session_config *c, const clv_attr_spec *a, int64_t *ret,
                               clv_err *err) {

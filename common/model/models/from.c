@@ -8,7 +8,7 @@
 
 #include "common/model/models/models_int.h"
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of layers ------------------------------------------------------------------------- */
 
 static int find_node(const clv_graph *g, const char *name) {
   for (int i = 0; i < g->n_nodes; i++)
@@ -50,7 +50,7 @@ static clv_code fail_unknown_input(const clv_session_config *c, const clv_layer_
       suggestion ? "'?" : "", g->nodes[g->n_nodes - 1].name, g->nodes[0].name);
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
+/* ---- inputs of a layer ----------------------------------------------------------------------- */
 
 clv_code clv_layer_find_inputs(const clv_session_config *c, const clv_layer_spec *spec, clv_op op,
                                const clv_graph *g, int in[CLV_MAX_IN], int *n_in, clv_err *err) {
@@ -83,7 +83,7 @@ clv_code clv_layer_check_batch_dim(const clv_session_config *c, const clv_layer_
       g->nodes[node].name);
 }
 
-/* ---- readers --------------------------------------------------------------------------------- */
+/* ---- checks that each layer is read ---------------------------------------------------------- */
 
 static bool is_read_later(const clv_graph *g, int node) {
   for (int k = node + 1; k < g->n_nodes; k++)

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- attributes ------------------------------------------------------------------------------ */
+/* ---- attributes of layers -------------------------------------------------------------------- */
 
 static clv_code parse_attr(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
                            clv_attr_value *ret, clv_err *err) {

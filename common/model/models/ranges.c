@@ -31,7 +31,7 @@ const char *clv_layer_name(const clv_graph *g, uint32_t layer) {
   return name_without_prefix(g, g->nodes[layer + clv_model_n_inputs(g)].name);
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- blocks of layers ------------------------------------------------------------------------ */
 
 static bool is_in_block(const char *layer, const char *block, size_t len) {
   return strncmp(layer, block, len) == 0 && (layer[len] == '\0' || layer[len] == '.');
@@ -188,7 +188,7 @@ static clv_code fail_no_cut(const clv_session_config *c, const clv_graph *g,
       cut_before, cut_before[0] && cut_after[0] ? " or " : "", cut_after);
 }
 
-/* ---- ranges ---------------------------------------------------------------------------------- */
+/* ---- ranges of stages ------------------------------------------------------------------------ */
 
 static clv_code find_range_end(const clv_session_config *c, const clv_graph *g,
                                const clv_stage_spec *s, clv_config_pos pos, const char *name,

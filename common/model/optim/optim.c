@@ -20,7 +20,7 @@ struct clv_optim {
   int64_t steps_taken;                         /* number of steps taken */
 };
 
-/* ---- settings ----------------------------------------------------------------------------------
+/* ---- settings of groups -------------------------------------------------------------------------
  */
 
 static clv_code check_groups(const clv_optim_config *groups, size_t n, clv_err *err) {
@@ -120,7 +120,7 @@ clv_optim *clv_optim_free(clv_optim *o) {
 
 void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
 
-/* ---- a step ------------------------------------------------------------------------------------
+/* ---- one step -----------------------------------------------------------------------------------
  */
 
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
@@ -140,7 +140,7 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
 
 size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
 
-/* ---- state -------------------------------------------------------------------------------------
+/* ---- state for checkpoints ----------------------------------------------------------------------
  */
 
 int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->moment_mask); }

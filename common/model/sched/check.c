@@ -259,7 +259,7 @@ static clv_code check_instr(checker *c) {
   return CLV_OK;
 }
 
-/* ---- completeness ---------------------------------------------------------------------------- */
+/* ---- completeness of the lists --------------------------------------------------------------- */
 
 static clv_code check_instr_count(const checker *c, uint32_t s, clv_instr_kind kind, uint32_t done,
                                   uint32_t expected_steps) {
@@ -294,7 +294,7 @@ static clv_code check_complete(const checker *c) {
   return CLV_OK;
 }
 
-/* ---- the check ------------------------------------------------------------------------------- */
+/* ---- the check of a schedule ----------------------------------------------------------------- */
 
 /* Checks the sizes of a schedule before memory is allocated, so that later allocations take at most
  * a few bytes per instruction. */

@@ -35,7 +35,8 @@ typedef struct search {
   way *ways;
   clv_sched_split *best_splits; /* [max_best_splits] best ways found so far, fastest first */
   uint32_t max_best_splits, n_best_splits;
-  uint64_t work_done;
+  /* estimate over all simulations so far; the search ends early above MAX_INSTRUCTIONS */
+  uint64_t n_instructions_simulated;
   clv_sched_costs costs;
   clv_sched_search statistics;
 } search;
@@ -204,8 +205,8 @@ static double seconds_to_beat(const search *s) {
 
 static clv_code count_and_simulate(search *s, clv_sched_split *split, clv_err *err) {
   uint64_t micro = s->c->micro_batch_counts[split->micros_choice];
-  s->work_done += micro * s->c->shape.n_stages * s->c->shape.n_stages *
-                  (s->c->computes_window ? WINDOW_TRIES : 1);
+  s->n_instructions_simulated += micro * s->c->shape.n_stages * s->c->shape.n_stages *
+                                 (s->c->computes_window ? WINDOW_TRIES : 1);
   s->statistics.n_simulated++;
   return simulate_split(s->c, &s->costs, split, err);
 }
@@ -283,7 +284,7 @@ static clv_code simulate_all_ways(search *s, clv_err *err) {
     }
   qsort(s->ways, all, sizeof *s->ways, compare_lower_bounds);
   for (n = 0; n < all && s->ways[n].lower_bound_seconds < seconds_to_beat(s); n++) {
-    if (s->work_done > MAX_INSTRUCTIONS) {
+    if (s->n_instructions_simulated > MAX_INSTRUCTIONS) {
       s->statistics.is_optimal = false;
       return CLV_OK;
     }
@@ -352,7 +353,7 @@ static clv_code simulate_change(search *s, const clv_sched_split *from, uint32_t
   clv_sched_split other = *from;
   if (cut < s->n) other.last_layers[cut] = place;
   other.micros_choice = choice;
-  if (s->work_done > 2 * (uint64_t)MAX_INSTRUCTIONS ||
+  if (s->n_instructions_simulated > 2 * (uint64_t)MAX_INSTRUCTIONS ||
       bound_of_way(s, other.last_layers, choice) >= best->seconds)
     return CLV_OK;
   CLV_TRY(count_and_simulate(s, &other, err));

@@ -46,7 +46,7 @@ static size_t make_label(const sched_drawing *d, const clv_instr *i, char buf[LA
   return (size_t)snprintf(buf, LABEL_BYTES, "%s%c", text, n < 26 ? (char)('a' + n) : '+');
 }
 
-/* ---- scale ----------------------------------------------------------------------------------- */
+/* ---- the scale of a drawing ------------------------------------------------------------------ */
 
 static void set_scale(sched_drawing *d, const clv_sched_costs *c) {
   double longest_seconds = 0, column_seconds = INFINITY;
@@ -77,7 +77,7 @@ static void find_drawn_stages(sched_drawing *d, const clv_sched_costs *c) {
   }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- the rows of a drawing ------------------------------------------------------------------- */
 
 static int make_rank_name(const sched_drawing *d, uint32_t rank, char *buf, size_t n) {
   if (d->rank_names && d->rank_names[rank])
@@ -127,7 +127,7 @@ static void draw_rank(const sched_drawing *d, uint32_t rank) {
   clv_bytes_printf(d->out, "%-*s %s\n", (int)d->rank_name_width, shown_name, row);
 }
 
-/* ---- legend ---------------------------------------------------------------------------------- */
+/* ---- the legend of a drawing ----------------------------------------------------------------- */
 
 /* Writes a text in lines of at most d->drawing_width characters. */
 static void write_wrapped(const sched_drawing *d, const char *text) {

@@ -182,7 +182,7 @@ static void find_next_candidate(greedy *g, uint32_t rank) {
   g->candidates[rank] = best;
 }
 
-/* ---- running --------------------------------------------------------------------------------- */
+/* ---- running the greedy generator ------------------------------------------------------------ */
 
 static clv_code add_instr(greedy *g, clv_instr_kind kind, uint32_t stage, uint32_t micro,
                           uint32_t age) {

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_make: generation of schedules. Each kind is a policy of the greedy generator. The
+ * clv_sched_make: generation of schedules. Each kind is a policy of the greedy generator. The limit
+ * of a stage is the most micro-batches between their forward and their input gradient there. The
  * textbook's kinds are strict: a stage runs forwards up to its limit, and then a backward and a
  * forward in turn, independently of costs, which only decide how the stages of one rank mix. Kinds
  * with a window take the instruction that can start first, and the window is the limit of every
  * stage; backwards come before forwards, so later stages keep fewer micro-batches.
  *
- *   naive        limit 1                      gpipe        limit: all
- *   1f1b         limit: stages from s on      interleaved  the order of Megatron-LM
+ *   naive        limit 1
+ *   gpipe        limit: the micro-batches of the round
+ *   1f1b         limit of stage s: the number of stages from s on
+ *   interleaved  the order of Megatron-LM
  *   zb-h1        as 1f1b, split; stage s delays the weight gradients of s micro-batches, so that
  *                it keeps as many as the first stage (Qi et al. 2023: p M_B at every worker)
  *   pipedream    as 1f1b, a step after every backward (Narayanan et al. 2019)

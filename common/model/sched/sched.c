@@ -110,7 +110,7 @@ void clv_sched_mark_timeless_stages(const clv_sched_shape *shape, const clv_sche
   if (is_all_timeless) memset(ret, 0, shape->n_stages * sizeof *ret);
 }
 
-/* ---- lists ----------------------------------------------------------------------------------- */
+/* ---- lists of instructions ------------------------------------------------------------------- */
 
 clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
                        clv_sched **ret, clv_err *err) {

@@ -129,7 +129,7 @@ clv_code clv_sched_make(const clv_sched_options *o, clv_sched **ret, clv_err *er
 void clv_sched_free(clv_sched *s); /* takes NULL */
 void clv_sched_freep(clv_sched **s);
 
-/* ---- checking -------------------------------------------------------------------------------- */
+/* ---- checking a schedule --------------------------------------------------------------------- */
 
 typedef struct clv_sched_report {
   /* Per stage, the maximum number of micro-batches between their F and the end of their backward,
@@ -157,7 +157,7 @@ typedef struct clv_sched_report {
  * ...". Takes time O(instructions). `ret` may be NULL. */
 clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- simulating ------------------------------------------------------------------------------ */
+/* ---- simulating a round ---------------------------------------------------------------------- */
 
 /* Begin and end of an instruction in simulated time, in seconds. */
 typedef struct clv_sched_span {
@@ -205,7 +205,7 @@ double clv_sched_bubble_by_formula(clv_sched_kind kind, uint32_t ranks, uint32_t
 clv_code clv_sched_find_window(const clv_sched_shape *shape, const clv_sched_costs *c,
                                uint32_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- searching for cuts ---------------------------------------------------------------------- */
 
 /* A chain of layers to be cut into the stages of a shape. The last stage is the loss and has no
  * layers. Cut i is behind the last layer of stage i. */
@@ -260,7 +260,7 @@ clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t max_splits, clv
                                uint32_t *ret_n, clv_sched_search *ret_search,
                                clv_err *err) CLV_USE_RESULT;
 
-/* ---- text ------------------------------------------------------------------------------------ */
+/* ---- drawings and texts of schedules --------------------------------------------------------- */
 
 /* Appends a grid in time with a row per rank, for `plan --schedule`: at most `columns` (40 or more)
  * wide, with a note if it is cut off. c NULL: equal costs, and links without costs.

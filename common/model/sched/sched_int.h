@@ -10,7 +10,7 @@
 
 #include "common/model/sched/sched.h"
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
+/* ---- shapes of pipelines --------------------------------------------------------------------- */
 
 clv_code clv_sched_shape_check(const clv_sched_shape *shape, clv_err *err) CLV_USE_RESULT;
 /* Checks that all costs of the shape's stages and edges are from 0 to 1e9 seconds. */
@@ -37,7 +37,7 @@ uint32_t clv_sched_micro_batches_per_step(clv_sched_kind kind, const clv_sched_s
 void clv_sched_mark_timeless_stages(const clv_sched_shape *shape, const clv_sched_costs *c,
                                     bool *ret);
 
-/* ---- lists ----------------------------------------------------------------------------------- */
+/* ---- lists of instructions ------------------------------------------------------------------- */
 
 clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
                        clv_sched **ret, clv_err *err) CLV_USE_RESULT;
@@ -99,7 +99,7 @@ typedef struct sched_policy {
 clv_code clv_sched_generate_greedily(clv_sched *s, const sched_policy *policy,
                                      const clv_sched_costs *c, clv_err *err) CLV_USE_RESULT;
 
-/* ---- windows --------------------------------------------------------------------------------- */
+/* ---- windows of 1f1b ------------------------------------------------------------------------- */
 
 /* Returns the window that the formula of clv_sched_find_window gives, without its search by
  * simulation.

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- costs ----------------------------------------------------------------------------------- */
+/* ---- links between ranks --------------------------------------------------------------------- */
 
 clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) {
   l->n_ranks = n_ranks;

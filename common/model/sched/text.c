@@ -39,7 +39,7 @@ void clv_sched_format(const clv_sched *s, clv_bytes *out) {
   }
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- words of a schedule file ---------------------------------------------------------------- */
 
 typedef struct word {
   const char *text; /* start of the word; not NUL-terminated */

@@ -13,7 +13,7 @@
 
 enum { LABEL = 512 };
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making ARTIFACT.json -------------------------------------------------------------------- */
 
 static clv_code add_file(int dir_fd, const char *name, clv_manifest_file *ret, clv_err *err) {
   CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
@@ -67,7 +67,7 @@ clv_code clv_artifact_check(const clv_manifest *m, const char *name, int fd, clv
                   CLV_ARTIFACT_NAME);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading ARTIFACT.json ------------------------------------------------------------------- */
 
 /* limit of the length of ARTIFACT.json */
 enum { MAX_ARTIFACT_BYTES = CLV_CHECKPOINT_MAX_FILES * 256 };

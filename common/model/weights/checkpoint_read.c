@@ -350,7 +350,7 @@ clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkp
                   l.n > MAX_SHOWN_STEPS ? " and more" : "");
 }
 
-/* ---- retention ------------------------------------------------------------------------------- */
+/* ---- deleting old checkpoints ---------------------------------------------------------------- */
 
 static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

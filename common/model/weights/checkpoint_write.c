@@ -58,7 +58,7 @@ void clv_checkpoint_writer_freep(clv_checkpoint_writer **w) {
   *w = NULL;
 }
 
-/* ---- beginning ------------------------------------------------------------------------------- */
+/* ---- beginning a checkpoint ------------------------------------------------------------------ */
 
 static clv_code make_folder(const clv_checkpoint_writer *w, clv_err *err) {
   CLV_FAILPOINT("checkpoint.begin");
@@ -95,7 +95,7 @@ clv_code clv_checkpoint_begin(const char *run_dir, uint64_t step, uint32_t stage
   return CLV_OK;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- files of a checkpoint ------------------------------------------------------------------- */
 
 static clv_code file_path(const clv_checkpoint_writer *w, const char *name, clv_bytes *ret,
                           clv_err *err) {
@@ -147,7 +147,7 @@ clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_st
   return clv_checkpoint_add_file(w, CLV_STATE_NAME, text.data, text.len, err);
 }
 
-/* ---- stages ---------------------------------------------------------------------------------- */
+/* ---- files of stages ------------------------------------------------------------------------- */
 
 static clv_code record_parameter_stages(clv_checkpoint_writer *w, uint32_t stage,
                                         const clv_weights_tensor *model, size_t n, clv_err *err) {
@@ -265,7 +265,7 @@ clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
   return add_tensors(w, stage, true, optimizer, n_optimizer, err);
 }
 
-/* ---- commit ---------------------------------------------------------------------------------- */
+/* ---- committing a checkpoint ----------------------------------------------------------------- */
 
 static int compare_parameter_names(const void *a, const void *b) {
   return strcmp(((const parameter_stage *)a)->parameter, ((const parameter_stage *)b)->parameter);

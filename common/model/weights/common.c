@@ -84,7 +84,7 @@ bool clv_weights_is_file_name(const char *name) {
          strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- opening and deleting files -------------------------------------------------------------- */
 
 void clv_weights_closefd(int *fd) {
   if (*fd >= 0) close(*fd);
@@ -208,7 +208,7 @@ clv_code clv_weights_sync_dir(const char *path, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- parsing JSON ---------------------------------------------------------------------------- */
 
 void clv_weights_json_freep(json_t **root) {
   json_decref(*root);

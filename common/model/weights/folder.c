@@ -187,7 +187,7 @@ clv_code clv_weights_folder_check_files(clv_weights_folder *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- matching -------------------------------------------------------------------------------- */
+/* ---- matching parameters with tensors -------------------------------------------------------- */
 
 static clv_code fail_missing(const clv_weights_folder *f, clv_name_list *l, clv_err *err) {
   const char *suggestion = clv_did_you_mean(l->first_name, f->index.tensor_names, f->index.n);
@@ -252,7 +252,7 @@ clv_code clv_weights_folder_list_unmatched(const clv_weights_folder *f,
   return CLV_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading tensors ------------------------------------------------------------------------- */
 
 /* Returns the shape without its leading extents of 1: [1, 1, 768] becomes [768]. */
 static clv_shape drop_leading_ones(const clv_shape *s) {

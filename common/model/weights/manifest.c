@@ -57,7 +57,7 @@ bool clv_manifest_has_all_files(const clv_manifest *m) {
   return true;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing a manifest ---------------------------------------------------------------------- */
 
 static void add_kept_place(const clv_manifest_file *f, clv_bytes *out) {
   clv_bytes_puts(out, ", \"place\": ");
@@ -112,7 +112,7 @@ clv_code clv_artifact_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *
   return append_digest_line(&out, ret, err);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading a manifest ---------------------------------------------------------------------- */
 
 static clv_code check_digest_line(const char *data, size_t len, const char *label, clv_err *err) {
   char hex[65] = {0};

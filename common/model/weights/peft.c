@@ -71,7 +71,7 @@ double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r) {
   return alpha / (p->rslora ? sqrt((double)r) : (double)r);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading values of adapter_config.json --------------------------------------------------- */
 
 enum { MAX_RANK = 65536 };
 static const double max_alpha = 1e9;
@@ -122,7 +122,7 @@ static clv_code read_pattern(peft_reader *r, bool is_rank, clv_err *err) {
   }
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- the keys of adapter_config.json --------------------------------------------------------- */
 
 typedef struct peft_key peft_key;
 struct peft_key {
@@ -342,7 +342,7 @@ clv_code clv_peft_parse(const char *label, const char *text, size_t len,
   return CLV_OK;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing adapter_config.json ------------------------------------------------------------- */
 
 static void write_name_list(const char *key, const char *const *list, size_t n, clv_bytes *out) {
   clv_bytes_printf(out, "  \"%s\": ", key);

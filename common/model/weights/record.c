@@ -39,7 +39,7 @@ clv_code clv_run_record_add_attempt(clv_run_record *r, clv_run_attempt **ret, cl
   return CLV_OK;
 }
 
-/* ---- fields ---------------------------------------------------------------------------------- */
+/* ---- the fields of a record ------------------------------------------------------------------ */
 
 typedef enum field_kind {
   FIELD_WHOLE_NUMBER,
@@ -97,7 +97,7 @@ static const field attempt_fields[] = {
     {.key = "look", TEXT_IN(clv_run_attempt, look_result), .is_optional = true},
 };
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing run.json ------------------------------------------------------------------------ */
 
 static void append_printable(clv_bytes *out, const char *text) {
   uint32_t code_point;
@@ -167,7 +167,7 @@ clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret, clv_err 
   return CLV_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading run.json ------------------------------------------------------------------------ */
 
 static clv_code parse_text(const json_t *object, const field *f, const char *label, char *at,
                            clv_err *err) {

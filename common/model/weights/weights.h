@@ -257,7 +257,7 @@ clv_code clv_weights_write_file(const char *path, const clv_weights_tensor *tens
                                 const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
                                 uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
 
-/* ---- manifest -------------------------------------------------------------------------------- */
+/* ---- the manifest of a checkpoint ------------------------------------------------------------ */
 
 typedef struct clv_manifest_file {
   char name[CLV_CHECKPOINT_MAX_NAME + 1]; /* file name [A-Za-z0-9._-]{1,128}, except "." and ".." */
@@ -296,7 +296,7 @@ bool clv_manifest_has_all_files(const clv_manifest *m);
 /* Replaces FOLDER/MANIFEST.json atomically and durably. */
 clv_code clv_manifest_write(const char *folder, const clv_manifest *m, clv_err *err) CLV_USE_RESULT;
 
-/* ---- artifacts ------------------------------------------------------------------------------- */
+/* ---- ARTIFACT.json of pretrained weights ----------------------------------------------------- */
 
 /* FOLDER/ARTIFACT.json lists the weight files of a folder with their lengths and digests. The
  * digest of ARTIFACT.json identifies the folder. Equal files give an equal text. */
@@ -567,7 +567,8 @@ typedef struct clv_run_attempt {
    * unknown */
   uint64_t from_step, step, total_steps;
   double loss, accuracy; /* loss and accuracy of the attempt's last step; NaN: unknown */
-  /* result of `look`, which measures what a reader recovers from sent tensors; "": not run */
+  /* result of `look`, which measures how much of the records an attacker recovers from sent
+   * tensors; "": not run */
   char look_result[CLV_RECORD_LOOK_BYTES];
 } clv_run_attempt;
 

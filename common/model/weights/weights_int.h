@@ -35,7 +35,7 @@ bool clv_weights_is_printable(const char *text);
 /* True for [A-Za-z0-9._-]{1,128}, except "." and "..". */
 bool clv_weights_is_file_name(const char *name);
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- files opened for reading ---------------------------------------------------------------- */
 
 /* A file opened for reading. Release with clv_weights_fd_close. */
 typedef struct clv_weights_fd {
@@ -89,7 +89,7 @@ clv_code clv_weights_clear_dir(const char *path, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_sync_dir(const char *path, clv_err *err) CLV_USE_RESULT;
 void clv_weights_closefd(int *fd); /* for CLV_AUTO */
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- strict parsing of JSON ------------------------------------------------------------------ */
 
 /* Parses a JSON object. CLV_DATA_LOSS: wrong JSON, duplicate keys, or anything but spaces and line
  * ends behind the object; CLV_EXHAUSTED: more than max_tokens brackets, commas and colons. */
@@ -116,7 +116,7 @@ clv_code clv_weights_json_check_format(const json_t *object, const char *format,
 clv_code clv_weights_json_check_keys(json_t *object, const char *const *known, size_t n,
                                      const char *label, clv_err *err) CLV_USE_RESULT;
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of tensors ------------------------------------------------------------------------ */
 
 /* List of names in a message: "'a', 'b', 'c' and 4 more". */
 typedef struct clv_name_list {

@@ -44,7 +44,7 @@ void clv_account_unrefp(clv_account **a) {
   *a = NULL;
 }
 
-/* ---- charging -------------------------------------------------------------------------------- */
+/* ---- charging accounts ----------------------------------------------------------------------- */
 
 static uint64_t limit_of_quota(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->o.limits[q], __ATOMIC_RELAXED);
@@ -117,7 +117,7 @@ void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
   if (n) discharge_up_to(a, NULL, q, n);
 }
 
-/* ---- usage ----------------------------------------------------------------------------------- */
+/* ---- reading the usage of accounts ----------------------------------------------------------- */
 
 uint64_t clv_account_usage(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED);

@@ -31,7 +31,7 @@ struct clv_pool {
   size_t n_free_records;
 };
 
-/* ---- pools ----------------------------------------------------------------------------------- */
+/* ---- making and freeing pools ---------------------------------------------------------------- */
 
 static void add_to_pool_list(clv_pool *p) {
   clv_account *root = clv_account_root(p->account);
@@ -115,7 +115,7 @@ static clv_tensor *find_unused_tensor(clv_pool *p, clv_dtype dtype, const clv_sh
   return NULL;
 }
 
-/* ---- charges --------------------------------------------------------------------------------- */
+/* ---- charging the account of a pool ---------------------------------------------------------- */
 
 /* Frees the tensors that are not in use. The caller holds the lock. */
 static void free_unused_tensors(clv_pool *p) {
@@ -163,7 +163,7 @@ void clv_pool_free_unused_tensors(clv_pool *p) {
   pthread_mutex_unlock(&p->lock);
 }
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- allocating tensors ---------------------------------------------------------------------- */
 
 static clv_code reserve_tensor_entry(clv_pool *p, clv_err *err) {
   if (p->n_tensors < p->cap_tensors) return CLV_OK;

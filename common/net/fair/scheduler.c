@@ -109,7 +109,7 @@ static void update_charges(clv_fair_scheduler *t, uint64_t now) {
       if (s->n_threads_held) charge_share(s, now);
 }
 
-/* ---- scheduling ------------------------------------------------------------------------------ */
+/* ---- choosing the next share ----------------------------------------------------------------- */
 
 static clv_share *first_waiting_of_tenant(const tenant *owner) {
   clv_share *first = NULL;
@@ -285,7 +285,7 @@ void clv_share_get_counts(clv_share *s, clv_share_counts *ret) {
   pthread_mutex_unlock(&s->scheduler->lock);
 }
 
-/* ---- construction ---------------------------------------------------------------------------- */
+/* ---- making schedulers and shares ------------------------------------------------------------ */
 
 clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_scheduler **ret,
                                 clv_err *err) {

@@ -13,7 +13,7 @@
 
 #include "common/net/link/link_int.h"
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- messages of lanes ----------------------------------------------------------------------- */
 
 static void free_message(clv_frame_writer *o, clv_logged_message *m) {
   __atomic_sub_fetch(&o->n_allocated_messages, 1, __ATOMIC_RELAXED);
@@ -102,7 +102,7 @@ static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_
   return CLV_OK;
 }
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- making and freeing a frame writer ------------------------------------------------------- */
 
 /* Allocates the memory for frames that are held back, so that a step allocates none. */
 static clv_code reserve_held_frames(clv_frame_writer *o, clv_err *err) {
@@ -148,7 +148,7 @@ void clv_frame_writer_unref(clv_frame_writer *o) {
   free(o);
 }
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- references to streams ------------------------------------------------------------------- */
 
 clv_stream clv_stream_ref(clv_stream s) {
   if (s.transport) s.transport->ref(s.handle);
@@ -391,7 +391,7 @@ bool clv_frame_writer_defer_job(clv_frame_writer *o, clv_rpc_job *job) {
   return s.transport && s.transport->defer(s.handle, job);
 }
 
-/* ---- frames ---------------------------------------------------------------------------------- */
+/* ---- sending frames -------------------------------------------------------------------------- */
 
 clv_code clv_frame_writer_end_error(clv_frame_writer *o, clv_err *err) {
   pthread_mutex_lock(&o->lock);

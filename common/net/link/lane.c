@@ -15,7 +15,7 @@
 
 #include "common/net/link/link_int.h"
 
-/* ---- frames ---------------------------------------------------------------------------------- */
+/* ---- actions for received frames ------------------------------------------------------------- */
 
 /* A received frame and the lane that received it. */
 typedef struct lane_frame {
@@ -102,7 +102,7 @@ static clv_code on_pong(const lane_frame *m, clv_err *err) {
   return clv_link_handle_pong(m->link, m->f, err);
 }
 
-/* ---- the first frame ------------------------------------------------------------------------- */
+/* ---- ATTACH and ATTACHED, the first frame of a stream ---------------------------------------- */
 
 static void set_lane_state(clv_lane *ln, clv_lane_state state) {
   __atomic_store_n(&ln->state, state, __ATOMIC_RELAXED);
@@ -279,7 +279,7 @@ clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, cons
   return run_lane_action(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
 }
 
-/* ---- lanes ----------------------------------------------------------------------------------- */
+/* ---- making lanes and handling their messages ------------------------------------------------ */
 
 clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
                       const clv_transport *transport, void *stream, clv_lane **ret, clv_err *err) {

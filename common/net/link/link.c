@@ -21,7 +21,7 @@ clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
 
 void clv_link_flush(clv_link *l) { clv_frame_writer_flush(l->writer); }
 
-/* ---- dialling -------------------------------------------------------------------------------- */
+/* ---- dialling a link ------------------------------------------------------------------------- */
 
 /* Copies the contents of ATTACH, because each later connection of a lane sends them again. */
 static void copy_attach_contents(clv_link *l, const clv_link_dial *d) {
@@ -86,7 +86,7 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
   return code;
 }
 
-/* ---- closing --------------------------------------------------------------------------------- */
+/* ---- closing a link -------------------------------------------------------------------------- */
 
 /* Waits until all lanes have ended, at most `ms`. False: some have not. */
 static bool wait_for_lanes(clv_link *l, unsigned ms) {

@@ -148,25 +148,25 @@ enum { CLV_MODULE_ALL = 255 }; /* number that stands for all modules of the node
 /* Makes an APPLY as clv_packet_new_apply, for one module, at its position in the execution order of
  * the context. The node answers with FINISHED of the backward pass, and not with APPLIED.
  * saves_weights: the node saves the weights before the step, for calls with uses_old_weights. */
-clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
+clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t message_id,
                                      uint32_t module, uint32_t position, bool saves_weights,
                                      float lr, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
-/* Makes an APPLY for one module or CLV_MODULE_ALL. message: id to which the answer APPLIED replies.
- * lr: learning rate of parameter group 0. applies_step false: the node drops the gradients of the
- * context. */
-clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                              float scale, float lr, bool applies_step, clv_packet **ret,
-                              clv_err *err) CLV_USE_RESULT;
+/* Makes an APPLY for one module or CLV_MODULE_ALL. message_id: id of the APPLY, which the answer
+ * APPLIED names. lr: learning rate of parameter group 0. applies_step false: the node drops the
+ * gradients of the context. */
+clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message_id,
+                              uint32_t module, float scale, float lr, bool applies_step,
+                              clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Sets the learning rates of parameter groups 1..n of an APPLY. CLV_EXHAUSTED: more than
  * CLV_WIRE_GROUPS groups. */
 clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t n,
                                   clv_err *err) CLV_USE_RESULT;
-clv_code clv_packet_new_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_revert(clv_pool *pool, uint64_t context, uint64_t message_id,
+                               clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Adds the decision on the step to END_CONTEXT, for all modules with gradients in the context, each
  * with one parameter group. As clv_packet_new_apply, but ENDED is the only answer. */
 void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool applies_step);
-clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message,
+clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message_id,
                                     clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* References that outlive their context (PROTOCOL.md 12). The program posts these packets to its
  * own node and never sends them. It chooses new ids and draws random_key. The node answers
@@ -195,7 +195,7 @@ clv_code clv_packet_new_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_
 
 /* Makes a STATE_GET. what: the part of the module's state to read; context: the context whose
  * gradients are read for CLV_STATE_GRADIENTS, else 0. */
-clv_code clv_packet_new_state_get(clv_pool *pool, uint64_t context, uint64_t message,
+clv_code clv_packet_new_state_get(clv_pool *pool, uint64_t context, uint64_t message_id,
                                   uint32_t module, clv_state_kind what, clv_packet **ret,
                                   clv_err *err) CLV_USE_RESULT;
 

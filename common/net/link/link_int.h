@@ -43,7 +43,7 @@
 enum {
   MAX_LANES = 1 + CLV_WIRE_LANES,
   MAX_PARTIAL = 512,
-  /* separate ranges of bytes of one tensor in transfer; its chunks may arrive in any order */
+  /* most separate ranges of received bytes of one tensor, whose chunks may arrive in any order */
   MAX_SPANS = 512,
   INITIAL_SPANS = 64, /* spans that a table entry allocates at first, and keeps for later tensors */
   /* number of entries of the reassembly table whose spans are allocated when the link is made */

@@ -31,7 +31,7 @@
 /* interval in which a wait polls the cancellation hook of its thread */
 enum { POLL_NS = 50000000 };
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- actions for events ---------------------------------------------------------------------- */
 
 typedef clv_code state_action(clv_link *l, clv_link_event_args *n, clv_err *err);
 
@@ -222,7 +222,7 @@ clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_eve
   return code;
 }
 
-/* ---- end ------------------------------------------------------------------------------------- */
+/* ---- ending a link --------------------------------------------------------------------------- */
 
 /* Cancels the connections that waited for the end of earlier ones. */
 static void cancel_waiting_lanes(clv_link *l, clv_code code, const char *text) {
@@ -279,7 +279,7 @@ bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns) {
          (next_poll_ns < deadline_ns && clv_rpc_check_cancel_hook(&ignored) == CLV_OK);
 }
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- making and freeing links ---------------------------------------------------------------- */
 
 static clv_code make_link_parts(clv_link *l, const clv_link_options *o, clv_err *err) {
   CLV_TRY(clv_frame_writer_new(o->peer_name, &l->writer, err));

@@ -9,20 +9,20 @@
 #include <string.h>
 
 static clv_code new_context_packet(clv_pool *pool, clv_frame_kind kind, uint64_t context,
-                                   uint64_t message, clv_packet **ret, clv_err *err) {
+                                   uint64_t message_id, clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new(pool, kind, ret, err));
   (*ret)->frame.context = context;
-  (*ret)->frame.message_id = message;
+  (*ret)->frame.message_id = message_id;
   return CLV_OK;
 }
 
 static clv_code new_packet_to_node(clv_pool *pool, clv_frame_kind kind, uint64_t context,
-                                   uint64_t message, const char *to, clv_packet **ret,
+                                   uint64_t message_id, const char *to, clv_packet **ret,
                                    clv_err *err) {
   if (strlen(to) > CLV_WIRE_NAME)
     return clv_fail(err, CLV_INVALID, "the node name has %zu bytes, the limit is %d", strlen(to),
                     CLV_WIRE_NAME);
-  CLV_TRY(new_context_packet(pool, kind, context, message, ret, err));
+  CLV_TRY(new_context_packet(pool, kind, context, message_id, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
   return CLV_OK;
 }
@@ -156,10 +156,10 @@ clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phas
   return CLV_OK;
 }
 
-clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                              float scale, float lr, bool applies_step, clv_packet **ret,
-                              clv_err *err) {
-  CLV_TRY(new_context_packet(pool, CLV_APPLY, context, message, ret, err));
+clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message_id,
+                              uint32_t module, float scale, float lr, bool applies_step,
+                              clv_packet **ret, clv_err *err) {
+  CLV_TRY(new_context_packet(pool, CLV_APPLY, context, message_id, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.commit.scale = scale;
   (*ret)->frame.commit.lr = lr;
@@ -167,10 +167,10 @@ clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message
   return CLV_OK;
 }
 
-clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
+clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t message_id,
                                      uint32_t module, uint32_t position, bool saves_weights,
                                      float lr, clv_packet **ret, clv_err *err) {
-  CLV_TRY(clv_packet_new_apply(pool, context, message, module, 1, lr, true, ret, err));
+  CLV_TRY(clv_packet_new_apply(pool, context, message_id, module, 1, lr, true, ret, err));
   (*ret)->frame.commit.step_position = position;
   (*ret)->frame.commit.saves_weights = saves_weights;
   return CLV_OK;
@@ -195,9 +195,9 @@ clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t 
   return CLV_OK;
 }
 
-clv_code clv_packet_new_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
-                               clv_err *err) {
-  return new_context_packet(pool, CLV_REVERT, context, message, ret, err);
+clv_code clv_packet_new_revert(clv_pool *pool, uint64_t context, uint64_t message_id,
+                               clv_packet **ret, clv_err *err) {
+  return new_context_packet(pool, CLV_REVERT, context, message_id, ret, err);
 }
 
 void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool applies_step) {
@@ -208,12 +208,12 @@ void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool appl
   f->commit.applies_step = applies_step;
 }
 
-clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message,
+clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message_id,
                                     clv_packet **ret, clv_err *err) {
-  return new_context_packet(pool, CLV_END_CONTEXT, context, message, ret, err);
+  return new_context_packet(pool, CLV_END_CONTEXT, context, message_id, ret, err);
 }
 
-/* ---- references ------------------------------------------------------------------------------ */
+/* ---- frames of references that outlive their context ----------------------------------------- */
 
 static clv_code new_packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids,
                                   clv_packet **ret, clv_err *err) {
@@ -256,10 +256,10 @@ clv_code clv_packet_new_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_
   return new_packet_of_ref(pool, CLV_REF_DELETE, ids, ret, err);
 }
 
-clv_code clv_packet_new_state_get(clv_pool *pool, uint64_t context, uint64_t message,
+clv_code clv_packet_new_state_get(clv_pool *pool, uint64_t context, uint64_t message_id,
                                   uint32_t module, clv_state_kind what, clv_packet **ret,
                                   clv_err *err) {
-  CLV_TRY(new_context_packet(pool, CLV_STATE_GET, context, message, ret, err));
+  CLV_TRY(new_context_packet(pool, CLV_STATE_GET, context, message_id, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.state.part = what;
   return CLV_OK;

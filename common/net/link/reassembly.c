@@ -25,7 +25,7 @@
 
 #include "common/net/link/link_int.h"
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- making and freeing the table ------------------------------------------------------------ */
 
 clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_link *link,
                              clv_recv_window *recv_window, clv_err *err) {
@@ -321,7 +321,7 @@ static clv_code check_packet_checksums(clv_reassembly *a, clv_packet *p, clv_pac
   return CLV_OK;
 }
 
-/* ---- chunks ---------------------------------------------------------------------------------- */
+/* ---- received chunks ------------------------------------------------------------------------- */
 
 /* Copies a chunk from the transport's slices into its tensor, the only copy of received bytes.
  * Returns its contribution to the tensor's CRC32C. */
@@ -370,7 +370,7 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
   return complete ? check_packet_checksums(a, complete, ret, err) : CLV_OK;
 }
 
-/* ---- frames ---------------------------------------------------------------------------------- */
+/* ---- received frames other than chunks ------------------------------------------------------- */
 
 static void set_packet_origin(clv_reassembly *a, clv_packet *p) {
   p->received_by = a->link;
@@ -486,7 +486,7 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
   return add_inline_packet(a, p, pieces, payload, ret, err);
 }
 
-/* ---- counters -------------------------------------------------------------------------------- */
+/* ---- counters of received tensors ------------------------------------------------------------ */
 
 void clv_reassembly_get_received_counts(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
   uint64_t now = clv_clock_now(&a->clock);

@@ -108,7 +108,7 @@ static due_work find_due_work(clv_link *l) {
   return d;
 }
 
-/* ---- redials --------------------------------------------------------------------------------- */
+/* ---- dialling lost lanes --------------------------------------------------------------------- */
 
 /* Begins a redial of lane `index`, if it is lost. Returns the number of the connection; 0: it is
  * not lost. */
@@ -146,7 +146,7 @@ uint64_t clv_link_redial_or_end(clv_link *l) {
   return clv_clock_now(&l->clock);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------ */
+/* ---- the thread that redials ----------------------------------------------------------------- */
 
 /* Waits until a lane is lost, or until `until_ns` while the link is mending. False: the link has
  * ended. */

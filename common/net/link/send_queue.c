@@ -17,7 +17,7 @@ enum { DEFERRED_BYTES = 256 * 1024 };
 static void run_packet_job(clv_rpc_job *job);
 static void run_chunk_job(clv_rpc_job *job);
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- making and freeing a send queue --------------------------------------------------------- */
 
 clv_code clv_send_queue_new(clv_frame_writer *writer, const clv_clock *clock, uint64_t credit,
                             clv_send_queue **ret, clv_err *err) {
@@ -94,7 +94,7 @@ static void break_writer(clv_send_queue *d, const clv_err *why) {
   clv_frame_writer_break(d->writer, why);
 }
 
-/* ---- chunks ---------------------------------------------------------------------------------- */
+/* ---- sending chunks -------------------------------------------------------------------------- */
 
 /* Sends a chunk, in one message with its PING. */
 static clv_code send_chunk(clv_send_queue *d, const clv_chunk_send *s, clv_err *err) {
@@ -199,7 +199,7 @@ static copy_progress check_copied_or_suspend(clv_send_queue *d, clv_packet *p, s
   return code == CLV_OK ? PART_COPIED : PART_FAILED;
 }
 
-/* ---- packets --------------------------------------------------------------------------------- */
+/* ---- sending packets ------------------------------------------------------------------------- */
 
 static bool has_pending_copy(const clv_packet *p) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++)
@@ -300,7 +300,7 @@ static clv_code send_packet_now(clv_send_queue *d, clv_packet *p, clv_err *err) 
   return why.code;
 }
 
-/* ---- packet queue ---------------------------------------------------------------------------- */
+/* ---- the queue of packets -------------------------------------------------------------------- */
 
 /* Returns the packet to send next: the partially sent one, else the first of the queue if the
  * credit covers it. The caller holds the lock. */
@@ -419,7 +419,7 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   return refuse_packet(d, what, bytes, err);
 }
 
-/* ---- counters -------------------------------------------------------------------------------- */
+/* ---- counters of waiting packets and chunks -------------------------------------------------- */
 
 /* Adds packets that wait for credit, for a device copy or behind others. The caller holds the
  * lock. */

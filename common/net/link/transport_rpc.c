@@ -6,7 +6,7 @@
 
 #include "common/net/link/link_int.h"
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- streams of gRPC ------------------------------------------------------------------------- */
 
 static clv_code send_on_rpc_stream(void *stream, const clv_rpc_piece *pieces, size_t n,
                                    clv_err *err) {
@@ -25,7 +25,7 @@ static void unref_rpc_stream(void *stream) { clv_rpc_stream_unref(stream); }
 const clv_transport clv_transport_rpc = {send_on_rpc_stream, close_rpc_stream, cancel_rpc_stream,
                                          defer_rpc_job,      ref_rpc_stream,   unref_rpc_stream};
 
-/* ---- connections ----------------------------------------------------------------------------- */
+/* ---- connections of a link ------------------------------------------------------------------- */
 
 typedef struct connections {
   clv_rpc_runtime *runtime;

@@ -32,7 +32,7 @@ struct clv_rpc_channel {
   bool is_connecting;
 };
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- making and freeing channels ------------------------------------------------------------- */
 
 static clv_code check_target(const char *target, clv_err *err) {
   const char *colon = target ? strrchr(target, ':') : NULL;
@@ -281,7 +281,7 @@ clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const 
   return code;
 }
 
-/* ---- dialling -------------------------------------------------------------------------------- */
+/* ---- connecting a channel -------------------------------------------------------------------- */
 
 #define NOT_OUR_CA "the server's certificate is not from our CA, or not valid at this time"
 

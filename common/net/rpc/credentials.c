@@ -135,7 +135,7 @@ clv_code rpc_pem_check_once(clv_rpc_runtime *runtime, const rpc_pem *pem, clv_er
   return CLV_OK;
 }
 
-/* ---- server ---------------------------------------------------------------------------------- */
+/* ---- the certificates of a server ------------------------------------------------------------ */
 
 clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {
   CLV_TRY(rpc_pem_check(pem, err));
@@ -209,7 +209,7 @@ clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) {
   return code;
 }
 
-/* ---- client ---------------------------------------------------------------------------------- */
+/* ---- the identity check of a client ---------------------------------------------------------- */
 
 struct rpc_identity {
   atomic_uint refs;

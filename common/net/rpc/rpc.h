@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
+/* ---- pieces of messages ---------------------------------------------------------------------- */
 
 /* A piece of a received message, valid until the callback or handler that got it returns. */
 typedef struct clv_iov {
@@ -87,7 +87,7 @@ void clv_rpc_runtime_set_spin(clv_rpc_runtime *runtime, unsigned spin_us);
 void clv_rpc_begin_computation(clv_rpc_runtime *runtime);
 void clv_rpc_end_computation(clv_rpc_runtime *runtime);
 
-/* ---- credentials ----------------------------------------------------------------------------- */
+/* ---- certificates and keys ------------------------------------------------------------------- */
 
 /* PEM text, NUL-terminated. Each function that takes it copies the text, except
  * clv_rpc_pem_clear. */
@@ -179,7 +179,7 @@ typedef struct clv_rpc_limits {
   unsigned peer_timeout_ms;
 } clv_rpc_limits;
 
-/* ---- client ---------------------------------------------------------------------------------- */
+/* ---- client: channels and calls -------------------------------------------------------------- */
 
 typedef struct clv_rpc_channel clv_rpc_channel;
 
@@ -234,7 +234,7 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
                              const clv_rpc_stream_events *events, clv_rpc_stream **ret_stream,
                              clv_err *err) CLV_USE_RESULT;
 
-/* ---- server ---------------------------------------------------------------------------------- */
+/* ---- server: handlers, limits and counters --------------------------------------------------- */
 
 typedef struct clv_rpc_server clv_rpc_server;
 
@@ -280,8 +280,8 @@ typedef struct clv_rpc_server_options {
   clv_code (*on_stream)(void *user, const char *method, const clv_rpc_peer *peer,
                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err);
 
-  size_t
-      memory_limit; /* bytes that gRPC may use for connections, calls and messages; 0: no limit */
+  /* bytes that gRPC may use for connections, calls and messages; 0: no limit */
+  size_t memory_limit;
 
   unsigned n_handler_threads; /* 0 means 4; one identity may use at most half of them */
   /* requests of one identity that wait for a handler thread; 0: 64 */

@@ -94,9 +94,8 @@ gpr_timespec rpc_no_deadline(void);
 
 /* Converts a gRPC status to a clv_code. */
 clv_code rpc_code_of_status(grpc_status_code status);
-grpc_status_code rpc_status_of_code(
-    /* converts a clv_code to a gRPC status; codes that gRPC lacks become a similar one */
-    clv_code code);
+/* Converts a clv_code to a gRPC status. Codes that gRPC lacks become a similar one. */
+grpc_status_code rpc_status_of_code(clv_code code);
 
 /* ---- bytes.c --------------------------------------------------------------------------------- */
 

@@ -97,7 +97,7 @@ static void run_event(const grpc_event *event) {
   tag->run(tag, event->success != 0);
 }
 
-/* ---- helpers --------------------------------------------------------------------------------- */
+/* ---- helper threads -------------------------------------------------------------------------- */
 
 enum {
   LOAD_WINDOW_NS = 1000000, /* how often the leader measures its load */
@@ -154,7 +154,7 @@ static void wake_helper(clv_rpc_runtime *runtime) {
   pthread_mutex_unlock(&runtime->lock);
 }
 
-/* ---- leader ---------------------------------------------------------------------------------- */
+/* ---- the leading thread ---------------------------------------------------------------------- */
 
 typedef struct leader {
   clv_rpc_runtime *runtime;
@@ -242,7 +242,7 @@ static void *admission_thread(void *arg) {
   }
 }
 
-/* ---- lifetime -------------------------------------------------------------------------------- */
+/* ---- starting and ending a runtime ----------------------------------------------------------- */
 
 static void make_queues(clv_rpc_runtime *runtime) {
   runtime->queue = grpc_completion_queue_create_for_next(NULL);
@@ -386,7 +386,8 @@ void rpc_runtime_remove_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream)
   pthread_mutex_unlock(&runtime->lock);
 }
 
-/* Returns the next stream of `owner` (NULL: of any) that is not yet notified, with a reference. */
+/* Returns, with a reference, the next stream of `owner` (NULL: of any) that rpc_cancel_streams_of
+ * has not visited. */
 static clv_rpc_stream *take_next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
   pthread_mutex_lock(&runtime->lock);
   clv_rpc_stream *stream = runtime->streams;

@@ -38,7 +38,7 @@ void rpc_server_end_slot_or_call(clv_rpc_server *server) {
   pthread_mutex_unlock(&server->lock);
 }
 
-/* ---- accepting ------------------------------------------------------------------------------- */
+/* ---- accepting calls ------------------------------------------------------------------------- */
 
 static void free_accept_slot(accept_slot *slot) {
   clv_rpc_server *server = slot->server;
@@ -89,7 +89,7 @@ static clv_code add_accept_slot(clv_rpc_server *server, clv_err *err) {
   return clv_fail(err, CLV_INTERNAL, "gRPC cannot wait for calls");
 }
 
-/* ---- start ----------------------------------------------------------------------------------- */
+/* ---- starting a server ----------------------------------------------------------------------- */
 
 /* Returns why an address cannot be bound. gRPC does not report the reason, so this function tries
  * the bind itself. */
@@ -227,7 +227,7 @@ unsigned clv_rpc_server_count_connections(const clv_rpc_server *server) {
   return rpc_count_connections(server->port);
 }
 
-/* ---- end ------------------------------------------------------------------------------------- */
+/* ---- draining and freeing a server ----------------------------------------------------------- */
 
 void rpc_server_on_shutdown(rpc_tag *tag, bool ok) {
   (void)ok;

@@ -30,7 +30,7 @@ typedef struct incoming_call {
   clv_rpc_job handler_job;
 } incoming_call;
 
-/* ---- end ------------------------------------------------------------------------------------- */
+/* ---- ending a call --------------------------------------------------------------------------- */
 
 static void release_call(incoming_call *in, bool cancelled) {
   clv_rpc_server *server = in->server;
@@ -76,7 +76,7 @@ static void watch_for_cancellation(incoming_call *in) {
   start_batch(in, &op, 1, &in->close_tag);
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- answers to calls ------------------------------------------------------------------------ */
 
 /* Sends the status, and the reply if there is one. Takes over the memory of the reply. */
 static void send_answer(incoming_call *in, clv_code code, const char *text, clv_bytes *reply) {
@@ -115,7 +115,7 @@ static void refuse_call(incoming_call *in, rpc_refusal refusal, const clv_err *e
   drop_call_hold(in);
 }
 
-/* ---- unary ----------------------------------------------------------------------------------- */
+/* ---- unary calls ----------------------------------------------------------------------------- */
 
 static clv_code call_handler(incoming_call *in, clv_bytes *reply, clv_err *err) {
   clv_iov fixed[RPC_MAX_PIECES];
@@ -196,7 +196,7 @@ static void start_unary(incoming_call *in) {
   drop_call_hold(in);
 }
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- calls that become streams --------------------------------------------------------------- */
 
 static void start_stream(incoming_call *in) {
   clv_rpc_server *server = in->server;
@@ -218,7 +218,7 @@ static void start_stream(incoming_call *in) {
     rpc_stream_refuse(stream, code, err.text);
 }
 
-/* ---- admission ------------------------------------------------------------------------------- */
+/* ---- admission of new calls ------------------------------------------------------------------ */
 
 static clv_code check_call(incoming_call *in, rpc_refusal *ret_refusal, clv_err *err) {
   clv_rpc_server *server = in->server;

@@ -51,7 +51,7 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   free(stream);
 }
 
-/* ---- end ------------------------------------------------------------------------------------- */
+/* ---- ending a stream ------------------------------------------------------------------------- */
 
 /* Returns how the stream ended, for on_closed. */
 static clv_code read_end_status(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
@@ -117,7 +117,7 @@ static void on_end_batch(rpc_tag *tag, bool ok) {
   rpc_stream_release_call(stream);
 }
 
-/* ---- receiving ------------------------------------------------------------------------------- */
+/* ---- receiving messages ---------------------------------------------------------------------- */
 
 static void request_message(clv_rpc_stream *stream) {
   if (!rpc_stream_hold_call(stream)) return;
@@ -165,7 +165,7 @@ static void on_recv_batch(rpc_tag *tag, bool ok) {
   rpc_stream_release_call(stream);
 }
 
-/* ---- start ----------------------------------------------------------------------------------- */
+/* ---- starting a stream ----------------------------------------------------------------------- */
 
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
   stream->events = *events;

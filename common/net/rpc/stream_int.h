@@ -36,16 +36,15 @@ struct clv_rpc_stream {
   clv_rpc_runtime *runtime;
   const void *owner;
   clv_rpc_stream *next, **prev_link; /* list of the runtime, guarded by its lock */
-  bool
-      /* rpc_cancel_streams_of has visited the stream; guarded by the runtime's lock */
-      is_visited_by_cancel;
+  /* rpc_cancel_streams_of has visited the stream; guarded by the runtime's lock */
+  bool is_visited_by_cancel;
 
   bool is_server;
   size_t max_message_bytes;
   unsigned peer_timeout_ms; /* client only */
   clv_rpc_stream_events events;
-  void (*on_message_received)(void *callback_arg,
-                              size_t bytes); /* server: called for each received message */
+  /* server only: called for each received message, and when the stream has ended */
+  void (*on_message_received)(void *callback_arg, size_t bytes);
   void (*on_stream_ended)(void *callback_arg, bool cancelled);
   void *callback_arg; /* passed to on_message_received and on_stream_ended */
 

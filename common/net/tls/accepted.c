@@ -66,7 +66,7 @@ static int ex_data_index = -1;
 /* descriptor of the connection whose SSL object this thread makes next; -1: it is not recorded */
 static _Thread_local int next_fd = -1;
 
-/* ---- addresses ------------------------------------------------------------------------------- */
+/* ---- addresses of peers ---------------------------------------------------------------------- */
 
 /* Returns a hash of the host: of its IPv4 address, or of the first half of its IPv6 address. */
 static size_t hash_of_host(const address *from) {
@@ -183,7 +183,7 @@ unsigned clv_tls_accepted_end_revoked(void (*ended)(void *user, const char *uri)
 
 uint64_t clv_tls_accepted_shed_count(void) { return n_shed; }
 
-/* ---- the certificate ------------------------------------------------------------------------- */
+/* ---- verifying the certificate of a peer ----------------------------------------------------- */
 
 /* Returns the X509_verify_cert error that becomes the alert of a decision: handshake_failure (not
  * allowed), internal_error (no room), certificate_revoked, unsupported_certificate. */
@@ -317,7 +317,7 @@ bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret) {
   return refused != CLV_TLS_ADMITTED;
 }
 
-/* ---- frames ---------------------------------------------------------------------------------- */
+/* ---- limits of frames and unread bytes ------------------------------------------------------- */
 
 /* Discards received bytes, which gRPC would otherwise read and serve. */
 static void discard_received(int fd) {

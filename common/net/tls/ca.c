@@ -21,7 +21,7 @@ static clv_code fail_ossl(clv_err *err, const char *what) {
   return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_reason(why));
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- writing files of the CA ----------------------------------------------------------------- */
 
 static clv_code path_of(const char *dir, const char *name, const char *ending, char **ret_path,
                         clv_err *err) {
@@ -124,7 +124,7 @@ static clv_code check_days(int days, clv_err *err) {
                   CLV_TLS_MAX_DAYS);
 }
 
-/* ---- init ------------------------------------------------------------------------------------ */
+/* ---- making a CA ----------------------------------------------------------------------------- */
 
 static clv_code check_ca_name(const char *name, clv_err *err) {
   size_t len = strlen(name);
@@ -174,7 +174,7 @@ clv_code clv_tls_ca_init(const char *dir, const char *name, int days, clv_err *e
   return write_cert(cert_path, cert, err);
 }
 
-/* ---- issue: checks --------------------------------------------------------------------------- */
+/* ---- issuing a certificate: checks ----------------------------------------------------------- */
 
 static bool is_certificate_name(const char *name) {
   size_t len = strlen(name);
@@ -251,7 +251,7 @@ static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
   return o->allow_unusual ? CLV_OK : check_usual_options(o, err);
 }
 
-/* ---- issue: the CA --------------------------------------------------------------------------- */
+/* ---- issuing a certificate: reading the CA --------------------------------------------------- */
 
 void clv_tls_authority_clear(clv_tls_authority *ca) {
   if (!ca) return;
@@ -281,7 +281,7 @@ clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca, clv_err 
   return CLV_OK;
 }
 
-/* ---- issue: the leaf ------------------------------------------------------------------------- */
+/* ---- issuing a certificate: making the leaf -------------------------------------------------- */
 
 static bool append_name(GENERAL_NAMES *names, int type, ASN1_STRING *value) {
   GENERAL_NAME *name = value ? GENERAL_NAME_new() : NULL;

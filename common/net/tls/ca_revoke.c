@@ -22,7 +22,7 @@ static clv_code fail_ossl(clv_err *err, const char *what) {
 static void integer_freep(ASN1_INTEGER **p) { ASN1_INTEGER_free(*p); }
 static void time_freep(ASN1_TIME **p) { ASN1_TIME_free(*p); }
 
-/* ---- old list -------------------------------------------------------------------------------- */
+/* ---- reading the old list -------------------------------------------------------------------- */
 
 static clv_code read_old_list(const char *path, const clv_tls_authority *ca, X509_CRL **ret,
                               clv_err *err) {
@@ -48,7 +48,7 @@ static clv_code next_list_number(const X509_CRL *old, ASN1_INTEGER **ret, clv_er
   return CLV_OK;
 }
 
-/* ---- new list -------------------------------------------------------------------------------- */
+/* ---- writing the new list -------------------------------------------------------------------- */
 
 static bool set_issuer_and_times(X509_CRL *crl, const clv_tls_authority *ca, int days) {
   CLV_AUTO(time_freep) ASN1_TIME *from = ASN1_TIME_set(NULL, (time_t)(clv_tls_now() - BACKDATE_S));

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- times ----------------------------------------------------------------------------------- */
+/* ---- times of a certificate ------------------------------------------------------------------ */
 
 int64_t clv_tls_now(void) { return (int64_t)(clv_wall_ms() / 1000u); }
 
@@ -47,7 +47,7 @@ const char *clv_tls_format_duration(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]
   return buf;
 }
 
-/* ---- usage ----------------------------------------------------------------------------------- */
+/* ---- extended key usage of a certificate ----------------------------------------------------- */
 
 bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage) {
   static const struct {
@@ -67,7 +67,7 @@ bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage) {
   return true;
 }
 
-/* ---- the one URI ----------------------------------------------------------------------------- */
+/* ---- the only URI of a certificate ----------------------------------------------------------- */
 
 /* Returns the length of "scheme://" at the start (RFC 3986, 3.1); 0: none. */
 static size_t scheme_length(const unsigned char *data, size_t len) {

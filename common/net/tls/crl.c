@@ -67,7 +67,7 @@ static int compare_texts(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* ---- one list -------------------------------------------------------------------------------- */
+/* ---- reading one list ------------------------------------------------------------------------ */
 
 static bool is_signed_by_any(X509_CRL *crl, const STACK_OF(X509) * ca) {
   for (int i = 0; i < sk_X509_num(ca); i++) {
@@ -133,7 +133,7 @@ static clv_code add_list(clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X509) * c
   return add_revoked_serials(c, l.issuer, crl, err);
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- reading files of lists ------------------------------------------------------------------ */
 
 static clv_code add_all_lists(clv_tls_crl *c, BIO *bio, const STACK_OF(X509) * ca, clv_err *err) {
   for (;;) {
@@ -176,7 +176,7 @@ clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **re
   return clv_tls_crl_parse(pem.data, pem.len, path, ca_pem, ret, err);
 }
 
-/* ---- queries --------------------------------------------------------------------------------- */
+/* ---- queries about revoked certificates ------------------------------------------------------ */
 
 bool clv_tls_crl_has_cert(const clv_tls_crl *c, const char *issuer, const char *serial) {
   char text[NUMBER_LEN], *key = text;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS 1.3 floor. gRPC-C 1.51 offers no minimum version: it sets TLS 1.2 on every context, which
- * overwrites MinProtocol of any configuration. It never changes the SSL_OP_NO_TLSv1_2 option, which
- * `Protocol` sets.
+ * Sets the floor of this process, its minimum TLS version 1.3. gRPC-C 1.51 offers no minimum
+ * version: it sets TLS 1.2 on every context, which overwrites MinProtocol of any configuration. It
+ * never changes the SSL_OP_NO_TLSv1_2 option, which `Protocol` sets.
  */
 #include "common/net/tls/tls_int.h"
 

@@ -36,7 +36,7 @@ static const struct {
     [CLV_TLS_SMALL_DATA] = {200000, 1000, "messages in pieces of a few bytes"},
 };
 
-/* ---- buckets --------------------------------------------------------------------------------- */
+/* ---- leaky buckets --------------------------------------------------------------------------- */
 
 static void leak_buckets(clv_tls_frame_meter *f, uint64_t now_ns) {
   uint64_t s = (now_ns - f->buckets_leaked_until_ns) / 1000000000u;
@@ -66,7 +66,7 @@ void clv_tls_frame_meter_credit_message(clv_tls_frame_meter *f, size_t bytes) {
   f->unread_bytes -= CLV_MIN((uint64_t)bytes + 5, f->unread_bytes);
 }
 
-/* ---- frames ---------------------------------------------------------------------------------- */
+/* ---- charging frames ------------------------------------------------------------------------- */
 
 /* Charges a HEADERS or CONTINUATION frame. Refuses a header block whose frames have more than
  * MAX_HEADER_BLOCK bytes together. */

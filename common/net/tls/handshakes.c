@@ -36,7 +36,7 @@ static void set_stage(SSL *ssl, stage s) {
                   pack_state(start_ms_of(SSL_get_ex_data(ssl, ex_data_index)), s));
 }
 
-/* ---- reasons --------------------------------------------------------------------------------- */
+/* ---- reasons of failed handshakes ------------------------------------------------------------ */
 
 static const struct {
   uint8_t alert;

@@ -24,7 +24,7 @@ static void credentials_clear(credentials *c) {
   EVP_PKEY_free(c->key);
 }
 
-/* ---- key ------------------------------------------------------------------------------------- */
+/* ---- checking the key ------------------------------------------------------------------------ */
 
 static const struct {
   const char *key_type;
@@ -80,7 +80,7 @@ static clv_code check_key(const credentials *c, clv_err *err) {
                   c->key_path, c->cert_path);
 }
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- checking the times ---------------------------------------------------------------------- */
 
 static clv_code check_valid_now(const char *path, const X509 *cert, clv_err *err) {
   int64_t from = 0, until = 0, now = clv_tls_now();
@@ -98,7 +98,7 @@ static clv_code check_valid_now(const char *path, const X509 *cert, clv_err *err
   return CLV_OK;
 }
 
-/* ---- chain ----------------------------------------------------------------------------------- */
+/* ---- checking the certificate chain ---------------------------------------------------------- */
 
 static clv_code check_ca_file(const credentials *c, clv_err *err) {
   for (int i = 0; i < sk_X509_num(c->ca); i++)
@@ -190,7 +190,7 @@ static clv_code check_chain(const credentials *c, unsigned usage, int64_t *ret_e
   return CLV_OK;
 }
 
-/* ---- complete check -------------------------------------------------------------------------- */
+/* ---- checking all three files ---------------------------------------------------------------- */
 
 static clv_code check_credentials(const credentials *c, clv_tls_identity *identity, clv_err *err) {
   CLV_TRY(check_key(c, err));

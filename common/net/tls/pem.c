@@ -85,7 +85,7 @@ clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- PEM ------------------------------------------------------------------------------------- */
+/* ---- parsing and formatting PEM text --------------------------------------------------------- */
 
 /* Password callback of PEM_read_bio_* for encrypted keys. */
 static int refuse_password(char *buf, int size, int writing, void *was_asked) {

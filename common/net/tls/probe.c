@@ -158,7 +158,7 @@ static outcome repeat_until_done(prober *p, int (*step)(prober *), uint64_t dead
   }
 }
 
-/* ---- results -------------------------------------------------------------------------------- */
+/* ---- explaining a result --------------------------------------------------------------------- */
 
 typedef struct finding {
   int error_number; /* an alert or an X509_V_ERR; -1 ends a table and is the default */
@@ -412,7 +412,7 @@ static void store_clock_hint(const prober *p, const clv_tls_identity *identity,
              clv_tls_format_duration(now - identity->not_before, span), when);
 }
 
-/* ---- the probe ------------------------------------------------------------------------------- */
+/* ---- running the probe ----------------------------------------------------------------------- */
 
 static clv_code check_timeout(uint32_t timeout_ms, clv_err *err) {
   if (timeout_ms >= 1 && timeout_ms <= MAX_TIMEOUT_MS) return CLV_OK;
@@ -524,7 +524,7 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
     clv_fail(err, r.code, "%s: %s", address, r.reason);
 }
 
-/* ---- versions -------------------------------------------------------------------------------- */
+/* ---- probing one TLS version ----------------------------------------------------------------- */
 
 clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
                                const clv_tls_identity *identity, uint32_t timeout_ms,

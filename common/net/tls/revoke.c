@@ -26,7 +26,7 @@ static clv_tls_crl *crl; /* the list in force; NULL: certificates are not checke
 static dialled_peer dialled_peers[MAX_DIALLED];
 static size_t n_dialled, next_dialled;
 
-/* ---- the list -------------------------------------------------------------------------------- */
+/* ---- setting the list in force --------------------------------------------------------------- */
 
 void clv_tls_revocation_set(clv_tls_crl **new_crl) {
   pthread_mutex_lock(&lock);
@@ -62,7 +62,7 @@ int64_t clv_tls_revocation_expiry(void) {
   return expiry_s;
 }
 
-/* ---- decisions ------------------------------------------------------------------------------- */
+/* ---- deciding on certificates ---------------------------------------------------------------- */
 
 /* Decides on a certificate by the list in force. The caller holds the lock. */
 static clv_tls_decision decide_by_list(const char *issuer, const char *serial, clv_err *err) {

@@ -33,7 +33,7 @@ static void facts_clear(facts *f) {
   for (size_t i = 0; i < CLV_COUNT(lists); i++) clv_bytes_done(lists[i]);
 }
 
-/* ---- gathering ------------------------------------------------------------------------------- */
+/* ---- reading the fields of a certificate ----------------------------------------------------- */
 
 /* Returns a name as RFC 2253 text; everything but printable ASCII is escaped. */
 static clv_code name_to_text(const X509_NAME *name, char **ret_text, clv_err *err) {
@@ -146,7 +146,7 @@ static clv_code gather_facts(facts *f, X509 *cert, bool as_json, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- output ---------------------------------------------------------------------------------- */
+/* ---- writing a description ------------------------------------------------------------------- */
 
 static const char *validity_text(const facts *f, int64_t now) {
   return f->is_revoked          ? "revoked"

@@ -35,7 +35,7 @@ static bool wait_until_ready(int fd, short events, uint64_t deadline_ns) {
   }
 }
 
-/* ---- dialling -------------------------------------------------------------------------------- */
+/* ---- connecting to a host -------------------------------------------------------------------- */
 
 static const struct {
   int errno_value;
@@ -131,7 +131,7 @@ clv_code clv_tls_dial(const char *host, uint16_t port, uint64_t deadline_ns, clv
   return fail_connect(errno_value, s, err);
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
+/* ---- sending and receiving bytes ------------------------------------------------------------- */
 
 bool clv_tls_send(const clv_tls_socket *s, const void *data, size_t len, uint64_t deadline_ns) {
   const char *p = data;

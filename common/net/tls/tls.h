@@ -37,7 +37,7 @@ enum {
   CLV_TLS_CODE_SIGNING = 1u << 2,
 };
 
-/* ---- the floor ------------------------------------------------------------------------------- */
+/* ---- the minimum TLS version ----------------------------------------------------------------- */
 
 /* Sets the minimum TLS version of this process, its floor: every TLS context made from now on, by
  * any library, as client or server, allows TLS 1.3 alone and checks peers by the revocation list.
@@ -52,7 +52,7 @@ clv_code clv_tls_set_min_version(clv_err *err) CLV_USE_RESULT;
  * path of its file. */
 const char *clv_tls_library_version(char *ret_path, size_t len);
 
-/* ---- handshakes ------------------------------------------------------------------------------ */
+/* ---- counters of handshakes ------------------------------------------------------------------ */
 
 /* Reason of a failed handshake: what this side refused, or how it ended. */
 typedef enum clv_tls_failure {
@@ -210,7 +210,7 @@ int clv_tls_identity_days_left(const clv_tls_identity *identity);
  * verify the chain: pass the certificate of a connection that did. */
 clv_code clv_tls_uri_of_pem(const char *pem, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
 
-/* ---- revocation ------------------------------------------------------------------------------ */
+/* ---- lists of revoked certificates ----------------------------------------------------------- */
 
 enum { CLV_TLS_CRL_DAYS = 30, CLV_TLS_CRL_WARN_S = 7 * 86400 };
 
@@ -295,7 +295,7 @@ clv_code clv_tls_issue_cert(const clv_tls_issue_options *options, clv_err *err) 
 clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool as_json,
                             clv_err *err) CLV_USE_RESULT;
 
-/* ---- probe ----------------------------------------------------------------------------------- */
+/* ---- the probing client ---------------------------------------------------------------------- */
 
 typedef enum clv_tls_step {
   CLV_TLS_RESOLVE,   /* find the addresses of the name */

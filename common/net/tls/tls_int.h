@@ -30,7 +30,7 @@ static inline void clv_eku_freep(EXTENDED_KEY_USAGE **p) { EXTENDED_KEY_USAGE_fr
 static inline void clv_ssl_ctx_freep(SSL_CTX **p) { SSL_CTX_free(*p); }
 static inline void clv_certs_freep(STACK_OF(X509) * *p) { sk_X509_pop_free(*p, X509_free); }
 
-/* ---- secrets --------------------------------------------------------------------------------- */
+/* ---- secret keys ----------------------------------------------------------------------------- */
 
 /* Frees a NUL-terminated string after wiping it. */
 void clv_secret_freep(char **text);
@@ -39,7 +39,7 @@ void clv_secret_freep(char **text);
  * clv_tls_identity_load, for the file mode too. */
 clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) CLV_USE_RESULT;
 
-/* ---- PEM ------------------------------------------------------------------------------------- */
+/* ---- PEM text -------------------------------------------------------------------------------- */
 
 enum { CLV_TLS_ERROR_LEN = 160 };
 
@@ -95,7 +95,7 @@ clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_tls_authority_clear(clv_tls_authority *ca);
 
-/* ---- revocation ------------------------------------------------------------------------------ */
+/* ---- revoked certificates -------------------------------------------------------------------- */
 
 enum { CLV_TLS_ISSUER_LEN = 256, CLV_TLS_SERIAL_LEN = 80 };
 

@@ -8,7 +8,7 @@
 
 #include "common/net/wire/frame_int.h"
 
-enum { LAYER_MAX = 1 << 20 };
+enum { MAX_LAYER_INDEX = 1 << 20 };
 
 /* Copies at most `limit` bytes of text without splitting a character. */
 static void copy_text(char *dst, size_t limit, const char *text) {
@@ -48,7 +48,7 @@ static void rebuild_failed_op(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
   int n = sscanf(hop, "module %u, layer %u (%31[a-z0-9_]), %31[a-z_]", &module, &layer, op, verb);
   ret[0] = '\0';
   if (n < 1 || module > CLV_WIRE_MODULES) return;
-  if (n == 4 && layer <= LAYER_MAX)
+  if (n == 4 && layer <= MAX_LAYER_INDEX)
     snprintf(ret, CLV_WIRE_NAME + 1, "module %u, layer %u (%s), %s", module, layer, op, verb);
   else
     snprintf(ret, CLV_WIRE_NAME + 1, "module %u", module);

@@ -10,8 +10,8 @@
 /* Required and optional parts of a frame of each kind. */
 typedef struct kind_rule {
   const char *kind_name;
-  unsigned required_bodies,
-      allowed_bodies; /* bits of the bodies that must, and that may be present */
+  /* bits of the bodies that a frame must have, and of those that it may have */
+  unsigned required_bodies, allowed_bodies;
   bool needs_context, needs_message_id, may_name_worker;
   uint32_t min_tensors, max_tensors;
 } kind_rule;
@@ -149,7 +149,7 @@ void clv_frame_set_has_flags(clv_frame *f, unsigned bodies) {
   f->has_cached = optional_bodies & BODY_CACHED;
 }
 
-/* ---- bodies, one function each ------------------------------------------------------------- */
+/* ---- checks of bodies, a function for each body ---------------------------------------------- */
 
 static clv_code check_byte_count(uint64_t bytes, const char *what, clv_err *err) {
   if (bytes > CLV_WIRE_BYTES_MAX)
@@ -426,7 +426,7 @@ static clv_code check_bodies(const clv_frame *f, const kind_rule *rule, unsigned
   return CLV_OK;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------- */
+/* ---- checks of the tensors of a frame -------------------------------------------------------- */
 
 static clv_code check_tensor(const clv_tensor_head *head, clv_err *err) {
   size_t bytes;

@@ -85,7 +85,7 @@ static clv_code read_text(decoder *d, const clv_field *f, void *dst, clv_err *er
   return clv_text_check(text, len, f->name, err); /* refuses a NUL in the text too */
 }
 
-/* ---- lists --------------------------------------------------------------------------------- */
+/* ---- elements of lists ----------------------------------------------------------------------- */
 
 static clv_code add_dim(decoder *d, void *dst, clv_err *err) {
   clv_shape *shape = dst;
@@ -257,7 +257,7 @@ static clv_code read_target(decoder *d, const clv_field *f, void *dst, clv_err *
   return read_nested(d, clv_target_fields, TARGET_FIELDS, &d->frame.backward.grad_targets[i], err);
 }
 
-/* ---- dispatch ------------------------------------------------------------------------------ */
+/* ---- choosing the reader of a field ---------------------------------------------------------- */
 
 typedef struct field_reader {
   clv_wire_type wire_type;

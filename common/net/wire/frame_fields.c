@@ -62,7 +62,7 @@ const clv_field clv_tensor_fields[TENSOR_FIELDS] = {
 };
 
 const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
-    /* fields of attach */
+    /* fields of the part `attach` of a frame */
     {
         [1] = {.name = "session",
                .type = FIELD_BYTES,
@@ -83,12 +83,12 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [8] = {.name = "again", .type = FIELD_U64, .offset = AT(attach.connection_number)},
         [9] = {.name = "received", .type = FIELD_U64, .offset = AT(attach.n_received)},
     },
-    /* fields of attached */
+    /* fields of the part `attached` of a frame */
     {
         [1] = {.name = "credit_bytes", .type = FIELD_U64, .offset = AT(attached.credit_bytes)},
         [2] = {.name = "received", .type = FIELD_U64, .offset = AT(attached.n_received)},
     },
-    /* fields of commit */
+    /* fields of the part `commit` of a frame */
     {
         [2] = {.name = "scale", .type = FIELD_FLOAT, .offset = AT(commit.scale)},
         [3] = {.name = "lr", .type = FIELD_FLOAT, .offset = AT(commit.lr)},
@@ -97,11 +97,11 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [6] = {.name = "position", .type = FIELD_U32, .offset = AT(commit.step_position)},
         [7] = {.name = "keep", .type = FIELD_BOOL, .offset = AT(commit.saves_weights)},
     },
-    /* fields of vote */
+    /* fields of the part `vote` of a frame */
     {
         [1] = {.name = "finite", .type = FIELD_BOOL, .offset = AT(vote.is_finite)},
     },
-    /* fields of failure */
+    /* fields of the part `failure` of a frame */
     {
         [1] = {.name = "code", .type = FIELD_U32, .offset = AT(failure.code)},
         [2] = {.name = "text",
@@ -113,15 +113,15 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .offset = AT(failure.detected_at),
                .size = CLV_WIRE_NAME + 1},
     },
-    /* fields of credit */
+    /* fields of the part `credit` of a frame */
     {[1] = {.name = "bytes", .type = FIELD_U64, .offset = AT(credit.bytes)}},
-    /* fields of chunk */
+    /* fields of the part `chunk` of a frame */
     {
         [1] = {.name = "transfer", .type = FIELD_U64, .offset = AT(chunk.transfer_id)},
         [2] = {.name = "offset", .type = FIELD_U64, .offset = AT(chunk.offset)},
         [3] = {.name = "total", .type = FIELD_U64, .offset = AT(chunk.total_bytes)},
     },
-    /* fields of state */
+    /* fields of the part `state` of a frame */
     {
         [1] = {.name = "what", .type = FIELD_U32, .offset = AT(state.part)},
         [2] = {.name = "name",
@@ -142,7 +142,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [8] = {.name = "offset", .type = FIELD_U64, .offset = AT(state.piece_offset)},
         [9] = {.name = "length", .type = FIELD_U64, .offset = AT(state.piece_length)},
     },
-    /* fields of call */
+    /* fields of the part `call` of a frame */
     {
         [1] = {.name = "args", .type = FIELD_ARGS, .offset = AT(call.args)},
         [2] = {.name = "after", .type = FIELD_FIXED64, .offset = AT(call.runs_after_call)},
@@ -153,7 +153,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .offset = AT(call.weight_grad_position)},
         [6] = {.name = "old_weights", .type = FIELD_BOOL, .offset = AT(call.uses_old_weights)},
     },
-    /* fields of backward */
+    /* fields of the part `backward` of a frame */
     {
         [1] = {.name = "retain", .type = FIELD_BOOL, .offset = AT(backward.retains_graph)},
         [2] = {.name = "vote", .type = FIELD_BOOL, .offset = AT(backward.needs_vote)},
@@ -164,14 +164,14 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     },
     /* no body: field 26 of a Frame is `to` */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
-    /* fields of measure */
+    /* fields of the part `measure` of a frame */
     {
         [1] = {.name = "clock_ns", .type = FIELD_U64, .offset = AT(measure.clock_ns)},
         [2] = {.name = "received_bytes", .type = FIELD_U64, .offset = AT(measure.received_bytes)},
         [3] = {.name = "receiving_ns", .type = FIELD_U64, .offset = AT(measure.receiving_ns)},
         [4] = {.name = "mending_links", .type = FIELD_U32, .offset = AT(measure.n_mending_links)},
     },
-    /* fields of reference */
+    /* fields of the part `reference` of a frame */
     {
         [1] = {.name = "ref", .type = FIELD_FIXED64, .offset = AT(reference.ref_id)},
         [2] = {.name = "fork", .type = FIELD_FIXED64, .offset = AT(reference.fork_id)},
@@ -188,7 +188,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
-    /* fields of cached */
+    /* fields of the part `cached` of a frame */
     {
         [1] = {.name = "key",
                .type = FIELD_BYTES,
@@ -197,7 +197,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [2] = {.name = "records", .type = FIELD_U64, .offset = AT(cached.n_records)},
         [3] = {.name = "keep_s", .type = FIELD_U64, .offset = AT(cached.keep_s)},
     },
-    /* fields of ack */
+    /* fields of the part `ack` of a frame */
     {
         [1] = {.name = "received", .type = FIELD_RECEIVED, .offset = AT(ack.n_received)},
     },

@@ -107,7 +107,7 @@ clv_code clv_artifact_decode(const Cleave__V1__Artifact *artifact, clv_wire_arti
   return clv_decode_sha256(artifact->sha256, "artifact digest", &ret->sha256, err);
 }
 
-/* ---- devices ------------------------------------------------------------------------------- */
+/* ---- names of devices ------------------------------------------------------------------------ */
 
 bool clv_wire_device_is_cpu(const char *device) { return strncmp(device, "cpu", 3) == 0; }
 
@@ -124,7 +124,7 @@ int clv_wire_find_device(const clv_wire_hello_reply *h, const char *name) {
   return is_any_device && h->n_devices ? 0 : -1;
 }
 
-/* ---- about --------------------------------------------------------------------------------- */
+/* ---- the message About ----------------------------------------------------------------------- */
 
 clv_code clv_about_encode(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
                           clv_err *err) {
@@ -175,7 +175,7 @@ clv_code clv_about_decode(const Cleave__V1__About *from, clv_wire_mem *mem, clv_
   return CLV_OK;
 }
 
-/* ---- request ------------------------------------------------------------------------------- */
+/* ---- the request of Hello -------------------------------------------------------------------- */
 
 clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
                                        clv_wire_hello_request *ret, clv_err *err) {
@@ -193,18 +193,18 @@ clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
 clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, clv_bytes *ret,
                                        clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  clv_about_parts parts;
+  clv_about_parts about_parts;
   Cleave__V1__HelloRequest to = CLEAVE__V1__HELLO_REQUEST__INIT;
   CLV_TRY(clv_wire_mem_new(CLV_ENCODED_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library),
                            &mem, err));
-  CLV_TRY(clv_about_encode(&message->about, mem, &parts, err));
-  to.about = &parts.about;
+  CLV_TRY(clv_about_encode(&message->about, mem, &about_parts, err));
+  to.about = &about_parts.about;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request back = {0};
   return clv_wire_hello_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
-/* ---- versions ------------------------------------------------------------------------------- */
+/* ---- versions of the protocol ---------------------------------------------------------------- */
 
 bool clv_wire_protocol_has_acks(uint32_t protocol) {
   return protocol >= CLV_WIRE_PROTOCOL_WITH_ACKS;
@@ -234,7 +234,7 @@ clv_code clv_wire_hello_exchange(const clv_wire_about *about,
   return first.code;
 }
 
-/* ---- reply --------------------------------------------------------------------------------- */
+/* ---- the reply of Hello ---------------------------------------------------------------------- */
 
 static clv_code decode_artifacts(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
                                  clv_wire_mem *mem, clv_err *err) {
@@ -324,7 +324,7 @@ static clv_code encode_device_kinds(const clv_wire_hello_reply *from, clv_wire_m
 clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_bytes *ret,
                                      clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  clv_about_parts parts;
+  clv_about_parts about_parts;
   Cleave__V1__Artifact *artifacts;
   Cleave__V1__HelloReply to = CLEAVE__V1__HELLO_REPLY__INIT;
   CLV_TRY(
@@ -332,12 +332,12 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
                            CLV_ENCODED_ARRAY_BYTES(message->n_artifacts, Cleave__V1__Artifact) +
                            CLV_ENCODED_ARRAY_BYTES(message->n_devices, Cleave__V1__DeviceKind),
                        &mem, err));
-  CLV_TRY(clv_about_encode(&message->about, mem, &parts, err));
+  CLV_TRY(clv_about_encode(&message->about, mem, &about_parts, err));
   CLV_TRY(clv_alloc_proto_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts,
                                 &artifacts, err));
   for (uint32_t i = 0; i < message->n_artifacts; i++)
     clv_artifact_encode(&message->artifacts[i], &artifacts[i]);
-  to.about = &parts.about;
+  to.about = &about_parts.about;
   to.incarnation = clv_proto_bytes(&message->incarnation, sizeof message->incarnation);
   to.worker = clv_text_or_empty(message->worker_name);
   to.cores = message->n_cores;

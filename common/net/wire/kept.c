@@ -4,9 +4,9 @@
  */
 #include "common/net/wire/unary_int.h"
 
-/* ---- request --------------------------------------------------------------------------------- */
+/* ---- the request of Kept --------------------------------------------------------------------- */
 
-/* Fields that a request may have. */
+/* Fields that a request with one verb may have. */
 typedef struct verb_rule {
   bool allows_all_kinds; /* a request for caches and files together is allowed */
   bool allows_caches;    /* a request about caches is allowed */
@@ -105,7 +105,7 @@ clv_code clv_wire_kept_request_encode(const clv_wire_kept_request *message, clv_
   return clv_wire_kept_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
-/* ---- reply ----------------------------------------------------------------------------------- */
+/* ---- the reply of Kept ----------------------------------------------------------------------- */
 
 static clv_code decode_cache(const Cleave__V1__CacheStatus *from, clv_wire_cache_status *ret,
                              clv_err *err) {

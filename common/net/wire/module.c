@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { OP_MAX = 65535, LAYER_MAX = 1 << 20 };
+enum { OP_MAX = 65535, MAX_LAYER_INDEX = 1 << 20 };
 
 /* ---- tensor specs -------------------------------------------------------------------------- */
 
@@ -66,7 +66,7 @@ static clv_code encode_specs(const clv_wire_spec *specs, uint32_t n, clv_wire_me
   return CLV_OK;
 }
 
-/* ---- graph, reading ------------------------------------------------------------------------ */
+/* ---- decoding a graph ------------------------------------------------------------------------ */
 
 static clv_code decode_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, clv_wire_node *node,
                              clv_err *err) {
@@ -95,8 +95,8 @@ static clv_code decode_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, cl
 static clv_code decode_node(const Cleave__V1__Node *from, size_t index, clv_wire_mem *mem,
                             clv_wire_node *ret, clv_err *err) {
   CLV_TRY(clv_check_count(from->op, OP_MAX, "is an op number", err));
-  CLV_TRY(clv_check_count(from->layer, LAYER_MAX, "is a layer index", err));
-  CLV_TRY(clv_check_count(from->recompute, LAYER_MAX, "is a number of recompute", err));
+  CLV_TRY(clv_check_count(from->layer, MAX_LAYER_INDEX, "is a layer index", err));
+  CLV_TRY(clv_check_count(from->recompute, MAX_LAYER_INDEX, "is a number of recompute", err));
   CLV_TRY(clv_check_count(from->n_inputs, CLV_WIRE_NODE_INPUTS, "inputs", err));
   CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of node name", err));
   for (size_t i = 0; i < from->n_inputs; i++)
@@ -137,7 +137,7 @@ static clv_code decode_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, c
   return CLV_OK;
 }
 
-/* ---- graph, writing ------------------------------------------------------------------------ */
+/* ---- encoding a graph ------------------------------------------------------------------------ */
 
 static size_t graph_encoding_bytes(const clv_wire_graph *graph) {
   size_t n_bytes = CLV_ENCODED_ARRAY_BYTES(graph->n_nodes, Cleave__V1__Node);
@@ -183,7 +183,7 @@ static clv_code encode_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cle
   return CLV_OK;
 }
 
-/* ---- request ------------------------------------------------------------------------------- */
+/* ---- the request of LoadModule --------------------------------------------------------------- */
 
 /* The message stores each optimiser under its number and each setting under its name. */
 #define CLV_OPTIMIZER(NAME, name, ...)                                                      \
@@ -438,7 +438,7 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   return clv_wire_load_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
-/* ---- reply --------------------------------------------------------------------------------- */
+/* ---- the reply of LoadModule ----------------------------------------------------------------- */
 
 static clv_code decode_params(const Cleave__V1__LoadModuleReply *from, clv_wire_mem *mem,
                               clv_wire_load_reply *m, clv_err *err) {

@@ -35,7 +35,7 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
   return clv_wire_pack(&to.base, ret, err);
 }
 
-/* ---- reply, decoding ----------------------------------------------------------------------- */
+/* ---- decoding the reply of Status ------------------------------------------------------------ */
 
 static clv_wire_last_error decode_last_error(const Cleave__V1__Trouble *from) {
   if (!from) return (clv_wire_last_error){.text = ""};
@@ -112,7 +112,7 @@ static clv_code decode_session(const Cleave__V1__SessionStatus *from, clv_wire_m
                                    .owner_identity = from->identity,
                                    .n_contexts = from->contexts,
                                    .is_attached = from->attached,
-                                   .n_values = from->values,
+                                   .n_held_values = from->values,
                                    .n_waiting_calls = from->calls_waiting,
                                    .n_late_frames = from->late_frames,
                                    .n_references_owned = from->references_owned,
@@ -175,7 +175,7 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
   return CLV_OK;
 }
 
-/* ---- reply, encoding ----------------------------------------------------------------------- */
+/* ---- encoding the reply of Status ------------------------------------------------------------ */
 
 static size_t reply_encoding_bytes(const clv_wire_status_reply *m) {
   size_t room = CLV_ENCODED_ARRAY_BYTES(m->n_sessions, Cleave__V1__SessionStatus) +
@@ -264,7 +264,7 @@ static void encode_session_numbers(const clv_wire_session_status *from,
   to->memory_bytes = from->memory_bytes;
   to->memory_limit = from->memory_limit;
   to->contexts = from->n_contexts;
-  to->values = from->n_values;
+  to->values = from->n_held_values;
   to->calls_waiting = from->n_waiting_calls;
   to->late_frames = from->n_late_frames;
   to->references_owned = from->n_references_owned;

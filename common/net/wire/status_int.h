@@ -47,7 +47,7 @@ typedef struct clv_wire_session_status {
   const char *session_name, *owner_identity;
   uint32_t n_contexts, n_modules, n_links;
   bool is_attached;
-  uint64_t n_values, n_waiting_calls, n_late_frames;
+  uint64_t n_held_values, n_waiting_calls, n_late_frames;
   uint64_t n_references_owned, n_references_used, n_references_pending;
   uint64_t age_ms, memory_limit, busy_ns, idle_ns, share_wait_ns;
   clv_wire_module_status *modules;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory -------------------------------------------------------------------------------- */
+/* ---- memory of a message --------------------------------------------------------------------- */
 
 static void *alloc_from_block(void *allocator_data, size_t bytes) {
   clv_wire_mem *mem = allocator_data;
@@ -53,7 +53,7 @@ clv_code clv_wire_mem_alloc(clv_wire_mem *mem, size_t n, size_t size, void *ret_
   return CLV_OK;
 }
 
-/* ---- unpack and pack ----------------------------------------------------------------------- */
+/* ---- unpacking and packing messages ---------------------------------------------------------- */
 
 /* Returns the message in one piece: its own memory, or a copy in mem. */
 static clv_code join_pieces(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t **ret,
@@ -110,7 +110,7 @@ clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret, clv_err 
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a message") : CLV_OK;
 }
 
-/* ---- fields -------------------------------------------------------------------------------- */
+/* ---- decoding and checking fields ------------------------------------------------------------ */
 
 clv_code clv_decode_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret, clv_err *err) {
   if (data.len != sizeof ret->bytes)

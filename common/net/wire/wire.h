@@ -64,12 +64,13 @@ enum {
   CLV_WIRE_TARGETS = 32,      /* targets of one PREPARE */
   CLV_WIRE_PREPARE_PEERS = 8, /* nodes that one PREPARE names as destinations of gradients */
   CLV_WIRE_GROUPS = 15,       /* parameter groups besides group 0; their rates in one Commit */
-  /* per session at a node: references owned, their users, references used */
+  /* limit, per session at a node, of the references owned, of their users and of the references
+   * used */
   CLV_WIRE_REFS = 65536,
   CLV_WIRE_REF_PARKED = 4096, /* messages kept about references that the node does not know yet */
   /* limit of the messages about references that are in flight: from the oldest to the newest */
   CLV_WIRE_REF_WINDOW = 1024,
-  /* milliseconds: a node that sends nothing for this time loses its references */
+  /* default lease in milliseconds: a node that sends nothing for this time loses its references */
   CLV_WIRE_REF_LEASE_MS = 300000,
   CLV_WIRE_REF_LEASE_MIN_MS = 1000,
   CLV_WIRE_REF_LEASE_MAX_MS = 86400000,
@@ -191,7 +192,7 @@ typedef enum clv_frame_kind {
   CLV_FRAME_KINDS /* one more than the last kind */
 } clv_frame_kind;
 
-/* returns "CALL", ...; "?" outside the list */
+/* returns the name of a kind, such as "CALL"; "?": no such kind */
 const char *clv_frame_kind_name(clv_frame_kind kind);
 
 enum {
@@ -317,9 +318,8 @@ typedef struct clv_frame {
     clv_arg args[CLV_WIRE_ARGS];
     /* id of a call of this context at the node, whose backward runs before this one's; 0: none */
     uint64_t runs_after_call;
-    uint32_t forward_position, input_grad_position,
-        /* positions in the execution order of the context at its node; 0: none */
-        weight_grad_position;
+    /* positions in the execution order of the context at its node; 0: none */
+    uint32_t forward_position, input_grad_position, weight_grad_position;
     bool uses_old_weights; /* the call uses the weights before the last step of its context */
   } call;
   struct {

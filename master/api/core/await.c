@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs operations. A function that waits for nodes calls api_run_blocking, which begins the
- * operation and waits for its record. The asynchronous form of the function calls api_run_async,
- * which begins the same operation and returns a handle of the record.
+ * operation and waits for its record (an api_future). The asynchronous form of the function calls
+ * api_run_async, which begins the same operation and returns a handle of the record.
  *
  * Each thread that waits for a record advances all records. The first asynchronous form starts the
  * thread of futures, which calls callbacks, and advances the records while no thread of the program
@@ -11,7 +11,7 @@
  */
 #include "master/api/core/future_int.h"
 
-/* ---- advancing ------------------------------------------------------------------------------- */
+/* ---- advancing futures ----------------------------------------------------------------------- */
 
 void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why) {
   if (f->op->withdraw) f->op->withdraw(rt, f);
@@ -111,7 +111,7 @@ void api_futures_stop(cleave_runtime *rt) {
   if (had_thread) pthread_join(rt->futures_state->thread, NULL);
 }
 
-/* ---- waiting --------------------------------------------------------------------------------- */
+/* ---- waiting for futures --------------------------------------------------------------------- */
 
 /* Records for which a function waits: `future`; or if that is NULL, any of `futures`. */
 typedef struct awaited {
@@ -188,7 +188,7 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
                        api_describe_silence(rt, silence_text, sizeof silence_text));
 }
 
-/* ---- operations ------------------------------------------------------------------------------ */
+/* ---- beginning operations -------------------------------------------------------------------- */
 
 /* Makes a future and begins its operation. Frees the future if the operation cannot begin. */
 static cleave_status begin_operation(cleave_runtime *rt, const api_operation *op, api_arguments *a,

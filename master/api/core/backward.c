@@ -18,7 +18,7 @@
 #include "master/api/core/future_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* ---- roots ----------------------------------------------------------------------------------- */
+/* ---- the roots of a backward ----------------------------------------------------------------- */
 
 static clv_tensor *given_gradient_of(const api_backward_roots *s, size_t i) {
   return s->gradients ? s->gradients[i] : NULL;
@@ -75,7 +75,7 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
   return CLEAVE_OK;
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- the walk over the tape ------------------------------------------------------------------ */
 
 /* Counts one more gradient that will arrive for v. Returns its position in the sum. */
 static uint32_t expect_gradient(api_context *c, api_value *v, uint32_t group) {
@@ -291,7 +291,7 @@ static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_
       v->had_backward = true;
       c->n_calls_awaiting_backward -= v->n_followers;
       v->n_followers = 0;
-      if (v->module->n_learning) c->has_gradient[v->module->index] = true;
+      if (v->module->n_trained_params) c->has_gradient[v->module->index] = true;
     }
   for (uint32_t i = 0; i < rt->n_peers; i++)
     if (c->nodes_expected & NODE_BIT(i)) TRY_API(prepare_node(rt, c, i, s->n, retain, error));

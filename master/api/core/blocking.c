@@ -10,7 +10,7 @@
 
 static const api_operation *operation_of(api_operation_kind kind) { return &api_operations[kind]; }
 
-/* ---- values and calls ------------------------------------------------------------------------ */
+/* ---- functions on values and calls ----------------------------------------------------------- */
 
 cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
                              uint64_t deadline_ms, cleave_tensor *ret_tensor, cleave_error *error) {
@@ -71,7 +71,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
   return api_run_blocking(runtime, operation_of(API_CALL), &a, ret_tensor, error);
 }
 
-/* ---- backward and steps ---------------------------------------------------------------------- */
+/* ---- functions for backwards and steps ------------------------------------------------------- */
 
 cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                               const cleave_reference *roots, size_t n_roots, bool retain,
@@ -121,7 +121,7 @@ cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optim
   return api_run_async(runtime, operation_of(API_STEP), &a, ret_future, error);
 }
 
-/* ---- state ----------------------------------------------------------------------------------- */
+/* ---- functions on the state of modules ------------------------------------------------------- */
 
 cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
                                  uint64_t deadline_ms, cleave_tensor *ret_tensor,

@@ -339,7 +339,7 @@ static void set_output_shape(const cleave_module *m, api_value *v) {
 
 /* True if a backward pass reaches a call of the module on these inputs. */
 static bool needs_backward(const cleave_module *m, api_value *const *in) {
-  bool needs_grad = m->n_learning > 0 || api_has_trainable_tie(m);
+  bool needs_grad = m->n_trained_params > 0 || api_has_trainable_tie(m);
   for (uint32_t i = 0; i < m->n_inputs; i++) needs_grad |= in[i]->needs_grad;
   return needs_grad;
 }
@@ -400,7 +400,8 @@ static bool needs_first_input_grad(cleave_runtime *rt, const cleave_reference *i
   return n && api_find_value(rt, inputs[0], &v, NULL) == CLEAVE_OK && v->needs_grad;
 }
 
-/* Makes a call, with the lock. Loads the module first, which takes time only for its first use. */
+/* Makes a call. Loads the module first, which takes time only for its first use. Caller holds the
+ * lock. */
 static cleave_status make_call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
                                const cleave_reference *inputs, size_t n_inputs,
                                const call_mode *how, api_value **ret, cleave_error *error) {
@@ -481,7 +482,8 @@ cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
-/* Makes a call for each output, of the module that takes it out of the joined value. */
+/* Calls the output modules of a module with several outputs. Each takes one output out of the
+ * joined value. */
 static cleave_status call_outputs(cleave_runtime *rt, const api_value *joined, const call_mode *how,
                                   cleave_reference *ret_references, cleave_error *error) {
   const cleave_module *m = joined->module;

@@ -166,7 +166,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   return status;
 }
 
-/* ---- closing --------------------------------------------------------------------------------- */
+/* ---- closing a context ----------------------------------------------------------------------- */
 
 /* Stages of a close operation (api_future.stage): it waits for the owners of kept values, for a
  * pending step, for other functions that wait in the context, for the nodes' answers to

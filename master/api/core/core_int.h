@@ -57,7 +57,7 @@ enum {
 typedef uint64_t api_node_set; /* bit i: node i of the runtime */
 #define NODE_BIT(index) ((api_node_set)1 << (index))
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors of the program ------------------------------------------------------------------ */
 
 /* Copies the caller's tensor into a tensor of the pool. */
 cleave_status api_copy_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
@@ -71,7 +71,7 @@ cleave_status api_copy_shape_in(int rank, const int64_t *dims, clv_shape *ret, c
 typedef struct api_id_table {
   uint64_t *ids;
   void **entries;
-  size_t cap, n; /* slots, a power of two or 0; entries */
+  size_t cap, n; /* cap: number of slots, a power of two or 0; n: number of entries */
 } api_id_table;
 
 clv_code api_id_table_put(api_id_table *t, uint64_t id, void *entry, clv_err *err) CLV_USE_RESULT;
@@ -153,7 +153,9 @@ struct cleave_module {
   cleave_module **tie_owners;
   const char **initialized, **frozen; /* names of parameters, stored in params */
   int inputs[CLV_MAX_INPUTS];         /* input nodes of the graph */
-  uint32_t n_frozen, n_initialized, n_learning, n_inputs, threads, in_flight;
+  uint32_t n_frozen, n_initialized;   /* numbers of names in `frozen` and `initialized` */
+  uint32_t n_trained_params;          /* number of parameters that are trainable and not frozen */
+  uint32_t n_inputs, threads, in_flight;
   const clv_backend *backend; /* of a module at the master; NULL: the module is at a worker */
   bool local_only, copies_inputs, is_released, was_called, needs_input_grads;
   bool has_given_weights;  /* the program gave weights when it loaded the module */
@@ -290,7 +292,8 @@ typedef struct api_value {
   /* call whose backward must run before this call (cleave_call_options.after); NULL: none */
   struct api_value *runs_after_backward_of;
   uint32_t n_followers; /* calls that run after this call's backward, which has not begun */
-  /* number of the last sweep (forget.c) in which another value needed it */
+  /* number of the last sweep, which frees values (forget.c), in which another value needed this
+   * one */
   uint64_t needed_in_sweep;
   uint32_t call_number;     /* number of its CALL among the context's calls to the node, from 1 */
   uint64_t n_drives_begun;  /* n_drives_begun of the runtime when the call was made */
@@ -382,8 +385,9 @@ typedef struct api_state_request {
   uint32_t node;
   const char *item_name; /* name of the item to store in `item_tensor`; NULL: none */
   clv_tensor *item_tensor;
-  api_state_item *items;      /* [count] receives the items; NULL: items are not stored */
-  uint32_t n_received, count; /* items received so far; items that the answer has */
+  api_state_item *items; /* [count] receives the items; NULL: items are not stored */
+  /* n_received: items received so far; count: items that the answer has */
+  uint32_t n_received, count;
   bool is_for_file;
   uint64_t bytes;               /* size of the state file, as its node reports */
   clv_sha256 sha256;            /* digest of the state file, as its node reports */
@@ -482,9 +486,10 @@ typedef struct api_noted_values {
   bool were_read;
 } api_noted_values;
 
-/* Gate of a program's runtime (extra/open.c). may_send.c asks it about each tensor and each
- * failure, before it asks the program's own may_send. All functions but those that say otherwise
- * are called with the lock. */
+/* Gate of a program's runtime (extra/open.c). It permits or refuses what is sent, by the rows that
+ * the program has declared and by the policy of the host. may_send.c asks it about each tensor and
+ * each failure, before it asks the program's own may_send. All functions but those that say
+ * otherwise are called with the lock. */
 typedef struct api_gate {
   void *user;
   /* Permits or refuses the tensor by its row and the policy. */
@@ -538,7 +543,8 @@ struct cleave_runtime {
   clv_notifier on_notice;          /* cleave_options.on_notice of the program, with its user */
   /* limits log lines that workers cause; it reports to api_on_suppressed_logs */
   clv_log_limiter worker_log_limiter;
-  /* the last redacted failures: number n is at n % API_MAX_REDACTED */
+  /* last failures whose text was replaced before they were sent; failure number n is at index n %
+   * API_MAX_REDACTED */
   api_redacted_error redacted[API_MAX_REDACTED];
   uint64_t n_redacted;
   void *user;
@@ -577,7 +583,7 @@ struct cleave_runtime {
   api_context *free_contexts;
   api_state_request *requests;
   cleave_module *modules[API_MAX_MODULES]; /* NULL: the index is free */
-  uint32_t n_modules;                      /* 1 + the highest index so far */
+  uint32_t n_modules;                      /* 1 + the highest index of a module so far */
   uint32_t generations[API_MAX_MODULES];   /* next generation of each index */
   uint64_t n_loaded;
   cleave_optimizer *optimizers;
@@ -817,8 +823,8 @@ clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CL
 cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error);
 
-/* folder: with a config.json. o: only ignore_keys is read. layers: as for api_graph_from_arch;
- * head: NULL for none. */
+/* Builds the graph of a Hugging Face model. folder: has its config.json. o: only ignore_keys is
+ * read. layers: as for api_graph_from_arch; head: NULL for none. */
 cleave_status api_graph_from_hf(const char *folder, const cleave_module_options *o,
                                 const char *layers, const char *head, const cleave_input *input,
                                 clv_graph **ret, cleave_error *error);

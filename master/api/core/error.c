@@ -38,7 +38,7 @@ void api_set_error_node(cleave_error *error, const char *node, const char *place
   snprintf(error->place, sizeof error->place, "%s", place);
 }
 
-/* ---- arguments ------------------------------------------------------------------------------- */
+/* ---- checks of arguments --------------------------------------------------------------------- */
 
 /* Finds the i-th name of a list with ", " between the names. Returns its length. */
 static int find_name_at(const char *names, size_t i, const char **ret) {
@@ -87,7 +87,7 @@ void api_add_leak(cleave_leaks *l, const char *fmt, ...) {
   va_end(args);
 }
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- copies of the program's tensors --------------------------------------------------------- */
 
 cleave_status api_copy_shape_in(int rank, const int64_t *dims, clv_shape *ret,
                                 cleave_error *error) {

@@ -29,7 +29,7 @@ void api_set_error_node(cleave_error *error, const char *node, const char *place
     if (api_status_ != CLEAVE_OK) return api_status_; \
   } while (0)
 
-/* ---- arguments ------------------------------------------------------------------------------- */
+/* ---- checks of arguments --------------------------------------------------------------------- */
 
 /* Checks that none of the arguments [n] is NULL. names: their names, such as "runtime, ret_module".
  * The error CLV_INVALID names the first that is NULL. */

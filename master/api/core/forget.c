@@ -8,7 +8,7 @@
  */
 #include "master/api/core/future_int.h"
 
-/* ---- nodes ----------------------------------------------------------------------------------- */
+/* ---- freeing values at nodes ----------------------------------------------------------------- */
 
 static cleave_status send_drop(cleave_runtime *rt, const api_context *c, uint32_t node,
                                const uint64_t *ids, uint32_t n, cleave_error *error) {
@@ -41,7 +41,7 @@ cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_err
   return CLEAVE_OK;
 }
 
-/* ---- the sweep ------------------------------------------------------------------------------- */
+/* ---- the sweep, which finds the values to free ----------------------------------------------- */
 
 /* True if the value has been requested and has not arrived, or if some function waits for it. */
 static bool is_awaited(const cleave_runtime *rt, const api_value *v) {

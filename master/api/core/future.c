@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The records of operations in progress (future_int.h). No function of this file waits, wakes a
- * thread or sends.
+ * The records of operations in progress, called futures (future_int.h). No function of this file
+ * waits, wakes a thread or sends.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "master/api/core/future_int.h"
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- making and finding records of operations ------------------------------------------------ */
 
 cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error) {
   TRY(clv_alloc(1, sizeof *rt->futures_state, &rt->futures_state, &err));
@@ -135,7 +135,7 @@ cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *er
   return api_copy_tensor_out(f->tensor, ret, error);
 }
 
-/* ---- ending a record ------------------------------------------------------------------------- */
+/* ---- ending the record of an operation ------------------------------------------------------- */
 
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why) {
   if (f->is_done) return;
@@ -167,7 +167,8 @@ static void remove_request(cleave_runtime *rt, const api_state_request *r) {
 static void detach_subject(cleave_runtime *rt, api_future *f) {
   if (f->owns_pass) f->context->is_backward_running = false;
   if (f->owns_pass && f->optimizer)
-    f->context->nodes_with_written_gradients |= f->context->nodes_expected; /* a step's vote */
+    /* of a step whose vote has not ended: these nodes must vote again */
+    f->context->nodes_with_written_gradients |= f->context->nodes_expected;
   remove_request(rt, &f->request);
   if (f->value) f->value->n_waiters -= f->n_watchers;
   f->value = NULL;
@@ -188,7 +189,7 @@ bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
   return false;
 }
 
-/* ---- ending all records of a context --------------------------------------------------------- */
+/* ---- ending the records of all operations in a context --------------------------------------- */
 
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c) {
   bool has_waiter = false;

@@ -104,7 +104,8 @@ typedef struct api_future {
   struct api_future *next, **prev_link; /* in the list of unfinished or free records */
   struct api_future *next_ready;        /* in api_futures.ready */
   /* The fields below name the subject of the operation. */
-  api_context *context; /* the record ends with this context; NULL: with none */
+  /* the operation ends when this context ends; NULL: it belongs to no context */
+  api_context *context;
   uint64_t context_id;
   api_value *value;
   cleave_module *module;
@@ -141,7 +142,8 @@ typedef struct api_futures {
   pthread_t callback_thread;
 } api_futures;
 
-/* All with the lock. A new record belongs to the caller until api_future_enqueue lists it. */
+/* Call the functions below with the lock. A new record belongs to the caller until
+ * api_future_enqueue lists it. */
 cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error);
 void api_futures_free(cleave_runtime *rt);
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
@@ -175,7 +177,7 @@ void api_futures_report_leaks(cleave_runtime *rt, cleave_leaks *l);
 /* Frees the record if it is finished and has neither a user nor a handle. */
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f);
 
-/* ---- operations ------------------------------------------------------------------------------ */
+/* ---- kinds of operations --------------------------------------------------------------------- */
 
 typedef enum api_operation_kind {
   API_FETCH,

@@ -41,7 +41,7 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
   return CLEAVE_OK;
 }
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- results of futures ---------------------------------------------------------------------- */
 
 /* Finds a future that has ended with success and whose operation has this copy_result. */
 static cleave_status find_done(cleave_runtime *rt, cleave_future future, const char *what,

@@ -122,7 +122,7 @@ static cleave_status map_error_places(cleave_status status, const char *name, co
   return status;
 }
 
-/* ---- attributes ------------------------------------------------------------------------------ */
+/* ---- attributes of ops ----------------------------------------------------------------------- */
 
 static clv_code read_attribute(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
                                clv_attr_value *ret, clv_err *err) {
@@ -313,7 +313,7 @@ cleave_status api_graph_from_hf(const char *folder, const cleave_module_options 
                           "model", NULL, 0, error);
 }
 
-/* ---- node by node ---------------------------------------------------------------------------- */
+/* ---- building graphs node by node ------------------------------------------------------------ */
 
 cleave_status cleave_graph_new(cleave_graph **ret_graph, cleave_error *error) {
   NOT_NULL(ret_graph);

@@ -24,7 +24,7 @@ static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
   return !api_is_lost(a) && !api_is_lost(b) && !a->n_rejoins && !b->n_rejoins;
 }
 
-/* ---- with the lock --------------------------------------------------------------------------- */
+/* ---- checks of nodes and modules; call them with the lock ------------------------------------ */
 
 /* Fails with CLEAVE_UNAVAILABLE and the node's name if the node is lost. api_check_module_present
  * also fails if the module was lost with an earlier incarnation of its node. */

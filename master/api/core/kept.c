@@ -17,7 +17,7 @@ struct cleave_kept_client {
   unsigned timeout_ms; /* deadline of each call */
 };
 
-/* ---- the connection -------------------------------------------------------------------------- */
+/* ---- the connection to a worker -------------------------------------------------------------- */
 
 void cleave_kept_close(cleave_kept_client *k) {
   if (!k) return;
@@ -80,7 +80,7 @@ static clv_code fail_answer(const char *what, clv_err *err) {
   return clv_fail(err, CLV_BAD_ANSWER, "the worker's answer about kept files %s", what);
 }
 
-/* ---- list ------------------------------------------------------------------------------------ */
+/* ---- listing files --------------------------------------------------------------------------- */
 
 void cleave_kept_files_done(cleave_kept_files *l) {
   if (!l) return;
@@ -131,7 +131,7 @@ clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_f
   return CLV_OK;
 }
 
-/* ---- read, remove ---------------------------------------------------------------------------- */
+/* ---- reading and removing files -------------------------------------------------------------- */
 
 /* Reads the first part of a range with one call. *ret_bytes: bytes that were read. */
 static clv_code read_part(cleave_kept_client *k, const clv_wire_kept_request *q, void *data,

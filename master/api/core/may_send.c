@@ -93,7 +93,7 @@ static clv_code describe_packet(const cleave_runtime *rt, const clv_packet *p, u
   return CLV_OK;
 }
 
-/* ---- hooks ----------------------------------------------------------------------------------- */
+/* ---- asking the gate and the program --------------------------------------------------------- */
 
 static clv_code hook_error(const cleave_error *why, clv_err *err) {
   return clv_fail(err, why->status ? (clv_code)why->status : CLV_DENIED, "%s", why->text);
@@ -134,7 +134,7 @@ static clv_code charge(const cleave_runtime *rt, const cleave_sending *what, clv
   return hook_error(&why, err);
 }
 
-/* ---- failures -------------------------------------------------------------------------------- */
+/* ---- failures that are about to be sent ------------------------------------------------------ */
 
 static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) {
   uint32_t i = rt->n_peers - 1;

@@ -33,7 +33,7 @@ static cleave_status freeze_parameters(cleave_module *m, const cleave_module_opt
   }
   api_adapters_freeze_base(m, o);
   for (int i = 0; i < m->params->n; i++)
-    m->n_learning += m->params->list[i].trainable && !m->params->list[i].frozen;
+    m->n_trained_params += m->params->list[i].trainable && !m->params->list[i].frozen;
   return CLEAVE_OK;
 }
 

@@ -136,7 +136,7 @@ void api_module_remove_kept(cleave_module *m) {
   if (m && --m->n_kept_refs == 0 && m->state == MODULE_GONE) api_module_free(m);
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- answers to UNLOAD ----------------------------------------------------------------------- */
 
 static cleave_module *find_unloading_module(cleave_runtime *rt, const api_peer *from,
                                             const clv_frame *f) {

@@ -101,7 +101,7 @@ cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime, cleave_opti
   return CLEAVE_OK;
 }
 
-/* ---- the vote -------------------------------------------------------------------------------- */
+/* ---- the vote: the norm of the gradients of all nodes ---------------------------------------- */
 
 /* Returns `total` plus a module's sums of squared gradients. sums: one sum for each trainable
  * parameter, in order. Sums of parameters in no group are left out. */
@@ -130,14 +130,14 @@ static cleave_status sum_squared_norms(const cleave_optimizer *o, const api_cont
     if (!m || !c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
       continue; /* the module was not in the pass */
     const clv_tensor *sums = c->votes[m->node];
-    if (!sums || at[m->node] + m->n_learning > sums->n) {
+    if (!sums || at[m->node] + m->n_trained_params > sums->n) {
       api_fail(error, CLV_BAD_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
                m->name);
       api_set_error_node(error, rt->peers[m->node].name, m->name);
       return CLEAVE_PROTOCOL_VIOLATION;
     }
     of[i] = (const double *)sums->data + at[m->node];
-    at[m->node] += m->n_learning;
+    at[m->node] += m->n_trained_params;
   }
   for (size_t i = 0; i < o->n_modules; i++) {
     const cleave_module *m = o->modules[i];
@@ -147,7 +147,7 @@ static cleave_status sum_squared_norms(const cleave_optimizer *o, const api_cont
   return CLEAVE_OK;
 }
 
-/* ---- the decision ---------------------------------------------------------------------------- */
+/* ---- the decision whether all modules step --------------------------------------------------- */
 
 cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                     size_t group, double *ret_rate, cleave_error *error) {

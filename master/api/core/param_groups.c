@@ -11,7 +11,7 @@
 
 #include "master/api/core/module_int.h"
 
-/* ---- settings -------------------------------------------------------------------------------- */
+/* ---- settings of a group --------------------------------------------------------------------- */
 
 /* Checks that the optimiser kinds of cleave.h have the numbers of common/base/settings. */
 #define CLV_OPTIMIZER(NAME, name, ...) \
@@ -57,7 +57,7 @@ static cleave_status check_settings(const cleave_group *g, cleave_error *error) 
   return CLEAVE_OK;
 }
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of a group's parameters ----------------------------------------------------------- */
 
 static bool is_named_by(const cleave_group *g, const char *param) {
   if (!g->parameters) return true;
@@ -96,7 +96,7 @@ static cleave_status check_names(const cleave_group *g, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* ---- joining --------------------------------------------------------------------------------- */
+/* ---- modules that join an optimiser ---------------------------------------------------------- */
 
 static cleave_status check_module(const cleave_optimizer *o, const cleave_module *m,
                                   cleave_error *error) {
@@ -104,7 +104,7 @@ static cleave_status check_module(const cleave_optimizer *o, const cleave_module
   if (m->optimizer && m->optimizer != o && !m->optimizer->is_released)
     return api_fail(error, CLV_EXISTS,
                     "module '%s' is in an optimiser already: release that one first", m->name);
-  if (!m->n_learning)
+  if (!m->n_trained_params)
     return api_fail(error, CLV_INVALID, "module '%s' has no parameter that learns", m->name);
   return CLEAVE_OK;
 }

@@ -39,7 +39,7 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
   return CLEAVE_OK;
 }
 
-/* ---- links ----------------------------------------------------------------------------------- */
+/* ---- measurements of links ------------------------------------------------------------------- */
 
 /* Returns bytes per second; 0 if ns is 0. */
 static double bytes_per_second(uint64_t bytes, uint64_t ns) {

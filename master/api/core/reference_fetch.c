@@ -8,7 +8,7 @@
 #include "master/api/core/future_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* ---- fetching -------------------------------------------------------------------------------- */
+/* ---- fetching values ------------------------------------------------------------------------- */
 
 cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
@@ -39,7 +39,7 @@ void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- nodes and devices of values ------------------------------------------------------------- */
 
 cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference, const char *node,
                              cleave_error *error) {

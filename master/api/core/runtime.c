@@ -111,7 +111,7 @@ void api_detach(cleave_runtime *rt, api_attachment *a) {
   *at = a->next;
 }
 
-/* ---- nodes ----------------------------------------------------------------------------------- */
+/* ---- nodes by name --------------------------------------------------------------------------- */
 
 void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_totals) {
   if (!ret_totals) return;

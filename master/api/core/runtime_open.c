@@ -37,7 +37,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening a runtime ----------------------------------------------------------------------- */
 
 bool api_is_worker_wanted(const cleave_options *o, const char *worker) {
   bool is_wanted = !o->workers;
@@ -169,7 +169,7 @@ cleave_status cleave_open_config(const clv_session_config *config, uint32_t n_bu
   return api_open_on_platform(&platform, config, options, ret, error);
 }
 
-/* ---- closing --------------------------------------------------------------------------------- */
+/* ---- freeing a runtime ----------------------------------------------------------------------- */
 
 static void free_lists(cleave_runtime *rt) {
   for (api_value *v = rt->free_values, *next; v; v = next) {

@@ -10,7 +10,7 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* ---- packets --------------------------------------------------------------------------------- */
+/* ---- sending packets ------------------------------------------------------------------------- */
 
 cleave_status api_packet_new(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
                              uint64_t message, clv_packet **ret, cleave_error *error) {
@@ -72,7 +72,7 @@ void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *fa
   api_wake(rt);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- sending the decision on a step ---------------------------------------------------------- */
 
 /* Returns the learning rate of a group after `steps` steps. */
 static double rate_after(const api_optimizer_group *g, uint64_t steps) {
@@ -126,7 +126,7 @@ static cleave_status send_apply_of_module(cleave_optimizer *o, api_context *c,
 /* True for a module that takes no step and whose calls have changed its running statistics. If the
  * step of the other modules is not applied, these statistics are restored as well. */
 static bool reverts_statistics(const cleave_module *m, const api_context *c) {
-  return (!m->optimizer || !m->n_learning) && c->n_module_calls[m->index] &&
+  return (!m->optimizer || !m->n_trained_params) && c->n_module_calls[m->index] &&
          m->params->total_bytes > m->params->buffer_offset;
 }
 

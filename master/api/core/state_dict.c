@@ -43,9 +43,10 @@ cleave_status api_state_result(const api_future *f, void *ret, cleave_error *err
   return status;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading state --------------------------------------------------------------------------- */
 
-/* Stages of an operation on state (api_future.stage). */
+/* Stages of an operation on state (api_future.stage): it waits for a pending step; its request has
+ * been sent. */
 enum { WAITS_FOR_STEP, REQUEST_SENT };
 
 /* Begins to read state. When this returns, the module is at its node; the operation waits for
@@ -131,7 +132,7 @@ void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing state --------------------------------------------------------------------------- */
 
 static cleave_status copy_items(const cleave_module *m, cleave_state_kind kind,
                                 const cleave_named_tensor *from, size_t n, api_state_item *items,

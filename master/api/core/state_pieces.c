@@ -138,7 +138,7 @@ static cleave_status send_request(transfer *p, piece *x, clv_packet *packet, cle
   return is_ending ? CLEAVE_OK : status;
 }
 
-/* ---- from the node --------------------------------------------------------------------------- */
+/* ---- pieces from the node -------------------------------------------------------------------- */
 
 static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
   clv_packet *packet;
@@ -232,7 +232,7 @@ static cleave_status take_without_pieces(const transfer *p, cleave_piece_move *t
   return code == CLV_OK ? CLEAVE_OK : api_convert_error(error, &why);
 }
 
-/* ---- to the node ----------------------------------------------------------------------------- */
+/* ---- pieces to the node ---------------------------------------------------------------------- */
 
 static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_error *error) {
   clv_packet *packet;
@@ -317,7 +317,7 @@ static cleave_status give_without_pieces(const transfer *p, cleave_piece_move *g
   return CLEAVE_OK;
 }
 
-/* ---- functions for other files --------------------------------------------------------------- */
+/* ---- cleave_state_take and cleave_state_give ------------------------------------------------- */
 
 static cleave_status check_items(const transfer *p, cleave_error *error) {
   if (p->m->runtime != p->rt) return api_fail(error, CLV_INVALID, "a module of another runtime");

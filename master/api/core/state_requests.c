@@ -11,7 +11,7 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* ---- requests -------------------------------------------------------------------------------- */
+/* ---- requests for state ---------------------------------------------------------------------- */
 
 void api_state_request_free(cleave_runtime *rt, api_state_request *r) {
   if (!r) return;

@@ -19,8 +19,8 @@ typedef struct cell {
  *   LOST               Nothing is sent to the worker. Left for REJOINING only by
  *                      cleave_worker_rejoin.
  *   REJOINING          One thread of the program uses the worker's link and channel. Nothing else
- *   is
- *                      sent to it. Left for PRESENT when the worker has answered, else for LOST.
+ *                      is sent to the worker. Left for PRESENT when the worker has answered, else
+ *                      for LOST.
  *   LOST_DURING_REJOIN The new link has ended before the rejoin was done, so the rejoin fails.
  *   CLOSED             The runtime is being closed, so the end of the link is ignored. */
 static const cell peers[PEER_STATES][PEER_EVENTS] = {

@@ -10,7 +10,7 @@
 #include "master/api/core/future_int.h"
 #include "master/api/core/module_int.h"
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- records of values ----------------------------------------------------------------------- */
 
 cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
                             cleave_error *error) {
@@ -64,7 +64,7 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_va
                       : "is gone: it was released or its context was closed");
 }
 
-/* ---- contexts -------------------------------------------------------------------------------- */
+/* ---- records of contexts --------------------------------------------------------------------- */
 
 cleave_status api_context_failure(const api_context *c, cleave_error *error) {
   if (c->has_failed && error) *error = c->failure;

@@ -11,7 +11,7 @@ cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *
                   ret->size, sizeof *ret);
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- functions for programs ------------------------------------------------------------------ */
 
 static api_arguments make_arguments(cleave_module *module, clv_frame_kind frame_kind,
                                     cleave_state_kind kind, const char *name,

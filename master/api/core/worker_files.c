@@ -10,7 +10,8 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/state_requests_int.h"
 
-/* Stages of an operation on a file (api_future.stage). */
+/* Stages of an operation on a file (api_future.stage): it waits for a pending step; its request has
+ * been sent. */
 enum { WAITS_FOR_STEP, REQUEST_SENT };
 
 static const char *verb_of(clv_frame_kind kind) {

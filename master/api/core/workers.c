@@ -283,7 +283,7 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* ---- modules as data ------------------------------------------------------------------------- */
+/* ---- sending modules to workers -------------------------------------------------------------- */
 
 static bool is_listed_direct(const cleave_module *m, const char *worker) {
   for (uint32_t i = 0; i < m->n_direct_to; i++)
@@ -437,7 +437,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   return CLV_OK;
 }
 
-/* As put_groups, for a module at the master. */
+/* Fills in the optimiser groups of a module at the master. names and groups: as for put_groups. */
 static void put_local_groups(const cleave_module *m, const char **names, clv_module_group *groups,
                              clv_module_options *o) {
   if (!m->optimizer) return;

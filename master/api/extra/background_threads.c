@@ -17,16 +17,16 @@ typedef struct job {
   cleave_status (*run)(struct job *j, cleave_error *error);
   cleave_runtime *runtime;
   cleave_module *module;        /* module of the job; NULL: none */
-  char worker[CLEAVE_NAME + 1]; /* of cleave_worker_rejoin */
+  char worker[CLEAVE_NAME + 1]; /* worker to rejoin, for cleave_worker_rejoin */
   uint64_t deadline_ms;
-  bool input_grads;      /* of cleave_module_place */
-  api_reload *reloading; /* of cleave_module_reload */
+  bool input_grads;      /* argument of cleave_module_place */
+  api_reload *reloading; /* state to load, for cleave_module_reload */
   pthread_t thread;
   bool has_ended;
   cleave_error result; /* how the job ended; set if has_ended */
 } job;
 
-/* ---- the functions --------------------------------------------------------------------------- */
+/* ---- the functions that jobs run ------------------------------------------------------------- */
 
 static cleave_status run_place(job *j, cleave_error *error) {
   cleave_module *m = j->module;
@@ -115,7 +115,7 @@ static cleave_status start_job(const job *from, cleave_future *ret_future, cleav
   return status;
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- functions for programs ------------------------------------------------------------------ */
 
 cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *module,
                                         bool input_grads, uint64_t deadline_ms,

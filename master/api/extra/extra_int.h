@@ -11,7 +11,7 @@
 
 cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error);
 
-/* ---- rejoin.c: without the lock -------------------------------------------------------------- */
+/* ---- rejoining workers (rejoin.c); call these without the lock ------------------------------- */
 
 /* Checks that the worker exists and was lost. */
 cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker,
@@ -25,7 +25,7 @@ cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t d
                              cleave_error *error) CLEAVE_RESULT;
 void api_reload_free(api_reload *r); /* NULL is allowed */
 
-/* ---- fronts.c -------------------------------------------------------------------------------- */
+/* ---- comparing rows with tensors (fronts.c) -------------------------------------------------- */
 
 /* A program's fronts: the layers at the master through which a record passes before a tensor is
  * sent. The object keeps samples of the weights of modules at the master, and a list of fronts

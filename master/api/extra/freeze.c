@@ -28,18 +28,18 @@ static cleave_status check_names(const cleave_module *m, const char *const *name
 
 /* Lists the frozen parameters and counts those that learn. */
 static void count_trainable_params(cleave_module *m) {
-  m->n_frozen = m->n_learning = 0;
+  m->n_frozen = m->n_trained_params = 0;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (p->frozen) m->frozen[m->n_frozen++] = p->name;
-    m->n_learning += p->trainable && !p->frozen;
+    m->n_trained_params += p->trainable && !p->frozen;
   }
 }
 
 static cleave_status set_frozen(cleave_module *m, const char *const *names, size_t n, bool frozen,
                                 cleave_error *error) {
   CLV_AUTO(clv_freep) bool *before = NULL;
-  uint32_t learned = m->n_learning;
+  uint32_t learned = m->n_trained_params;
   TRY(clv_alloc((size_t)m->params->n, sizeof *before, &before, &err));
   for (int i = 0; i < m->params->n; i++) {
     clv_param *p = &m->params->list[i];
@@ -51,7 +51,7 @@ static cleave_status set_frozen(cleave_module *m, const char *const *names, size
   for (int i = 0; i < m->params->n && status != CLEAVE_OK; i++)
     m->params->list[i].frozen = before[i];
   count_trainable_params(m);
-  if (m->n_learning != learned) api_module_mark_outdated(m, false);
+  if (m->n_trained_params != learned) api_module_mark_outdated(m, false);
   return status;
 }
 

@@ -80,7 +80,7 @@ void api_fronts_free(api_fronts *f) {
 
 void api_fronts_switch_on(api_fronts *f) { f->compares_rows = true; }
 
-/* ---- samples --------------------------------------------------------------------------------- */
+/* ---- samples of weights ---------------------------------------------------------------------- */
 
 /* Makes a sample of the tensor's values. *ret NULL: the tensor can hide nothing. */
 static clv_code sample_tensor(const cleave_tensor *t, clv_weights_sample **ret, clv_err *err) {
@@ -148,7 +148,7 @@ static clv_code note_given(api_fronts *f, cleave_runtime *rt, uint64_t module,
   return store_given(f, module, w, &g, err);
 }
 
-/* ---- the ledger ------------------------------------------------------------------------------ */
+/* ---- the ledger of keys and weights that workers know ---------------------------------------- */
 
 static const char *identity_of(const cleave_runtime *rt, uint32_t node) {
   return rt->peers[node].spec->identity;
@@ -352,7 +352,7 @@ static clv_code kind_of_layer(const api_fronts *f, joined *j, const cleave_modul
   return CLV_OK;
 }
 
-/* ---- joining --------------------------------------------------------------------------------- */
+/* ---- joining the graphs of calls ------------------------------------------------------------- */
 
 static bool add_source(sources *s, const api_value *v) {
   for (size_t i = 0; i < s->n; i++)
@@ -440,7 +440,7 @@ static clv_code join_sources(const api_fronts *f, joined *j, sources *s, clv_err
   return CLV_OK;
 }
 
-/* ---- the rules ------------------------------------------------------------------------------- */
+/* ---- applying the rules of plan to a joined graph -------------------------------------------- */
 
 /* Result of the rules for a value: its findings, and the number of hiding layers on the path with
  * the fewest. */

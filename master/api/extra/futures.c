@@ -164,7 +164,7 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
   return status;
 }
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- results of futures ---------------------------------------------------------------------- */
 
 cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
                                    cleave_tensor *ret_tensor, cleave_error *error) {

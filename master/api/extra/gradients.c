@@ -10,7 +10,8 @@
 
 #include "master/api/extra/extra_int.h"
 
-/* Stages of an operation on gradients (api_future.stage). */
+/* Stages of an operation on gradients (api_future.stage): it waits for earlier operations of the
+ * context; its request has been sent. */
 enum { WAITS_FOR_EARLIER, REQUEST_SENT };
 
 /* The gradients of one module, requested or received. */
@@ -219,7 +220,7 @@ static cleave_status request_all_gradients(const cleave_runtime *rt, api_future 
   TRY_API(find_modules(rt, f, error));
   for (uint32_t i = 0; i < g->n_parts; i++) {
     module_gradients *q = &g->parts[i];
-    q->cap = q->module->n_learning;
+    q->cap = q->module->n_trained_params;
     TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
     q->request = (api_state_request){.items = q->items, .count = q->cap, .may_have_fewer = true};
     TRY_API(api_state_send_get(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
@@ -232,7 +233,7 @@ static cleave_status request_all_gradients(const cleave_runtime *rt, api_future 
 static cleave_status check_module_gradients(const module_gradients *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;
-  bool is_valid = !q->request.count || q->request.count == m->n_learning;
+  bool is_valid = !q->request.count || q->request.count == m->n_trained_params;
   for (int i = 0; is_valid && q->request.count && i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (!p->trainable || p->frozen) continue;
@@ -430,7 +431,7 @@ static void advance_write(cleave_runtime *rt, api_future *f) {
   api_future_finish(rt, f, &why);
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- functions for programs ------------------------------------------------------------------ */
 
 static cleave_status copy_place_result(const api_future *f, void *ret, cleave_error *error) {
   cleave_module *m = f->module;

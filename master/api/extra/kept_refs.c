@@ -10,7 +10,7 @@
 
 #include "master/api/core/core.h"
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records of kept references -------------------------------------------------------------- */
 
 /* Ends the wait of a context for the answer of the reference's owner. */
 static void end_owner_wait(cleave_runtime *rt, api_kept_ref *k) {
@@ -102,7 +102,7 @@ static void report_open_refs(cleave_runtime *rt, cleave_leaks *l) {
   }
 }
 
-/* ---- keeping --------------------------------------------------------------------------------- */
+/* ---- keeping a value ------------------------------------------------------------------------- */
 
 static cleave_status new_kept_ref(cleave_runtime *rt, const api_value *v, api_kept_ref **ret,
                                   cleave_error *error) {
@@ -258,7 +258,7 @@ static void on_node_failed(cleave_runtime *rt, uint32_t node, const cleave_error
   }
 }
 
-/* ---- using ----------------------------------------------------------------------------------- */
+/* ---- using a kept value in a context --------------------------------------------------------- */
 
 cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_handle,
                               cleave_kept handle, cleave_reference *ret_reference,
@@ -322,7 +322,7 @@ static void free_fetch_wait(cleave_runtime *rt, api_future *f) {
 
 static const api_operation fetch_operation;
 
-/* ---- fetching -------------------------------------------------------------------------------- */
+/* ---- fetching a kept value ------------------------------------------------------------------- */
 
 static cleave_status request_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_error *error) {
   clv_packet *p;
@@ -408,7 +408,7 @@ cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
   return api_run_async(runtime, &fetch_operation, &a, ret_future, error);
 }
 
-/* ---- queries and release --------------------------------------------------------------------- */
+/* ---- queries about kept values, and their release -------------------------------------------- */
 
 cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
                                 cleave_place *ret_place, cleave_error *error) {

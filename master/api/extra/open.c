@@ -61,7 +61,7 @@ static void note_direct_transfers(void *program, cleave_runtime *rt) {
                  cleave_node_name(rt, i), err.text);
 }
 
-/* ---- the beginning and the end --------------------------------------------------------------- */
+/* ---- beginning and ending the gate of a program ---------------------------------------------- */
 
 static void end_failed_program(held_program **p) { end_program(*p, CLV_EXIT_FAILED); }
 static void end_closed_program(void *program) { end_program(program, CLV_EXIT_OK); }

@@ -78,7 +78,7 @@ static clv_code cut_weights(const cleave_parallel *p, const cleave_parallel_opti
   return CLV_OK;
 }
 
-/* ---- loading --------------------------------------------------------------------------------- */
+/* ---- loading the modules of a chain ---------------------------------------------------------- */
 
 /* Loads the module of part k. The module gets its part of the initial values. Its keys derive from
  * its own name, because with the key of the undivided layer its node could draw the initial values
@@ -203,7 +203,7 @@ cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_paralle
   return CLEAVE_OK;
 }
 
-/* ---- calling --------------------------------------------------------------------------------- */
+/* ---- calling a chain ------------------------------------------------------------------------- */
 
 /* Values between two segments: one value, or one value for each part. */
 typedef struct segment_values {

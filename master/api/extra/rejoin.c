@@ -150,7 +150,7 @@ cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_er
   return find_lost_peer(rt, worker, &p, error);
 }
 
-/* ---- reloading its modules ------------------------------------------------------------------- */
+/* ---- reloading the modules of a worker that has rejoined ------------------------------------- */
 
 /* State with which a module is loaded again. */
 typedef struct module_state {

@@ -475,7 +475,7 @@ static clv_wire_session_status some_sessions[] = {{.attempt_number = 2,
                                                    .n_modules = 2,
                                                    .n_links = 2,
                                                    .is_attached = true,
-                                                   .n_values = 7,
+                                                   .n_held_values = 7,
                                                    .n_waiting_calls = 8,
                                                    .n_late_frames = 9,
                                                    .n_references_owned = 10,
@@ -532,7 +532,7 @@ static void assert_session(const clv_wire_session_status *got) {
   assert_string_equal(got->owner_identity, "spiffe://test/master");
   assert_int_equal(got->n_contexts, 6);
   assert_true(got->is_attached);
-  assert_int_equal(got->n_values, 7);
+  assert_int_equal(got->n_held_values, 7);
   assert_int_equal(got->n_waiting_calls, 8);
   assert_int_equal(got->n_late_frames, 9);
   assert_int_equal(got->n_references_owned, 10);
