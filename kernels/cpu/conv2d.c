@@ -300,8 +300,8 @@ static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, c
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
-  k->caches_backward_weights = !dnnl_memory_desc_equal(data, row_major);
-  if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(data, forward)) {
+  k->caches_backward_weights = !dnnl_memory_desc_equal(backward, row_major);
+  if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(backward, forward)) {
     k->backward_tiles_are_c_major = is_tiled(k, backward, t.type, t.c_major_backward_tiles);
     k->backward_weights_are_tiled =
         k->backward_tiles_are_c_major || is_tiled(k, backward, t.type, t.backward_tiles);
