@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of the files beside config.json that say how a model generates texts (generation_config.json) and
- * how pictures become its inputs (preprocessor_config.json). None of their keys changes the graph.
- * What pictures are normalised by is read, so that `plan` compares it with the session. All other
- * keys have rows that say why a value can be skipped, or which value alone can. A key without a row
- * is refused, as in config.json. deploy/CHECKPOINTS.md has tables that are made of these rows
- * (test_hf_keys).
+ * Keys of the files beside config.json that say how a model generates texts
+ * (generation_config.json) and how pictures become its inputs (preprocessor_config.json). None of
+ * their keys changes the graph. What pictures are normalised by is read, so that `plan` compares it
+ * with the session. All other keys have rows that say why a value can be skipped, or which value
+ * alone can. A key without a row is refused, as in config.json. deploy/CHECKPOINTS.md has tables
+ * that are made of these rows (test_hf_keys).
  */
 #include "common/model/hf/config_int.h"
 
