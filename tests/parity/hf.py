@@ -332,15 +332,25 @@ class Tensor:
     def __init__(self, figure, name):
         self.figure, self.name = figure, name
         self.worst, self.share, self.ours, self.theirs, self.norms = 0.0, 0.0, 0.0, 0.0, [0.0, 0.0]
-        self.own, self.their_share = 0.0, 0.0
+        self.steps = self.zero_steps = 0
 
     def add(self, ours, theirs, exactly, largest=math.inf):
-        norm = length(theirs)
-        self.worst = max(self.worst, apart(ours, exactly) / (length(exactly) or 1))
-        self.share, self.own = max(self.share, length(ours) / largest), max(self.own, length(ours))
-        self.their_share = max(self.their_share, norm / largest)
+        norm, exact, own = length(theirs), length(exactly), length(ours)
+        self.steps += 1
+        if self.has_no_gradient(norm, exact, own, largest):
+            self.zero_steps += 1
+            self.share = max(self.share, own / largest)
+        else:
+            self.worst = max(self.worst, apart(ours, exactly) / (exact or 1))
         self.ours, self.theirs = self.ours + apart(ours, exactly) ** 2, self.theirs + apart(theirs, exactly) ** 2
-        self.norms = [self.norms[0] + norm ** 2, self.norms[1] + length(exactly) ** 2]
+        self.norms = [self.norms[0] + norm ** 2, self.norms[1] + exact ** 2]
+
+    def has_no_gradient(self, norm, exact, own, largest):
+        """Whether a gradient is 0 but for rounding in a step, as those of queries are where every
+        sample has one place."""
+        if not self.figure.endswith("gradient"):
+            return False
+        return exact < ZERO * norm or (self.figure == "f64 gradient" and own < ZERO * norm and norm < ROUNDED * largest)
 
     def ratio(self):
         """How far ours is from float64, by how far PyTorch's float32 is; by squares over the
@@ -348,18 +358,22 @@ class Tensor:
         return math.sqrt(self.ours / self.theirs) if self.theirs else math.inf if self.ours else 0.0
 
     def is_zero(self):
-        if not self.figure.endswith("gradient"):
-            return False
-        rounding = ZERO * math.sqrt(self.norms[0])
-        return math.sqrt(self.norms[1]) < rounding or (self.figure == "f64 gradient" and self.own < rounding and self.their_share < ROUNDED)
+        return self.zero_steps > 0
 
     def rule(self, zeros):
         """The rule that it keeps to; None: it does not."""
+        if self.zero_steps and self.share > LIMIT:
+            return None
         if self.worst <= LIMIT:
-            return "near"
-        if self.name in zeros:
-            return "zero" if self.figure == "update" or self.share <= LIMIT else None
+            return "zero" if self.steps == self.zero_steps else "near"
+        if self.figure == "update" and self.name in zeros:
+            return "zero"
         return "float64" if self.ratio() <= TWICE and not self.figure.startswith("f64") else None
+
+
+def zero_names(tensors):
+    """Names whose gradient was zero in a step, along which the update is rounding."""
+    return {t.name for t in tensors if t.figure == "gradient" and t.is_zero()}
 
 
 def together(tensors, alone, zeros):
@@ -430,14 +444,14 @@ def compare(binaries, family, head, seed, steps, tied=False):
             for key, row in rows.items():
                 tensors.setdefault(key, Tensor(*key)).add(*row, largest)
     found = list(tensors.values())
-    zeros = {t.name for t in found if t.is_zero()}
+    zeros = zero_names(found)
     alone = [t for t in found if t.figure != "update" or t.rule(zeros)]
     return [*alone, *together(found, alone, zeros)]
 
 
 def print_case(family, head, tensors):
     """A line of the worst that are near, and one for each tensor that another rule has to judge."""
-    zeros, parts = {t.name for t in tensors if t.is_zero()}, []
+    zeros, parts = zero_names(tensors), []
     by_rule.update((t.figure, t.rule(zeros)) for t in tensors)
     rules = {t: t.rule(zeros) for t in tensors}
     for figure in FIGURES:
