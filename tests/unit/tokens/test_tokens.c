@@ -523,5 +523,5 @@ int main(void) {
       cmocka_unit_test(files_beside_a_tokenizer_are_compared_with_it),
       cmocka_unit_test(long_texts_take_no_quadratic_time),
   };
-  return cmocka_run_group_tests_name("tokens", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("tokens", tests, scratch_setup, scratch_teardown);
 }
