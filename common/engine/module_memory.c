@@ -107,9 +107,9 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
 
 static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
   if (!o->is_trainable) return 0;
-  uint32_t moments = clv_optim_moments_of(&o->optimizer);
+  uint32_t moments = clv_optim_moment_mask(&o->optimizer);
   for (uint32_t i = 0; i < CLV_MIN(o->n_groups, (uint32_t)CLV_WIRE_GROUPS); i++)
-    moments |= clv_optim_moments_of(&o->groups[i].optimizer);
+    moments |= clv_optim_moment_mask(&o->groups[i].optimizer);
   return (size_t)clv_optim_count_moments(moments) * m->params->trainable_bytes;
 }
 

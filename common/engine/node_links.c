@@ -66,14 +66,14 @@ void clv_node_remove_peers(clv_session_node *n) {
 
 /* ---- executors ------------------------------------------------------------------------------- */
 
-static void start_counted_work(void *user, clv_work *w) {
+static void count_and_start_work(void *user, clv_work *w) {
   clv_session_node *n = user;
   clv_inbox_begin_work(&n->inbox, w);
   n->o.executor.start(n->o.executor.user, w);
 }
 
 const clv_executor *clv_node_executor(clv_session_node *n) {
-  n->executor = (clv_executor){n, start_counted_work};
+  n->executor = (clv_executor){n, count_and_start_work};
   return n->o.executor.start ? &n->executor : NULL;
 }
 

@@ -57,8 +57,8 @@ clv_code clv_gpu_from_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, 
 
 /* ---- a row of scores ------------------------------------------------------------------------- */
 
-/* One query row, found from its number among the rows of all heads of keys. n_keys: number of keys
- * that the query attends to. */
+/* One query row. It is found from its flat index over [sample, head of keys, row]. n_keys: number of
+ * keys that the query attends to. */
 struct cuda_row {
   size_t sample, head, i, n_keys;
   size_t saved; /* index of the row's saved numbers in [n, heads, t], or in packed [rows, heads] */

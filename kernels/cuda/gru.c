@@ -27,7 +27,9 @@ static gru_size gru_extents(const cuda_kernel *k) {
 
 static size_t count_values(const gru_size *s) { return s->n * s->t * s->h; }
 
-static cuda_sums sums_of_biases(const gru_size *s) { return gpu_sums_of(s->n * s->t, 3 * s->h, 1); }
+static cuda_sums bias_gradient_sums(const gru_size *s) {
+  return gpu_sums_of(s->n * s->t, 3 * s->h, 1);
+}
 
 /* Bytes of gates, sums and hidden values of all layers, saved if a backward may follow, else in
  * scratch. */
@@ -90,7 +92,7 @@ typedef struct gru_buffers {
 static gru_buffers find_buffers(const cuda_kernel *k, const gru_size *s, const clv_kernel_args *a) {
   float *at = gpu_scratch(k, a);
   size_t n = count_values(s);
-  cuda_sums sums = sums_of_biases(s);
+  cuda_sums sums = bias_gradient_sums(s);
   void *partial_sums = at;
   at += clv_align_up(gpu_partial_sums_bytes(&sums), 256) / sizeof *at;
   return (gru_buffers){.partial_sums = partial_sums,
@@ -100,7 +102,7 @@ static gru_buffers find_buffers(const cuda_kernel *k, const gru_size *s, const c
 }
 
 static size_t backward_bytes(const gru_size *s) {
-  cuda_sums sums = sums_of_biases(s);
+  cuda_sums sums = bias_gradient_sums(s);
   return clv_align_up(gpu_partial_sums_bytes(&sums), 256) +
          (8 * count_values(s) + s->n * s->h) * sizeof(float);
 }
@@ -127,7 +129,7 @@ static clv_code backward_weights(const cuda_kernel *k, const gru_size *s, const 
   float beta = a->accumulate ? 1 : 0;
   cuda_factors ih_factors = {.a = x, .b = r->d.dgates_ih, .beta = beta, .d = d[0]};
   cuda_factors hh_factors = {.a = r->previous_hidden, .b = r->d.dgates_hh, .beta = beta, .d = d[1]};
-  cuda_sums sums = sums_of_biases(s);
+  cuda_sums sums = bias_gradient_sums(s);
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &ih_factors, a, err));
   CLV_TRY(clv_gpu_gru_shift(k->gpu, &l, r->previous_hidden, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &hh_factors, a, err));

@@ -23,8 +23,8 @@ typedef struct cuda_lookup {
   uint32_t layer;
 } cuda_lookup;
 
-/* Copies y[i] = row of the table whose number is row number i of `value`. A row number outside
- * 0..rows-1 is refused. */
+/* Copies y[i] = row value[i] of the table (see clv_row_numbers). A value outside 0..rows-1 is
+ * refused. */
 clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *value, const float *table,
                         float *y, clv_err *err) CLV_USE_RESULT;
 

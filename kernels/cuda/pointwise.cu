@@ -171,8 +171,8 @@ static __global__ void scale_records(const T *x, const uint8_t *kept, T *y, size
 }
 
 template <typename T>
-static clv_code launch_records(clv_gpu *g, size_t n, size_t per_record, const void *x,
-                               const uint8_t *kept, void *y, float factor, clv_err *err) {
+static clv_code launch_scale_samples(clv_gpu *g, size_t n, size_t per_record, const void *x,
+                                     const uint8_t *kept, void *y, float factor, clv_err *err) {
   return gpu_launch(g, gpu_blocks(n * per_record), GPU_BLOCK, err, scale_records<T>,
                     gpu_input<T>(x), kept, gpu_output<T>(y), n * per_record, per_record, factor);
 }
@@ -180,7 +180,8 @@ static clv_code launch_records(clv_gpu *g, size_t n, size_t per_record, const vo
 clv_code clv_gpu_apply_records(clv_gpu *g, bool channels_last, size_t n, size_t per_record,
                                const void *dy, const uint8_t *kept, void *dx, float factor,
                                clv_err *err) {
-  return GPU_BY_TYPE(channels_last, launch_records, g, n, per_record, dy, kept, dx, factor, err);
+  return GPU_BY_TYPE(channels_last, launch_scale_samples, g, n, per_record, dy, kept, dx, factor,
+                     err);
 }
 
 clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool channels_last, size_t n, size_t per_record,

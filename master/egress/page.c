@@ -21,8 +21,8 @@ static void page_done(egress_page *p) {
 
 /* ---- lines of the page ----------------------------------------------------------------------- */
 
-/* Returns true if the row is of weights or state and differs from the rows of the line at most by
- * name, dtype and shape. */
+/* Returns true if row r of the record can join line s of the page: r is of weights or state, and
+ * differs from the rows that have joined at most in name, dtype and shape. */
 static bool is_row_of_line(const egress_page_row *s, const clv_egress_row_sum *r) {
   const clv_egress_key *a = s->key, *b = &r->key;
   return s->attempt == r->attempt && a->kind == b->kind &&

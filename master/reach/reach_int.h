@@ -186,7 +186,7 @@ typedef struct reach_relation {
 
 /* Position of a record's channels, as an op that reads the record implies it. */
 typedef enum reach_channels {
-  REACH_CHANNELS_ANY,
+  REACH_CHANNELS_ANY,   /* the op does not say where the channels are */
   REACH_CHANNELS_EACH,  /* the op reads each element by itself, so it implies no position */
   REACH_CHANNELS_FIRST, /* [N, channels, places...], if the op has one group */
   REACH_CHANNELS_LAST,  /* the op reads [N, steps, channels] */

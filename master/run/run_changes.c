@@ -235,7 +235,7 @@ static clv_optim_config optimizer_config_of(const clv_session_config *c) {
 }
 
 static bool has_moment(const clv_optim_config *o, const char *name) {
-  uint32_t moments = clv_optim_moments_of(o);
+  uint32_t moments = clv_optim_moment_mask(o);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
     if (moments >> i & 1 && strcmp(clv_optimizer_row_of(o->kind)->moments[i].name, name) == 0)
       return true;
@@ -244,7 +244,7 @@ static bool has_moment(const clv_optim_config *o, const char *name) {
 
 /* Returns the index of a moment of `one` that `other` lacks; -1: none. */
 static int find_missing_moment(const clv_optim_config *one, const clv_optim_config *other) {
-  uint32_t moments = clv_optim_moments_of(one);
+  uint32_t moments = clv_optim_moment_mask(one);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
     if (moments >> i & 1 && !has_moment(other, clv_optimizer_row_of(one->kind)->moments[i].name))
       return i;

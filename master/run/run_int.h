@@ -282,7 +282,7 @@ clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE
 clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_look, with the weights of the newest checkpoint if the run resumes, otherwise with the
  * initial weights. */
-clv_code clv_run_look_at_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_look_before_training(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
 

@@ -28,7 +28,7 @@ clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) {
 
 clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) { return run_look(r, NULL, true, err); }
 
-clv_code clv_run_look_at_start(clv_run *r, clv_err *err) {
+clv_code clv_run_look_before_training(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   if (r->is_resumed) {
     CLV_TRY(clv_run_load_start(r, &c, err));

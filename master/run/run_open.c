@@ -101,7 +101,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   bool needs_trials = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !reads_chosen;
   clv_run_print_start(r);
   clv_run_print_validation_split(r);
-  CLV_TRY(clv_run_look_at_start(r, err));
+  CLV_TRY(clv_run_look_before_training(r, err));
   if (needs_trials)
     /* before the micro-batch trials, the call below, which send random numbers under this table */
     CLV_TRY(print_egress_table(r, err));

@@ -263,7 +263,7 @@ static void check_optimiser(const clv_optim_config *c) {
   float *dp = copy_to_new_memory(b, p, N * 4), *dg = copy_to_new_memory(b, g, N * 4),
         *dm[CLV_OPTIM_MAX_MOMENTS] = {0};
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
-    if (!(clv_optim_moments_of(c) >> i & 1)) continue;
+    if (!(clv_optim_moment_mask(c) >> i & 1)) continue;
     m[i] = allocate_host(N * 4);
     memset(m[i], 0, N * 4);
     dm[i] = copy_to_new_memory(b, m[i], N * 4);

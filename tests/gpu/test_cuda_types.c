@@ -253,9 +253,9 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
   return worst;
 }
 
-/* Checks that a row's results do not depend on the tile, the rows of attention that are computed at
- * once. The simulated products guarantee it; a library's may not, and gradients of keys and values
- * are sums over tiles. */
+/* Checks that a row's results do not depend on the tile, which is the rows of attention that are
+ * computed at once. The simulated matrix products guarantee it; those of a library may not.
+ * Gradients of keys and values are not compared, because they are sums over tiles. */
 static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *untiled) {
   static const int per_row_results[] = {V_OUT, V_DIN};
   values tiled;

@@ -232,7 +232,7 @@ static inline size_t get_value_bytes(const execution *e, int layout) {
   return clv_layout_is_bf16(layout) ? sizeof(uint16_t) : clv_dtype_size(e->o->dtype);
 }
 
-/* True for the layout of devices, which only they reorder: channels last in bf16. */
+/* True for bf16 with channels last. Only devices use this layout, and reorder values into it. */
 static inline bool is_bf16_channels_last(int layout) {
   return clv_layout_is_channels_last(layout) && clv_layout_is_bf16(layout);
 }

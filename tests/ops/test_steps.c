@@ -66,7 +66,7 @@ static double compute_step_distance(const float *before, const float *p, const f
 static void set_initial_moments(const clv_optim_config *c, size_t n,
                                 float *moments[CLV_OPTIM_MAX_MOMENTS]) {
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
-    bool has_moment = clv_optim_moments_of(c) >> i & 1;
+    bool has_moment = clv_optim_moment_mask(c) >> i & 1;
     moments[i] = has_moment ? allocate_host(n * 4) : NULL;
     for (size_t k = 0; has_moment && k < n; k++)
       moments[i][k] = (float)c->initial_accumulator_value;

@@ -195,8 +195,8 @@ static clv_code run_backward(part *p, clv_err *err) {
 
 /* ---- running the model as two parts ---------------------------------------------------------- */
 
-/* Returns the gradient of a parameter, or of a tied one by its own name; NULL: the part has no such
- * parameter. */
+/* Returns the gradient of a parameter. name: of the parameter, or of one that is tied to it. NULL:
+ * the part has neither. */
 static const char *find_gradient(const part *p, const char *name) {
   const clv_param *q = clv_params_find(p->params, name);
   for (int i = 0; !q && i < p->params->n_ties; i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches of rows of a session's identity: the callbacks with which the session's node stores and
- * reads rows on the disk of the worker, the audit log of their failures, and the deletion of
- * expired caches.
+ * Caches of the identity that owns a session; their rows are outputs of frozen layers. Here are the
+ * callbacks with which the session's node stores and reads rows on the disk of the worker, the
+ * audit log of their failures, and the deletion of expired caches.
  */
 #include <stdio.h>
 

@@ -117,13 +117,14 @@ static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wir
 }
 
 /* Registers the epoch of the attempt, its number within the run. An epoch below a registered one is
- * refused, so an earlier attempt that was disconnected cannot return while a later one runs. */
+ * refused, so an earlier attempt that was disconnected cannot return while a later one runs.
+ * *ret_session_config_changed: the session's configuration differs from the attempt's before. */
 static clv_code register_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
-                                 bool *ret_config_changed, clv_err *err) {
-  *ret_config_changed = false;
+                                 bool *ret_session_config_changed, clv_err *err) {
+  *ret_session_config_changed = false;
   if (!r->is_only_attempt)
     CLV_TRY(clv_epochs_register(v->epochs, uri, r->session_id.bytes, r->attempt_number,
-                                &r->config_digest, ret_config_changed, err));
+                                &r->config_digest, ret_session_config_changed, err));
   close_earlier_attempt(v, uri, r);
   return CLV_OK;
 }
@@ -152,11 +153,11 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
                           clv_wire_limits *ret_granted, clv_err *err) {
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
-  bool config_changed;
+  bool session_config_changed;
   /* a reload may have removed the identity since the call began */
   if (!clv_settings_allowed(now, uri)) return clv_fail(err, CLV_DENIED, "not allowed");
   CLV_TRY(new_session(v, now, uri, r, &s, err));
-  clv_code code = register_attempt(v, uri, r, &config_changed, err);
+  clv_code code = register_attempt(v, uri, r, &session_config_changed, err);
   if (code == CLV_OK) code = add_or_take_over(v, s, err);
   if (code != CLV_OK) {
     count_refusal(v, code);
@@ -172,7 +173,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   clv_log_limited(
       CLV_LOG_INFO, "audit", &source, "open session=%s identity=%s attempt=%llu reason=\"%s\"",
       s->name, uri, (unsigned long long)s->epoch,
-      config_changed ? "ok, its configuration is not that of the attempt before" : "ok");
+      session_config_changed ? "ok, its configuration is not that of the attempt before" : "ok");
   s = NULL; /* the table owns the session from now on */
   return CLV_OK;
 }

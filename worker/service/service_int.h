@@ -31,8 +31,10 @@ typedef struct clv_peer_link {
 /* Counters of the work done for sessions. They only grow. */
 typedef struct clv_work_counts {
   uint64_t forwards, backwards, steps, compute_ns, idle_ns, share_ns, wakes;
-  uint64_t replays, not_recorded;                /* as in clv_module_counts */
-  uint64_t device_bytes, peer_bytes, host_bytes; /* as in clv_module_counts */
+  /* CUDA graphs that ran again, and work that could not be recorded as one */
+  uint64_t replays, not_recorded;
+  /* bytes copied between modules within a device, between devices, and through host memory */
+  uint64_t device_bytes, peer_bytes, host_bytes;
 } clv_work_counts;
 
 /* Bytes and messages on all links to the master, or on all links to one peer. */
@@ -77,7 +79,7 @@ struct clv_session {
   int refs;
   clv_wire_id id;
   uint64_t epoch, opened_ms;
-  bool is_only_attempt; /* the master is a program, whose session no later attempt continues */
+  bool is_only_attempt; /* no later attempt continues the session, as of a program on cleave.h */
   uint64_t send_window_bytes; /* initial send window towards the owner, bytes */
   clv_member *member;         /* identity that opened the session */
   /* account of the session on each device; its parent is the device's account */

@@ -22,9 +22,9 @@ enum { NICE_VALUE = 10 };
 typedef struct job {
   /* request of the node, which receives the result; NULL: the session has withdrawn it */
   clv_state_save *save;
-  /* request whose data are written, also if `save` is NULL; readable while reads_data is true */
+  /* request whose data are written, also if `save` is NULL; readable while may_read_data is true */
   const clv_state_save *data;
-  bool reads_data; /* the thread may read the node's copy */
+  bool may_read_data; /* the writer's thread may still read `data` */
   char session[CLV_WIRE_NAME + 1], owner[CLV_WIRE_URI + 1];
   unsigned log_lines;
   clv_state_claim claim;
@@ -71,7 +71,7 @@ static bool is_withdrawn(void *user) {
 static void on_written(void *user) {
   job *j = user;
   pthread_mutex_lock(&j->writer->lock);
-  j->reads_data = false;
+  j->may_read_data = false;
   pthread_cond_broadcast(&j->writer->queue_changed);
   pthread_mutex_unlock(&j->writer->lock);
 }
@@ -116,7 +116,7 @@ static void write_and_report(job *j) {
   w->counts.written += code == CLV_OK;
   w->counts.failed += code != CLV_OK && code != CLV_CANCELLED;
   report_result(j, code, &err, &digest, bytes);
-  j->reads_data = false;
+  j->may_read_data = false;
   w->current = NULL;
   pthread_cond_broadcast(&w->queue_changed);
   pthread_mutex_unlock(&w->lock);
@@ -135,7 +135,7 @@ static job *take_job(clv_state_writer *w) {
   *at = j->next;
   snprintf(w->last_owner, sizeof w->last_owner, "%s", j->owner);
   j->data = j->save;
-  j->reads_data = true;
+  j->may_read_data = true;
   return w->current = j;
 }
 
@@ -218,7 +218,7 @@ void clv_state_writer_withdraw(clv_state_writer *w, const clv_state_save *save) 
   job *waiting = take_waiting(w, save), *current = w->current;
   if (current && current->save == save) {
     current->save = NULL;
-    while (w->current == current && current->reads_data)
+    while (w->current == current && current->may_read_data)
       pthread_cond_wait(&w->queue_changed, &w->lock);
   }
   pthread_mutex_unlock(&w->lock);

@@ -92,7 +92,7 @@ void clv_optim_set_defaults(clv_optim_config *c) {
   CLV_OPTIM_NUMBERS(FILL)
 }
 
-uint32_t clv_optim_moments_of(const clv_optim_config *c) {
+uint32_t clv_optim_moment_mask(const clv_optim_config *c) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
   uint32_t set = 0;
   for (uint32_t i = 0; row && i < CLV_OPTIM_MAX_MOMENTS; i++) {

@@ -103,7 +103,7 @@ void clv_optim_set_defaults(clv_optim_config *c);
 
 /* Returns the moments that these settings need: bit i for moments[i] of the clv_optimizer_row of
  * c->kind. An optimiser needs the moments of all its groups. */
-uint32_t clv_optim_moments_of(const clv_optim_config *c);
+uint32_t clv_optim_moment_mask(const clv_optim_config *c);
 int clv_optim_count_moments(uint32_t moments);
 
 /* ---- formats of data files ------------------------------------------------------------------- */

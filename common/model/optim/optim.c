@@ -101,7 +101,7 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
   memcpy(o->groups, groups, n_groups * sizeof *groups);
   o->n_groups = n_groups;
   o->backend = backend;
-  for (size_t i = 0; i < n_groups; i++) o->moment_mask |= clv_optim_moments_of(&groups[i]);
+  for (size_t i = 0; i < n_groups; i++) o->moment_mask |= clv_optim_moment_mask(&groups[i]);
   CLV_TRY(alloc_memory(o, block_bytes, spans, n_spans, err));
   CLV_TRY(init_adagrad_sums(o, block_bytes, err));
   CLV_TRY(clv_backend_finish(backend, err));
@@ -128,7 +128,7 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
   const clv_extent *extents = o->group_extents;
   o->steps_taken++;
   for (size_t g = 0; g < o->n_groups; extents += o->n_extents[g++]) {
-    uint32_t group_moment_mask = clv_optim_moments_of(&o->groups[g]);
+    uint32_t group_moment_mask = clv_optim_moment_mask(&o->groups[g]);
     float *moments[CLV_OPTIM_MAX_MOMENTS];
     clv_step_args a;
     clv_step_prepare(&o->groups[g], o->steps_taken, lr[g], grad_scale, &a);

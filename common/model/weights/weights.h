@@ -652,7 +652,7 @@ clv_code clv_peft_parse(const char *label, const char *text, size_t len,
 /* A row of the table of keys of adapter_config.json, for documents. Texts are static. */
 typedef struct clv_peft_key_doc {
   const char *name, *outcome; /* outcome: "done", "harmless", "refused unless off" and such */
-  const char *word;           /* the only value accepted, after "refused unless"; NULL: none */
+  const char *word;           /* the only value that "refused unless" accepts; NULL: none */
   const char *reason;         /* why, or a remark; NULL: none */
 } clv_peft_key_doc;
 /* Returns false if the table has fewer than i + 1 rows. */

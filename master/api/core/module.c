@@ -427,7 +427,7 @@ cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, co
     if (!api_wait(m->runtime, until_ns))
       return api_fail_late(m->runtime, error, "module '%s' %s: its contexts have not ended in time",
                            m->name, what);
-    i = (size_t)-1; /* other modules may have been used meanwhile */
+    i = (size_t)-1; /* start over, since a call may have used another module during the wait */
   }
   return CLEAVE_OK;
 }

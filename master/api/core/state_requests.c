@@ -108,7 +108,7 @@ size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
   for (int i = 0; i < m->params->n; i++)
     n_trainable += m->params->list[i].trainable && !m->params->list[i].is_fixed;
   for (uint32_t i = 0; i < m->n_groups; i++)
-    if (m->groups[i]) moment_kinds |= clv_optim_moments_of(&m->groups[i]->optim);
+    if (m->groups[i]) moment_kinds |= clv_optim_moment_mask(&m->groups[i]->optim);
   return (size_t)clv_optim_count_moments(moment_kinds) * n_trainable + 1;
 }
 

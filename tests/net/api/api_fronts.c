@@ -240,7 +240,7 @@ static bool weights_that_are_read_are_known(void) {
   return is_refused(front, "has weights that were at 'spiffe://test/w1'");
 }
 
-/* ---- fronts that a declared row names -------------------------------------------------------- */
+/* ---- declarations that name the layers before the tensor (its front) ------------------------- */
 
 static bool leaf_is_judged_by_its_front(void) {
   static const int64_t shape[] = {4, WIDTH};

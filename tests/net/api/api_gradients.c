@@ -345,11 +345,11 @@ static bool written_infinite_gradient_prevents_the_step(void) {
     CHECK((memcmp(before.data, after.data, 8) == 0) == !is_overwritten);
     add_to_digest(&after);
   }
-  /* A start gradient that is not finite makes the gradients not finite. */
+  /* A root gradient that is not finite makes the gradients not finite. */
   float numbers[OUT] = {INFINITY};
-  cleave_tensor start = CLEAVE_TENSOR_F32(numbers, 4, 2);
+  cleave_tensor root_gradient = CLEAVE_TENSOR_F32(numbers, 4, 2);
   DO(run_forward(&n, 61, &p));
-  MUST(run_backward_from(p.c, &p.y, 1, NULL, &start, false, e));
+  MUST(run_backward_from(p.c, &p.y, 1, NULL, &root_gradient, false, e));
   MUST(cleave_step(rt, o, p.c, 0, &done, e));
   CHECK(!done.applied);
   cleave_tensor_free(&g);

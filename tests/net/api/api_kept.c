@@ -18,7 +18,8 @@ static bool load_modules(void) {
   DO(load_module("on b", at_b, "[{op: linear, out: 6}, {op: gelu}]", 6, &on_b));
   DO(load_module("at home", "master", "[{op: linear, out: 6}, {op: sigmoid}]", 6, &on_master));
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &embedding, e));
-  MUST(cleave_module_place(rt, on_b, false, 0, e)); /* loading the modules opens the direct links */
+  /* loads the module now, so that the link between the two workers is open before the first call */
+  MUST(cleave_module_place(rt, on_b, false, 0, e));
   return true;
 }
 

@@ -126,7 +126,7 @@ static void check_against_formula(const clv_optim_config *c, size_t n) {
       draw_normal(m[b][i], N, (unsigned)(3 + i));
       for (size_t k = 0; k < N; k++)
         m[b][i][k] = fabsf(m[b][i][k]) * (i == 2 ? 0.01f : 1) + (i == 0);
-      moments[i] = clv_optim_moments_of(c) >> i & 1 ? m[b][i] : NULL;
+      moments[i] = clv_optim_moment_mask(c) >> i & 1 ? m[b][i] : NULL;
     }
     (b ? run_step : step_by_formula)(&a, p[b], g, moments, n);
   }

@@ -73,7 +73,7 @@ static inline void allocate_rig_memory(rig *r) {
   clv_params_init(r->g, r->params, r->parameter_block);
 }
 
-/* Makes a plan of the graph, which it frees with the rig. */
+/* Makes a rig with a plan of the graph. The rig owns the graph: free_rig frees both. */
 static inline rig make_rig(clv_graph *g, const rig_options *o) {
   rig r = {.g = g};
   clv_plan_options po = {.backend = o->backend,

@@ -289,7 +289,7 @@ static void test_moment_count_is_the_maximum_over_groups(void **state) {
   assert_true(p[2] == 0.75f - 0.25f * 1.9f && p[3] == p[2]);
   assert_true(clv_optim_moment(o, 0)[1] == 0 && clv_optim_moment(o, 0)[2] == 1.9f);
   clv_optim_free(o);
-  assert_int_equal(clv_optim_count_moments(clv_optim_moments_of(&plain)), 0);
+  assert_int_equal(clv_optim_count_moments(clv_optim_moment_mask(&plain)), 0);
 }
 
 static void assert_groups_refused(const clv_optim_config *groups, size_t n, size_t span_group,
