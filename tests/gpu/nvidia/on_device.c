@@ -27,7 +27,7 @@ static clv_code refuse_lstm(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv
   return clv_fail(err, CLV_UNIMPLEMENTED, "this run has no cuDNN");
 }
 
-static clv_sim_options options;
+static clv_sim_options current_options;
 static clv_sim_counts counts;
 
 static clv_code refuse_capture(clv_cuda_stream *s, clv_err *err) {
@@ -38,7 +38,7 @@ static clv_code refuse_capture(clv_cuda_stream *s, clv_err *err) {
 static clv_code end_capture(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                             clv_err *err) {
   CLV_TRY(clv_nvidia()->capture_end(s, ret, ret_bytes, err));
-  if (++counts.n_captures != options.failing_capture) return CLV_OK;
+  if (++counts.n_captures != current_options.failing_capture) return CLV_OK;
   clv_nvidia()->graph_free(*ret);
   return clv_fail(err, CLV_INTERNAL, "a capture fails, as planned");
 }
@@ -54,7 +54,7 @@ const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options) {
   clv_err err;
   int n;
   vendor = *clv_nvidia();
-  options = *options;
+  current_options = *options;
   counts = (clv_sim_counts){0};
   vendor.capture_end = end_capture;
   vendor.graph_launch = launch_graph;
