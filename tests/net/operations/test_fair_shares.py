@@ -1,6 +1,6 @@
 """Fair shares of the cores of a worker: sessions of several identities compute on one core, with
 layers that take time but no processor, so that the test measures which session may compute when."""
-# runs alone, because it measures shares of one core by time
+# runs alone: measures shares of one core by time
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from tenants import *
