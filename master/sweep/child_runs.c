@@ -141,20 +141,20 @@ static bool may_lack_room(const sweep_run *r) {
          r->exit_code == CLV_EXIT_TIMEOUT || r->exit_code == CLV_EXIT_WORKER_LOST;
 }
 
-/* Handles a run that has failed. If others are under way, it is tried once more when one of them
- * has ended. */
+/* Handles a run that has failed. If others were under way during it, also if they have ended since,
+ * it is tried once more. */
 static void end_failed_run(const sweep_work *s, sweep_run *r, size_t *jobs) {
   char reason[CLV_ERR_TEXT];
   size_t n_others = count_runs(s, SWEEP_RUN_RUNS);
   find_reason(s, r, reason);
-  if (n_others && !r->is_retried && may_lack_room(r)) {
+  if (r->had_others && !r->is_retried && may_lack_room(r)) {
     r->is_retried = true;
     r->state = SWEEP_RUN_WAITS;
-    *jobs = n_others;
+    *jobs = CLV_MAX(n_others, (size_t)1);
     clv_notice(CLV_LOG_WARN, "retry",
                "%s failed while other runs were under way, and is tried again when one of them has "
                "ended; the sweep goes on with %zu at a time: %s",
-               r->name, n_others, reason);
+               r->name, *jobs, reason);
     return;
   }
   r->state = SWEEP_RUN_FAILED;
@@ -210,8 +210,12 @@ static clv_code start_runs(sweep_work *s, size_t jobs, clv_err *err) {
   for (size_t i = 0; i < s->n_runs && count_runs(s, SWEEP_RUN_RUNS) < jobs; i++) {
     if (s->runs[i].state != SWEEP_RUN_WAITS) continue;
     CLV_TRY(start_run(s, &s->runs[i], err));
+    s->runs[i].had_others = false;
     print_started(s, &s->runs[i]);
   }
+  bool has_several = count_runs(s, SWEEP_RUN_RUNS) > 1;
+  for (size_t i = 0; i < s->n_runs; i++)
+    s->runs[i].had_others |= has_several && s->runs[i].state == SWEEP_RUN_RUNS;
   return CLV_OK;
 }
 

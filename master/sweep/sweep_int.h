@@ -81,7 +81,8 @@ typedef struct sweep_run {
   sweep_run_state state;
   int exit_code;   /* if it failed; below 0: the negative number of a signal */
   pid_t pid;       /* if it runs */
-  bool is_retried; /* failed once while other runs were under way */
+  bool had_others; /* another run was under way during this one */
+  bool is_retried; /* failed once, and had_others */
   /* value of the score and its step; NaN: there is none */
   double value;
   uint64_t step;
