@@ -2,7 +2,7 @@
  *
  * `train --resume --checkpoint best|STEP`: the run goes on from an earlier checkpoint. Its later
  * ones are removed, since they belong to steps that the run takes again, perhaps in another way.
- * Nothing is removed before the workers have the state of the chosen checkpoint.
+ * The run removes them only after the workers have the state of the chosen checkpoint.
  */
 #include <string.h>
 

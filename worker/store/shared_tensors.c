@@ -5,8 +5,8 @@
  * change the weights of another session.
  *
  * A tensor on a device is in memory of that device's own backend, and is copied there in pieces.
- * It is returned only after the copy is complete. Users wait for their own work before they drop
- * it.
+ * The store returns it only after the copy is complete. Users wait for their own work before they
+ * drop it.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -2,10 +2,9 @@
  *
  * Keys of the files beside config.json: how a model generates texts (generation_config.json), and
  * how pictures become its inputs (preprocessor_config.json). None of their keys changes the graph.
- * What pictures are normalised by is read, so that `plan` compares it with the session. All other
- * keys have rows that say why a value can be skipped, or which value alone can. A key without a row
- * is refused, as in config.json. deploy/CHECKPOINTS.md has tables that are made of these rows
- * (test_hf_keys).
+ * `plan` compares the numbers that normalise pictures with the session. The rows of all other keys
+ * say why any value can be skipped, or which value alone can. The parser refuses a key without a
+ * row, as in config.json. test_hf_keys makes the tables of deploy/CHECKPOINTS.md from these rows.
  */
 #include "common/model/hf/config_int.h"
 
