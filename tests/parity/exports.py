@@ -10,8 +10,8 @@ exports` runs it; with names only these.
 In f64 the distance of each tensor is at most 1e-5, and so is that of its change in three steps. In
 f32 outputs and gradients are at most twice as far from PyTorch's in f64 as PyTorch's in f32 are, or
 as PyTorch's in f64 of inputs that are rounded ten times more coarsely than f32, of up to 4 such
-roundings; or they are `chaotic`. Networks that the reference takes minutes for are compared in f32
-alone. Dropout is 0 for the numbers, not for the export. Each tensor goes back into the module.
+roundings; or they are `chaotic`. Networks of large images are compared in f64 at smaller ones
+(`narrow`). Dropout is 0 for the numbers, not for the export. Each tensor goes back into the module.
 """
 import argparse
 import copy
@@ -147,7 +147,7 @@ def together(found, names):
     return torch.cat([found[n].double().flatten() for n in names])
 
 
-def in_f64(program, folder, net, t, inputs, output, steps):
+def in_f64(program, folder, net, t, inputs, output):
     """A text with the largest distance. Raises AssertionError if it is above the limit."""
     given = records(net, inputs, NARROW)
     y, grads, buffers, dy = in_torch(net, given, output, None, torch.float64)
@@ -157,8 +157,6 @@ def in_f64(program, folder, net, t, inputs, output, steps):
     worst = max([(apart(ours["y"], y), "the output"), *((apart(mine[n], grads[n], 1e-6 * total), n) for n in grads),
                  *((apart(ours[n], b, 1e-6), n) for n, b in buffers.items() if n in ours and b.is_floating_point())])
     assert worst[0] <= LIMIT, f"{worst[1]} is {worst[0]:.1e} from PyTorch's in f64"
-    if not steps:
-        return f"f64 {worst[0]:.0e}"
     theirs, state, before = steps_in_torch(net, given, output, dy), steps_in_cleave(program, folder, net, t, given, dy), net.state_dict()
     changes = {n: (state[n] - before[n], v - before[n]) for n, v in theirs.items() if v.is_floating_point()}
     last = max((apart(*both, 1e-6 * RATE * total), n) for n, both in changes.items())
@@ -176,7 +174,7 @@ def goes_back(net, t):
         assert not before.is_floating_point() or not before.numel() or bool((state[name] - before > 0.5).all()), f"'{name}' does not go back"
 
 
-def in_f32(program, folder, net, t, inputs, output, _):
+def in_f32(program, folder, net, t, inputs, output):
     """The same of output and gradients, as multiples of PyTorch's own distance from f64."""
     large = max(int(np.prod(extents or [1])) for _, _, extents in inputs) > LARGE
     given, said = records(net, inputs, WIDE // 2 if large else WIDE), []
@@ -219,8 +217,9 @@ def tried(program, folder, row):
     plain = exporter.followed(net, given, more.get("output"))
     try:
         goes_back(net, plain)
-        ways = (in_f64, in_f32) if more.get("wide", True) else (in_f32,)
-        return "ok", ", ".join([f"{len(t.layers)} layers", *(way(program, folder, net, plain, given, more.get("output"), more.get("steps", True)) for way in ways)])
+        narrow = [exporter.input_of(i) for i in more.get("narrow", inputs)]
+        small = plain if narrow == given else exporter.followed(net, narrow, more.get("output"))
+        return "ok", ", ".join([f"{len(t.layers)} layers", in_f64(program, folder, net, small, narrow, more.get("output")), in_f32(program, folder, net, plain, given, more.get("output"))])
     except Exception as e:
         return "not ok", str(e) if isinstance(e, AssertionError) else f"{type(e).__name__}: {e}"
 
