@@ -767,7 +767,7 @@ of("worker/store/state_claims.c", "tests/unit/store/test_states",
    a_file_in_progress_is_free=("clv_code clv_state_reserve_bytes(", "+ sum_claim_bytes(s, o->dir.data, own_claim)", ""))
 of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
    a_withdrawn_file_is_reported=("static void report_result(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data_source;"),
-   one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->last_owner) == 0", "false"))
+   one_identity_is_served_alone=("static write_job *take_next_job(", "strcmp((*at)->owner, w->last_owner) == 0", "false"))
 of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
    a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
 of("master/api/core/kept.c", "tests/unit/api/test_kept",

@@ -26,7 +26,8 @@ typedef struct admitted_identity {
   char *identity;
   bool is_in_allow; /* the newest configuration has the identity in `allow` */
   uint64_t max_connections, n_connections;
-  uint64_t refused_until_ns; /* end of the refusal after a flood, monotonic; 0: none */
+  /* monotonic time until which connections are refused after a flood; 0: never */
+  uint64_t refused_until_ns;
 } admitted_identity;
 
 /* A connection that was refused. */

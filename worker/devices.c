@@ -46,7 +46,7 @@ static void print_cpu(bool json) {
     printf("cpu  %ld core%s, %s, %s\n", n_cores, CLV_S(n_cores), b->isa(b), b->libraries(b));
 }
 
-static void print_json(int device, const clv_device_info *info) {
+static void print_device_json(int device, const clv_device_info *info) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   clv_bytes_printf(&line, "{\"device\":\"cuda:%d\",\"name\":", device);
   clv_bytes_add_json(&line, info->name);
@@ -82,7 +82,7 @@ static void print_cuda_devices(bool json, const clv_cuda_library *cuda, int n) {
     if (cuda->describe(i, &info, &err) != CLV_OK)
       print_missing_device(json, name, err.text);
     else if (json)
-      print_json(i, &info);
+      print_device_json(i, &info);
     else
       print_device(i, &info);
   }

@@ -64,22 +64,22 @@ static void set_process_limits(void) {
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
-static void log_settings(const clv_worker_config *c, const clv_tls_identity *id,
-                         const char *memory_limit, const clv_service *service) {
+static void log_settings(const clv_worker_config *c, const clv_tls_identity *identity,
+                         const char *memory_limit_text, const clv_service *service) {
   const clv_backend *b = clv_service_backend(service);
   char expiry_text[32], memory_text[32];
-  int days_left = clv_tls_identity_days_left(id);
+  int days_left = clv_tls_identity_days_left(identity);
   struct tm tm;
-  time_t end = (time_t)id->not_after;
+  time_t end = (time_t)identity->not_after;
   gmtime_r(&end, &tm);
   strftime(expiry_text, sizeof expiry_text, "%Y-%m-%d", &tm);
   clv_log_event(
       CLV_LOG_INFO, "ready",
       "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
       "device=%s isa=%s sessions=%llu session_bytes=%s memory_limit=%s allow=%zu artifacts=%zu",
-      CLV_VERSION, c->listen, clv_service_port(service), id->uri, expiry_text, days_left,
+      CLV_VERSION, c->listen, clv_service_port(service), identity->uri, expiry_text, days_left,
       CLV_S(days_left), b->device, clv_backend_isa(b), (unsigned long long)c->limits.sessions,
-      clv_format_size(c->limits.session_bytes, memory_text, sizeof memory_text), memory_limit,
+      clv_format_size(c->limits.session_bytes, memory_text, sizeof memory_text), memory_limit_text,
       c->n_allow, c->n_artifacts);
 }
 
@@ -136,12 +136,12 @@ static void warn_if_few_calls(const clv_worker_config *c) {
 
 /* Checks that the certificate files, the revocation lists and the artifacts can be loaded. Returns
  * an exit code. */
-static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
+static int check_files(const clv_worker_config *c, clv_tls_identity **ret_identity) {
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
   clv_err err;
-  if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
-      clv_tls_identity_require_usage(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK ||
-      clv_tls_revocation_read(c->tls.crl, *ret_id, &crl, &err) != CLV_OK)
+  if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_identity, &err) != CLV_OK ||
+      clv_tls_identity_require_usage(*ret_identity, CLV_TLS_SERVER, &err) != CLV_OK ||
+      clv_tls_revocation_read(c->tls.crl, *ret_identity, &crl, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   return CLV_EXIT_OK;
@@ -150,18 +150,18 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
 /* Opens the service, serves until SIGTERM or SIGINT, and closes the service. Returns an exit
  * code. */
 static int run_service(const clv_worker_arguments *a, const clv_worker_config *c,
-                       const clv_worker_devices *devices, const clv_tls_identity *id,
+                       const clv_worker_devices *devices, const clv_tls_identity *identity,
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
   const clv_backends other_backends = {(const clv_backend *const *)devices->backends,
                                        devices->n_backends};
-  char memory_limit[160];
-  format_memory_limit(c, memory_limit, sizeof memory_limit);
+  char memory_limit_text[160];
+  format_memory_limit(c, memory_limit_text, sizeof memory_limit_text);
   clv_service *service;
   clv_err err;
-  if (clv_service_open(c, &other_backends, id, runtime, &service, &err) != CLV_OK)
+  if (clv_service_open(c, &other_backends, identity, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_set_ready(*endpoint, service);
-  log_settings(c, id, memory_limit, service);
+  log_settings(c, identity, memory_limit_text, service);
   clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(a, service, c);
   clv_metrics_endpoint_closep(endpoint);

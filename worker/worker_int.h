@@ -24,7 +24,7 @@ int clv_cmd_serve(void *args);
 /* runs `cleave-worker check` (serve.c) */
 int clv_cmd_check(void *args);
 
-/* ---- devices.c ---- */
+/* ---- devices of the host (devices.c) --------------------------------------------------------- */
 
 /* runs `cleave-worker devices` */
 int clv_cmd_devices(void *args);
@@ -47,7 +47,7 @@ clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices 
                                  clv_err *err) CLV_USE_RESULT;
 void clv_worker_devices_closep(clv_worker_devices *d);
 
-/* ---- reload.c ---- */
+/* ---- configuration and reloads (reload.c) ---------------------------------------------------- */
 
 /* Reads worker.yaml with the overrides of the command line and the environment. */
 clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config **ret,
@@ -62,7 +62,7 @@ void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
  * this periodically. */
 void clv_worker_warn_crl_expiry(void);
 
-/* ---- notify.c: messages to the service manager ----------------------------------------------- */
+/* ---- messages to systemd (notify.c) ---------------------------------------------------------- */
 
 /* These functions send the daemon's state to systemd through the socket $NOTIFY_SOCKET. If that is
  * not set, they do nothing. A message that cannot be sent is not repeated, because a later message

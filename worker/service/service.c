@@ -171,8 +171,8 @@ static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
   return ended_session;
 }
 
-/* Logs how many calls of callers without an identity were refused since the last call. rpc refuses
- * and counts these calls, so they do not reach clv_service_authorize. */
+/* Logs how many calls of callers without an identity were refused since the last time. rpc refuses
+ * and counts these calls, so clv_service_authorize does not see them. */
 static void log_refused_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_get_counts(s->server, &c);

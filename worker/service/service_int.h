@@ -230,7 +230,7 @@ uint64_t clv_service_receive_window(clv_service *s, const char *uri);
  * the newest version. */
 uint32_t clv_service_protocol(clv_service *s, const char *uri);
 
-/* ---- settings.c ------------------------------------------------------------------------------ */
+/* ---- settings that a reload may change (settings.c) ------------------------------------------ */
 
 /* Makes a snapshot with one reference. `config` must outlive it, unless the caller sets
  * owned_config. */
@@ -262,13 +262,13 @@ void clv_settings_swap(clv_service *v, clv_worker_settings *new_settings);
 /* Frees the settings, members and traffic totals of the service. */
 void clv_settings_done(clv_service *s);
 
-/* ---- eviction.c ------------------------------------------------------------------------------ */
+/* ---- eviction of sessions (eviction.c) ------------------------------------------------------- */
 
 /* Ends sessions one of whose identities is no longer allowed, after a step or within a minute.
  * Called by clv_service_tick. */
 void clv_service_evict(clv_service *s);
 
-/* ---- devices.c ------------------------------------------------------------------------------- */
+/* ---- devices of the worker (devices.c) ------------------------------------------------------- */
 
 /* Makes the table of devices. */
 clv_code clv_service_open_devices(clv_service *s, clv_err *err) CLV_USE_RESULT;
@@ -280,7 +280,7 @@ clv_code clv_service_find_device(const clv_service *s, const char *name, const c
  * share a backend. */
 bool clv_service_is_first_with_backend(const clv_service *s, uint32_t i);
 
-/* ---- quotas.c -------------------------------------------------------------------------------- */
+/* ---- accounts and quotas (quotas.c) ---------------------------------------------------------- */
 
 /* Makes the account of all sessions together, the devices with their accounts, and the
  * scheduler. */
@@ -298,7 +298,7 @@ clv_code clv_service_new_device_accounts(clv_session *s, clv_err *err) CLV_USE_R
  * holds the service's lock, unless the service is being opened. */
 void clv_service_set_quotas(clv_service *s);
 
-/* ---- sessions.c ------------------------------------------------------------------------------ */
+/* ---- sessions (sessions.c) ------------------------------------------------------------------- */
 
 /* Opens a session for the identity `uri` (open.c). ret_granted_limits: the session's limits. */
 clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_request *request,
@@ -320,7 +320,7 @@ void clv_session_record_threads(clv_session *s, unsigned n_threads);
  * with the reason. Does nothing if another thread has begun to close the session. BLOCKS. */
 void clv_session_close(clv_session *s, const char *reason);
 
-/* ---- session_links.c ------------------------------------------------------------------------- */
+/* ---- links of a session (session_links.c) ---------------------------------------------------- */
 
 /* Sends ABORT to the master with the reason why the session cannot continue. lost_peer: name of the
  * peer whose link ended; "": another reason. */
@@ -337,7 +337,7 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) C
  * than their lease. */
 void clv_session_end_expired_links(clv_session *s);
 
-/* ---- last_error.c ---------------------------------------------------------------------------- */
+/* ---- last errors (last_error.c) -------------------------------------------------------------- */
 
 /* Sets the last error of the session. */
 void clv_session_set_last_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
@@ -347,7 +347,7 @@ void clv_session_log_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3
  * failure is at most 10 s old. Call after the session has left the table, while its node exists. */
 void clv_session_keep_last_error(clv_session *s, const char *reason);
 
-/* ---- totals.c -------------------------------------------------------------------------------- */
+/* ---- counters of all sessions (totals.c) ----------------------------------------------------- */
 
 /* Length of an array with a clv_link_traffic for each other end of links. Index 0 is for the links
  * to the master, the next indices are for the links to the peers of worker.yaml, in their order,
@@ -366,7 +366,7 @@ void clv_session_add_to_totals(clv_session *s);
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_link_traffic *traffic);
 
-/* ---- artifact.c ------------------------------------------------------------------------------ */
+/* ---- loading from artifacts (artifact.c) ----------------------------------------------------- */
 
 /* Loads the artifact that a LoadModule names into the module. backend: backend of the device, from
  * which clv_backend_branch has made the module's backend. */
@@ -374,14 +374,14 @@ clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *
                                    const clv_backend *backend, const clv_cancel_hook *cancel_hook,
                                    clv_module *module, clv_err *err) CLV_USE_RESULT;
 
-/* ---- takeover.c ------------------------------------------------------------------------------ */
+/* ---- abandoned sessions (takeover.c) --------------------------------------------------------- */
 
 /* Closes a session that a program has left when it ended, if the program had the identity and the
  * session name of newer_session. BLOCKS for at most 2 s, because a program that still runs dials
  * again within that time. False: no session was closed. */
 bool clv_session_close_abandoned(const clv_session *newer_session);
 
-/* ---- load_module.c --------------------------------------------------------------------------- */
+/* ---- making modules (load_module.c) ---------------------------------------------------------- */
 
 /* Makes the module that a LoadModule describes, and charges its memory to the pool. The module
  * keeps no pointer to the request. node: the node whose modules may own parameters that the module
@@ -395,13 +395,13 @@ clv_code clv_load_make_module(const clv_wire_load_request *request, const clv_de
 clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *cancel_hook,
                                   clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
-/* ---- states.c -------------------------------------------------------------------------------- */
+/* ---- files of state (states.c) --------------------------------------------------------------- */
 
 /* Returns the callbacks with which the session's node saves and loads files of state; all NULL
  * without a state_dir. */
 clv_state_files clv_session_file_callbacks(clv_session *s);
 
-/* ---- state_writer.c -------------------------------------------------------------------------- */
+/* ---- writer of files of state (state_writer.c) ----------------------------------------------- */
 
 /* Counters of the thread that writes files of state. */
 typedef struct clv_state_writes {
@@ -431,7 +431,7 @@ void clv_service_log_state(const char *verb, const char *session, const char *ow
                            const char *name, unsigned lines_per_minute, clv_code code,
                            const clv_err *err);
 
-/* ---- caches.c -------------------------------------------------------------------------------- */
+/* ---- caches (caches.c) ----------------------------------------------------------------------- */
 
 /* Returns the callbacks with which the session's node stores and reads rows of caches; all NULL
  * without a state_dir. */
@@ -442,14 +442,14 @@ bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings 
 /* Deletes expired caches, at most once a second. Called by clv_service_tick. */
 void clv_service_evict_caches(clv_service *s);
 
-/* ---- kept.c ---------------------------------------------------------------------------------- */
+/* ---- the method Kept (kept.c) ---------------------------------------------------------------- */
 
 /* Handles the method Kept: lists, reads and removes caches and files of state of the caller's
  * identity. user: the service. */
 clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                              clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
 
-/* ---- load.c ---------------------------------------------------------------------------------- */
+/* ---- loading modules (load.c) ---------------------------------------------------------------- */
 
 /* Loads a module. has_caller_left: atomic flag, true when the caller has left. Fills *reply, and
  * *ret with the encoded reply. Do not read the names in *reply afterwards, because the module may
@@ -458,7 +458,7 @@ clv_code clv_session_load_module(clv_session *s, const clv_wire_load_request *re
                                  const bool *has_caller_left, clv_wire_load_reply *reply,
                                  clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- snapshot.c ------------------------------------------------------------------------------ */
+/* ---- snapshots for Status and metrics (snapshot.c) ------------------------------------------- */
 
 /* All numbers of the worker, of its sessions, and of their modules and links at one moment. The
  * reply to Status and the metrics are made from a snapshot. */

@@ -21,7 +21,7 @@
 enum { NICE_VALUE = 10 };
 
 /* A file that waits or is being written. */
-typedef struct job {
+typedef struct write_job {
   /* request of the node, which receives the result; NULL: withdrawn, or the result is reported */
   clv_state_save *request;
   /* same pointer as `request`, but kept when the file is withdrawn; the writer's thread reads the
@@ -33,8 +33,8 @@ typedef struct job {
   unsigned log_lines_per_minute;   /* limit of log lines about files of the owner */
   clv_state_claim claim;           /* claim on the name of the file */
   struct clv_state_writer *writer;
-  struct job *next;
-} job;
+  struct write_job *next;
+} write_job;
 
 struct clv_state_writer {
   clv_service *service;
@@ -43,8 +43,8 @@ struct clv_state_writer {
   pthread_cond_t queue_changed;
   pthread_t thread;
   bool is_started, is_stopping;
-  job *first_waiting;                /* files that wait, oldest first */
-  job *current_job;                  /* file that is being written; NULL: none */
+  write_job *first_waiting;          /* files that wait, oldest first */
+  write_job *current_job;            /* file that is being written; NULL: none */
   char last_owner[CLV_WIRE_URI + 1]; /* owner of the file that was taken out of the queue last */
   clv_state_writes counts;
 };
@@ -60,13 +60,13 @@ void clv_service_log_state(const char *verb, const char *session, const char *ow
 
 /* ---- writing one file ------------------------------------------------------------------------ */
 
-static void job_free(job *j) {
+static void write_job_free(write_job *j) {
   clv_states_end_claim(j->writer->service->state_files, &j->claim);
   free(j);
 }
 
 static bool is_job_withdrawn(void *user) {
-  const job *j = user;
+  const write_job *j = user;
   pthread_mutex_lock(&j->writer->lock);
   bool is_withdrawn = !j->request || j->writer->is_stopping;
   pthread_mutex_unlock(&j->writer->lock);
@@ -76,14 +76,15 @@ static bool is_job_withdrawn(void *user) {
 /* Callback of clv_states_save_claimed: records that the thread does not read the node's copy any
  * more. */
 static void on_written(void *user) {
-  job *j = user;
+  write_job *j = user;
   pthread_mutex_lock(&j->writer->lock);
   j->may_read_data = false;
   pthread_cond_broadcast(&j->writer->queue_changed);
   pthread_mutex_unlock(&j->writer->lock);
 }
 
-static clv_code write_file(job *j, clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
+static clv_code write_file(write_job *j, clv_sha256 *ret_digest, uint64_t *ret_bytes,
+                           clv_err *err) {
   clv_service *v = j->writer->service;
   const clv_cancel_hook cancel_hook = {is_job_withdrawn, j};
   const clv_state_save_request r = {.list = j->data_source->list,
@@ -97,7 +98,7 @@ static clv_code write_file(job *j, clv_sha256 *ret_digest, uint64_t *ret_bytes, 
 
 /* Reports the result to the node, unless the node has withdrawn the file. The caller holds the
  * writer's lock, so that the node cannot withdraw the file and be freed meanwhile. */
-static void report_result(job *j, clv_code code, const clv_err *err, const clv_sha256 *digest,
+static void report_result(write_job *j, clv_code code, const clv_err *err, const clv_sha256 *digest,
                           uint64_t bytes) {
   clv_state_save *save = j->request;
   if (!save) return;
@@ -109,7 +110,7 @@ static void report_result(job *j, clv_code code, const clv_err *err, const clv_s
   save->on_done(save);
 }
 
-static void write_and_report(job *j) {
+static void write_and_report(write_job *j) {
   clv_state_writer *w = j->writer;
   clv_sha256 digest = {0};
   uint64_t bytes = 0, began_ns = clv_now_ns();
@@ -136,11 +137,11 @@ static void write_and_report(job *j) {
 
 /* Takes a file out of the queue: the oldest file of an identity other than last_owner, or, if there
  * is none, the oldest file. Caller holds the writer's lock. */
-static job *take_job(clv_state_writer *w) {
-  job **at = &w->first_waiting;
+static write_job *take_next_job(clv_state_writer *w) {
+  write_job **at = &w->first_waiting;
   while (*at && strcmp((*at)->owner, w->last_owner) == 0) at = &(*at)->next;
   if (!*at) at = &w->first_waiting;
-  job *j = *at;
+  write_job *j = *at;
   *at = j->next;
   snprintf(w->last_owner, sizeof w->last_owner, "%s", j->owner);
   j->data_source = j->request;
@@ -154,7 +155,7 @@ static void *write_files(void *user) {
   for (;;) {
     pthread_mutex_lock(&w->lock);
     while (!w->first_waiting && !w->is_stopping) pthread_cond_wait(&w->queue_changed, &w->lock);
-    job *j = w->is_stopping ? NULL : take_job(w);
+    write_job *j = w->is_stopping ? NULL : take_next_job(w);
     pthread_mutex_unlock(&w->lock);
     if (!j) return NULL;
     write_and_report(j);
@@ -183,9 +184,9 @@ void clv_state_writer_free(clv_state_writer *w) {
   pthread_cond_broadcast(&w->queue_changed);
   pthread_mutex_unlock(&w->lock);
   if (w->is_started) pthread_join(w->thread, NULL);
-  for (job *j = w->first_waiting, *next; j; j = next) {
+  for (write_job *j = w->first_waiting, *next; j; j = next) {
     next = j->next;
-    job_free(j);
+    write_job_free(j);
   }
   pthread_cond_destroy(&w->queue_changed);
   pthread_mutex_destroy(&w->lock);
@@ -196,7 +197,7 @@ void clv_state_writer_free(clv_state_writer *w) {
 
 clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_state_save *save,
                               clv_err *err) {
-  job *j;
+  write_job *j;
   CLV_TRY(clv_alloc(1, sizeof *j, &j, err));
   j->request = save;
   j->writer = w;
@@ -205,7 +206,7 @@ clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_sta
   snprintf(j->owner, sizeof j->owner, "%s", s->owner);
   clv_states_begin_claim(w->service->state_files, j->owner, save->name, &j->claim);
   pthread_mutex_lock(&w->lock);
-  job **end = &w->first_waiting;
+  write_job **end = &w->first_waiting;
   while (*end) end = &(*end)->next;
   *end = j;
   pthread_cond_broadcast(&w->queue_changed);
@@ -215,31 +216,31 @@ clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_sta
 
 /* Takes the file of the request `save` out of the queue; NULL: the queue does not have it. Caller
  * holds the writer's lock. */
-static job *take_waiting_job(clv_state_writer *w, const clv_state_save *save) {
-  job **at = &w->first_waiting;
+static write_job *take_waiting_job(clv_state_writer *w, const clv_state_save *save) {
+  write_job **at = &w->first_waiting;
   while (*at && (*at)->request != save) at = &(*at)->next;
-  job *j = *at;
+  write_job *j = *at;
   if (j) *at = j->next;
   return j;
 }
 
 void clv_state_writer_withdraw(clv_state_writer *w, const clv_state_save *save) {
   pthread_mutex_lock(&w->lock);
-  job *waiting_job = take_waiting_job(w, save), *running_job = w->current_job;
+  write_job *waiting_job = take_waiting_job(w, save), *running_job = w->current_job;
   if (running_job && running_job->request == save) {
     running_job->request = NULL;
     while (w->current_job == running_job && running_job->may_read_data)
       pthread_cond_wait(&w->queue_changed, &w->lock);
   }
   pthread_mutex_unlock(&w->lock);
-  if (waiting_job) job_free(waiting_job);
+  if (waiting_job) write_job_free(waiting_job);
 }
 
 clv_state_writes clv_state_writer_counts(clv_state_writer *w) {
   pthread_mutex_lock(&w->lock);
   clv_state_writes c = w->counts;
   c.n_pending = w->current_job != NULL;
-  for (const job *j = w->first_waiting; j; j = j->next) c.n_pending++;
+  for (const write_job *j = w->first_waiting; j; j = j->next) c.n_pending++;
   pthread_mutex_unlock(&w->lock);
   return c;
 }

@@ -188,7 +188,7 @@ static clv_code make_cache(const clv_state_folder *o, cache_file *f, clv_err *er
   clv_code code = write_new_file(f, path.data, err);
   if (code == CLV_OK) return CLV_OK;
   unlink(f->path.data);
-  (void)rmdir(o->dir.data); /* has no effect unless the folder is empty */
+  (void)rmdir(o->dir.data); /* deletes the folder only if it is empty */
   return code;
 }
 
@@ -396,7 +396,7 @@ clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *
   CLV_TRY(clv_state_folder_lock(&c->folders, identity, &o, err));
   CLV_AUTO(clv_folder_files_close) clv_folder_files files = clv_folder_files_open(o.dir.data);
   while (clv_folder_files_next(&files)) list_file(&l, files.path.data, files.name);
-  if (deletes_listed) (void)rmdir(o.dir.data); /* has no effect unless the folder is empty */
+  if (deletes_listed) (void)rmdir(o.dir.data); /* deletes the folder only if it is empty */
   *ret_n = l.n_entries;
   return CLV_OK;
 }
@@ -421,7 +421,7 @@ static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t time_s) {
   if (!clv_state_folder_lock_named(&c->folders, name, &o)) return 0;
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(o.dir.data);
   while (clv_folder_files_next(&f)) n_deleted += sweep_file(f.path.data, f.name, time_s);
-  (void)rmdir(o.dir.data); /* has no effect unless the folder is empty */
+  (void)rmdir(o.dir.data); /* deletes the folder only if it is empty */
   return n_deleted;
 }
 

@@ -149,7 +149,7 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
 /* ---- opening the store ----------------------------------------------------------------------- */
 
 /* Deletes unfinished files of a killed process in the folder `name`. */
-static void remove_unfinished(clv_states *s, const char *name) {
+static void remove_unfinished_files(clv_states *s, const char *name) {
   CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
   if (!clv_state_folder_lock_named(&s->folders, name, &o)) return;
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(o.dir.data);
@@ -157,9 +157,9 @@ static void remove_unfinished(clv_states *s, const char *name) {
     if (clv_name_has_ending(f.name, ".tmp")) unlink(f.path.data);
 }
 
-static void remove_all_unfinished(clv_states *s) {
+static void remove_all_unfinished_files(clv_states *s) {
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(s->folders.dir);
-  while (clv_folder_files_next(&f)) remove_unfinished(s, f.name);
+  while (clv_folder_files_next(&f)) remove_unfinished_files(s, f.name);
 }
 
 clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) {
@@ -174,7 +174,7 @@ clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) 
   pthread_condattr_setclock(&cond_attr, CLOCK_MONOTONIC);
   pthread_cond_init(&s->claim_ended, &cond_attr);
   pthread_condattr_destroy(&cond_attr);
-  remove_all_unfinished(s);
+  remove_all_unfinished_files(s);
   *ret = clv_steal(&s);
   return CLV_OK;
 }

@@ -69,16 +69,17 @@ static void sort_and_truncate(clv_state_list *l) {
   l->n = CLV_MIN(l->n, (uint32_t)CLV_MAX_LISTED_STATES);
 }
 
-static void list_file(clv_states *s, const clv_folder_files *f, const char *name,
+static void list_file(clv_states *s, const clv_folder_files *f, const char *wanted_name,
                       const char *after_name, clv_state_list *l) {
-  char name_of_file[CLV_FILE_NAME + 1];
+  char listed_name[CLV_FILE_NAME + 1];
   struct stat st;
-  if (!clv_state_parse_file_name(f->name, name_of_file) || lstat(f->path.data, &st) != 0 ||
+  if (!clv_state_parse_file_name(f->name, listed_name) || lstat(f->path.data, &st) != 0 ||
       !S_ISREG(st.st_mode))
     return;
   l->used_bytes += clv_state_round_to_block((uint64_t)st.st_size);
-  if (name[0] ? strcmp(name_of_file, name) != 0 : strcmp(name_of_file, after_name) <= 0) return;
-  fill_status(s, name_of_file, &st, &l->files[l->n++]);
+  if (wanted_name[0] ? strcmp(listed_name, wanted_name) != 0 : strcmp(listed_name, after_name) <= 0)
+    return;
+  fill_status(s, listed_name, &st, &l->files[l->n++]);
   if (l->n == 2 * CLV_MAX_LISTED_STATES) sort_and_truncate(l);
 }
 

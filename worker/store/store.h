@@ -217,7 +217,8 @@ enum { CLV_MAX_CACHES = 64 }; /* largest number of caches of one identity */
 typedef struct clv_cache {
   clv_sha256 key;     /* key that the master has chosen */
   uint64_t n_records; /* number of records, at most 2^32; row numbers are below n_records */
-  uint64_t keep_s;    /* seconds without use until the cache expires; fixed by its first row */
+  /* seconds without use until the cache expires; set when its first row is stored */
+  uint64_t keep_s;
 } clv_cache;
 
 /* Status of a cache on the disk. */
