@@ -208,8 +208,8 @@ of("common/model/weights/convert.c", PRETRAINED,
 
 PRETRAINED_NET = "tests/net/training/test_pretrained_weights.py"
 of("worker/store/store.c", PRETRAINED_NET,
-   files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
-   the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated_digest, sizeof found) != 0", "false"))
+   files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated_digest, &found_digest, sizeof found_digest) == 0) return CLV_OK;", "return CLV_OK;"),
+   the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found_digest, &a->stated_digest, sizeof found_digest) != 0", "false"))
 of("master/plan/privacy.c", PRETRAINED_NET,
    new_heads_count_as_known=("static void note_layer_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
 of("worker/service/artifact.c", PRETRAINED_NET,
@@ -220,19 +220,19 @@ BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared
 of("worker/store/shared_tensors.c", BASES,
    an_owner_does_not_matter=("static bool has_key(", "&& strcmp(x->owner, key->owner) == 0", ""),
    an_artifact_does_not_matter=("static bool has_key(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
-   a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->data, x->bytes, PROT_READ) == 0", "x->at"),
+   a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->data, x->bytes, PROT_READ) == 0", "x->data"),
    a_base_stays_for_ever=("static bool drop_user(", "if (--x->n_users) return false;", "if (--x->n_users || b) return false;"),
-   what_was_not_filled_is_full=("static clv_code fill_shared_tensor(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
-   who_waits_cannot_leave=("static clv_code ensure_filled(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
+   what_was_not_filled_is_full=("static clv_code fill_shared_tensor(", "code == CLV_OK ? FILLED : EMPTY", "FILLED"),
+   who_waits_cannot_leave=("static clv_code ensure_filled(", "CLV_TRY(clv_cancel_hook_check(cancel_hook, err));", "(void)cancel_hook; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
-   strangers_share=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
-   nobody_shares=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', "spec ? f->s->name : f->s->owner"),
-   what_is_closed_may_learn=("static clv_code check_not_trainable(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
-   a_base_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
-   an_open_base_is_withheld=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
+   strangers_share=("static clv_code share_tensor(", 'spec->shared ? "" : f->session->owner', 'spec ? "" : f->session->owner'),
+   nobody_shares=("static clv_code share_tensor(", 'spec->shared ? "" : f->session->owner', "spec ? f->session->name : f->session->owner"),
+   what_is_closed_may_learn=("static clv_code check_unreadable_params_are_frozen(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
+   a_base_is_given_out=("static clv_code withhold_frozen_params(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
+   an_open_base_is_withheld=("static clv_code withhold_frozen_params(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
-   every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->frozen_has_no_grads_or_moments", "|| true"),
-   fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_newly_initialised(r->frozen_names[i], r->new_param_names, r->n_new_params)", "r->frozen_names[i]"))
+   every_session_has_a_base_of_its_own=("static clv_code list_shareable_params(", "|| !r->frozen_has_no_grads_or_moments", "|| true"),
+   fresh_parameters_are_lent=("static clv_code list_shareable_params(", "!clv_weights_is_newly_initialised(r->frozen_names[i], r->new_param_names, r->n_new_params)", "r->frozen_names[i]"))
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
@@ -527,8 +527,8 @@ of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py report
 of("common/net/rpc/stream.c", "tests/unit/rpc/test_stream",
    a_reason_to_end_an_idle_stream_looks_like_a_loss=("void clv_rpc_stream_cancel", "!stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;", "false;"))
 of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets_running_sessions_finish",
-   draining_waits_for_masters_that_left=("static void end_if_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "false"),
-   draining_does_not_wait_for_a_master=("static void end_if_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "now_ms"))
+   draining_waits_for_masters_that_left=("static void end_if_detached(", "now_ms - x->detached_since_ms >= DETACHED_MS", "false"),
+   draining_does_not_wait_for_a_master=("static void end_if_detached(", "now_ms - x->detached_since_ms >= DETACHED_MS", "now_ms"))
 of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that_restarts_while_resume_connects_is_waited_for",
    a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored_err) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
@@ -555,7 +555,7 @@ of("common/net/link/received.c", CONNECTIONS,
    an_old_peer_gets_acks=("clv_code clv_link_record_received", "if (!l->lease_ms) return CLV_OK;", ""),
    an_old_peer_may_ack=("clv_code clv_link_handle_ack", "if (!l->lease_ms)", "if (!l)"))
 of("worker/service/session_links.c", OLD_CLIENT + "client_of_protocol_8_meets_a_worker_of_protocol_8",
-   a_worker_mends_links_of_an_old_master=("static uint64_t link_lease_ms", "clv_wire_protocol_has_acks(protocol) ?", "protocol ?"))
+   a_worker_mends_links_of_an_old_master=("static uint64_t get_link_lease_ms", "clv_wire_protocol_has_acks(protocol) ?", "protocol ?"))
 of("worker/service/session_links.c", "tests/net/contexts/test_context_life.py link_to_a_peer_of_protocol_8_has_no_acks",
    a_worker_mends_links_of_an_old_peer=("clv_code clv_session_find_link", "clv_service_protocol(v, uri)", "s->owner_protocol"))
 of("worker/service/methods.c", OLD_CLIENT + "status_reply_has_the_protocol_that_the_caller_reads",
@@ -761,13 +761,13 @@ of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_full_disk_is_no_full_disk=("", "{ENOSPC, \"the worker's disk is full\"", "{0, \"the worker's disk is full\""))
 of("worker/store/states.c", "tests/unit/store/test_states",
-   a_file_is_loaded_while_it_is_written=("static clv_code begin_when_unclaimed(", "CLV_TRY(clv_state_await_claims(s, identity, name, NULL, waiter, err));", ";"))
+   a_file_is_loaded_while_it_is_written=("static clv_code lock_folder_when_unclaimed(", "CLV_TRY(clv_state_await_claims(s, identity, name, NULL, cancel_hook, err));", ";"))
 of("worker/store/state_claims.c", "tests/unit/store/test_states",
-   a_file_that_makes_way_counts=("static uint64_t bytes_of_files(", "strcmp(name, own_claim->name) != 0 &&", ""),
-   a_file_in_progress_is_free=("clv_code clv_state_reserve(", "+ bytes_of_claims(s, o->dir.data, own_claim)", ""))
+   a_file_that_makes_way_counts=("static uint64_t sum_file_bytes(", "strcmp(name, own_claim->name) != 0 &&", ""),
+   a_file_in_progress_is_free=("clv_code clv_state_reserve_bytes(", "+ sum_claim_bytes(s, o->dir.data, own_claim)", ""))
 of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
-   a_withdrawn_file_is_reported=("static void report_result(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data;"),
-   one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->last_owner) == 0", "false"))
+   a_withdrawn_file_is_reported=("static void report_result(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data_source;"),
+   one_identity_is_served_alone=("static write_job *take_next_job(", "strcmp((*at)->owner, w->last_owner) == 0", "false"))
 of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
    a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
 of("master/api/core/kept.c", "tests/unit/api/test_kept",

@@ -73,12 +73,12 @@ of("worker/store/shared_tensors.c", DEVICE_BASES,
    weights_stay_in_what_a_device_gets_back=("static void free_device_memory(", "(void)!clv_backend_fill(x->backend, x->data, 0, x->bytes, &why);", ";"),
    who_takes_a_base_has_it_too_soon=("static clv_code copy_part_to_device(", "if (code == CLV_OK) code = clv_backend_finish(x->backend, err);", ""),
    a_device_gets_its_memory_back_some_time=("static void free_device_memory(", "(void)!clv_backend_finish(x->backend, &why);", ""),
-   every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))
+   every_part_lies_first=("static clv_code fill_parts(", "first_element * element_bytes", "0 * first_element * element_bytes"))
 of("worker/service/load_module.c", DEVICE_BASES_NET,
-   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shared(", "|| !r->frozen_has_no_grads_or_moments", "|| true"))
+   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shareable_params(", "|| !r->frozen_has_no_grads_or_moments", "|| true"))
 of("worker/service/artifact.c", DEVICE_BASES_NET,
-   strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
-   a_base_on_a_device_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
+   strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->session->owner', 'spec ? "" : f->session->owner'),
+   a_base_on_a_device_is_given_out=("static clv_code withhold_frozen_params(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
 of("common/engine/module_memory.c", DEVICE_BASES_NET,
    what_a_device_lends_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",

@@ -160,25 +160,25 @@ of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    what_is_kept_needs_no_kind=("static const char *word_in_kinds_list(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
    expired_caches_stay=("void clv_service_evict_caches(", "uint32_t n_deleted = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t n_deleted = 0;"),
-   the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, newest->config->cache_ttl_ms / 1000)", "c->keep_s"),
-   who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && cache_quota_of(newest, uri) > 0", "s->caches"))
+   the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, newest_settings->config->cache_ttl_ms / 1000)", "c->keep_s"),
+   who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && get_cache_quota(newest_settings, uri) > 0", "s->caches"))
 of("common/engine/node_caches.c", CACHE,
    what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace_tensors(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace_tensors(p, clv_steal(&t));"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
-   a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == compute_row_mark(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
-   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, row_mark_offset(f, row), &no_mark, sizeof no_mark, err));", "(void)no_mark;"),
+   a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == compute_row_status(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
+   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, row_status_offset(f, row), &no_status, sizeof no_status, err));", "(void)no_status;"),
    nothing_expires=("static bool has_expired(", "return unused_s >= f->header.keep_s;", "return unused_s > INT64_MAX;"),
    an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (is_right_key && !has_expired(f, now_s())) return CLV_OK;", "if (is_right_key) return CLV_OK;"),
-   a_sweep_leaves_what_has_expired=("static bool sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),
+   a_sweep_leaves_what_has_expired=("static bool sweep_file(", "bool is_kept = code == CLV_OK ? !has_expired(&f, time_s) : code != CLV_DATA_LOSS;", "bool is_kept = code != CLV_DATA_LOSS;"),
    an_unfinished_file_stays=("static bool sweep_file(", ": CLV_DATA_LOSS;", ": CLV_INVALID;"),
    what_did_not_fit_stays=("static clv_code make_cache(", "unlink(f->path.data);", ""),
    anybody_may_read_it=("static clv_code make_cache(", "O_CLOEXEC, 0600)", "O_CLOEXEC, 0644)"),
    links_are_followed=("static clv_code open_file(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
    one_length_is_as_good_as_another=("static clv_code open_file(", "if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->header.file_bytes)", "if (false)"),
-   another_form_is_taken=("static bool has_same_layout(", "return a->n_records == b->n_records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
-   caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_MAX_CACHES)", "if (false)"))
+   another_form_is_taken=("static bool has_same_layout(", "return a->n_records == b->n_records && a->dtype == b->dtype && clv_shape_equal(&a->row_shape, &b->row_shape);", "return a->dtype == b->dtype;"),
+   caches_have_no_number=("static clv_code check_quota(", "if (u.n_caches >= CLV_MAX_CACHES)", "if (false)"))
 of("worker/store/folder.c", "tests/unit/store/test_caches",
-   all_have_one_folder=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
+   all_have_one_folder=("clv_code clv_state_folder_lock(", "strlen(identity), &ret->identity", "0, &ret->identity"))
 
 # ---- numbers of records that fit no table --------------------------------------------------------
 FITS = "tests/unit/plan/test_data_fits"

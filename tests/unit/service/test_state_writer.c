@@ -130,7 +130,7 @@ static void identities_take_turns(void **state) {
   add_save(&f, 1, &f.a, "2");
   add_save(&f, 2, &f.a, "3");
   add_save(&f, 3, &f.b, "4");
-  assert_int_equal(clv_state_writer_counts(f.service.state_writer).pending, 4);
+  assert_int_equal(clv_state_writer_counts(f.service.state_writer).n_pending, 4);
   set_blocked(false);
   wait_for_done(4);
   assert_string_equal(done_order, "1423");
@@ -139,7 +139,7 @@ static void identities_take_turns(void **state) {
     assert_true(f.saves[i].bytes > N * 4);
   }
   const clv_state_writes w = clv_state_writer_counts(f.service.state_writer);
-  assert_true(w.written == 4 && w.failed == 0 && w.last_ns > 0);
+  assert_true(w.n_written == 4 && w.n_failed == 0 && w.last_write_ns > 0);
   assert_true(is_on_disk(&f, "spiffe://a", "1") && is_on_disk(&f, "spiffe://b", "4"));
   end_service(&f);
 }

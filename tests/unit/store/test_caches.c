@@ -56,7 +56,7 @@ static clv_code read_rows(clv_caches *c, const char *owner, const clv_cache *cac
   clv_tensor *t;
   clv_dtype dtype;
   clv_shape shape;
-  clv_code code = clv_caches_rows_shape(c, owner, cache, (size_t)n, &dtype, &shape, &err);
+  clv_code code = clv_caches_get_rows_shape(c, owner, cache, (size_t)n, &dtype, &shape, &err);
   if (code != CLV_OK) return code;
   assert_true(dtype == CLV_F32 && clv_shape_equal(&shape, &CLV_SHAPE(n, 2, WIDTH / 2)));
   assert_int_equal(clv_tensor_new(dtype, &shape, &t, &err), CLV_OK);

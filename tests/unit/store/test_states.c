@@ -157,11 +157,11 @@ static void *run_slow_save(void *user) {
   slow_save *w = user;
   const clv_weights_tensor t = {
       .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(w->n), .data = numbers};
-  const clv_cancel_hook waiter = {is_cancelled, &w->is_cancelled};
+  const clv_cancel_hook cancel_hook = {is_cancelled, &w->is_cancelled};
   const clv_state_save_request r = {.list = &t,
                                     .n = 1,
                                     .max_bytes = w->max_bytes,
-                                    .waiter = &waiter,
+                                    .cancel_hook = &cancel_hook,
                                     .on_written = wait_after_data,
                                     .user = w};
   clv_sha256 digest;
@@ -232,8 +232,8 @@ static void load_waits_for_the_writer_of_its_name(void **state) {
   assert_false(load.is_written);
   pthread_mutex_unlock(&lock);
   bool has_left = true;
-  const clv_cancel_hook waiter = {is_cancelled, &has_left};
-  assert_int_equal(clv_states_remove(s, A, "x", &waiter, &err), CLV_CANCELLED);
+  const clv_cancel_hook cancel_hook = {is_cancelled, &has_left};
+  assert_int_equal(clv_states_remove(s, A, "x", &cancel_hook, &err), CLV_CANCELLED);
   end_slow_save(&w);
   pthread_join(load.thread, NULL);
   assert_int_equal(load.result_code, 2);
