@@ -521,7 +521,7 @@ of("common/net/link/lane.c", CONNECTIONS,
 of("master/api/core/runtime.c", "tests/net/operations/test_outages.py silence_ends_nothing",
    links_between_workers_do_not_stop_the_clock=("static bool is_any_link_mending", "reports_outage(rt, p) ||", "false ||"))
 of("worker/service/session_links.c", "tests/net/operations/test_outages.py silence_ends_nothing",
-   links_between_workers_are_not_reported=("static uint32_t count_mending_peers", "return n;", "return 0;"))
+   links_between_workers_are_not_reported=("static uint32_t count_peers_waiting_for_connections", "return n;", "return 0;"))
 of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py reported_outage_stops_the_clock_for_the_lease",
    a_reported_outage_has_no_end=("static bool reports_outage", "now - p->mending_since_ns < rt->config->limits.lease_ms", "0 < rt->config->limits.lease_ms"))
 of("common/net/rpc/stream.c", "tests/unit/rpc/test_stream",

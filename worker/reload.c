@@ -95,7 +95,7 @@ static void keep_fixed_settings(const clv_worker_config *old_config,
   new_config->limits.peer_timeout_ms = old_config->limits.peer_timeout_ms;
 }
 
-/* ---- reading and applying the files ---------------------------------------------------------- */
+/* ---- reading and applying worker.yaml and the files of certificates -------------------------- */
 
 /* Content of the files that a reload has read. */
 typedef struct new_files {

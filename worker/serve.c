@@ -83,7 +83,8 @@ static void log_settings(const clv_worker_config *c, const clv_tls_identity *ide
       c->n_allow, c->n_artifacts);
 }
 
-static void notify_status(clv_service *service) {
+/* Tells systemd how many sessions and contexts are open. */
+static void notify_systemd_of_status(clv_service *service) {
   unsigned n_sessions, n_contexts;
   clv_service_count_sessions(service, &n_sessions, &n_contexts);
   clv_sd_notify_status("port %u: %u session%s, %u context%s", clv_service_port(service), n_sessions,
@@ -103,7 +104,7 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
     clv_service_tick(service);
     clv_admission_report(service);
     clv_worker_warn_crl_expiry();
-    notify_status(service);
+    notify_systemd_of_status(service);
     clv_sd_notify_alive();
   }
   clv_sd_notify_stopping(c->drain_timeout_ms);

@@ -77,7 +77,7 @@ static clv_code copy_tensor(const artifact_load *f, uint32_t i, clv_weights_fold
 static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *stored_tensors,
                              clv_err *err) {
   CLV_AUTO(clv_freep) void *part = NULL;
-  uint32_t n_missing_counters = 0;
+  uint32_t n_absent_batch_counters = 0;
   CLV_TRY(clv_alloc_aligned(MAX_PART_BYTES, &part, err));
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     const clv_weights_want *w = &f->wanted_tensors[i];
@@ -85,15 +85,15 @@ static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *stored_
     if (f->artifact_indices[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(copy_tensor(f, i, stored_tensors, part, err));
     else
-      n_missing_counters += clv_weights_is_batch_counter(w->dtype, &w->shape);
+      n_absent_batch_counters += clv_weights_is_batch_counter(w->dtype, &w->shape);
   }
-  if (n_missing_counters)
+  if (n_absent_batch_counters)
     clv_log(
         CLV_LOG_WARN,
         "session %s: artifact '%s' lacks %u count%s of module %u (num_batches_tracked), taken as "
         "0 as in PyTorch",
-        f->session->name, f->request->artifact.name, n_missing_counters, CLV_S(n_missing_counters),
-        f->request->module_index);
+        f->session->name, f->request->artifact.name, n_absent_batch_counters,
+        CLV_S(n_absent_batch_counters), f->request->module_index);
   return CLV_OK;
 }
 

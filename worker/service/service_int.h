@@ -16,7 +16,7 @@ enum { MAX_SESSIONS = 256, MAX_PEER_LINKS = 16 };
 typedef enum clv_refusal {
   REFUSED_DRAINING, /* the worker is draining */
   REFUSED_EXISTS,   /* a session of this id is open, or a newer attempt was registered */
-  REFUSED_QUOTA,    /* any other reason, mostly a quota */
+  REFUSED_OTHER,    /* any other reason, mostly a quota */
   N_REFUSALS
 } clv_refusal;
 
@@ -329,7 +329,8 @@ void clv_session_abort(clv_session *s, clv_code code, const char *why, const cha
  * with a new reference. Makes the link if this is its first stream. user: the service. */
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err);
-/* Gives all links of the session to its node, if it has one. Caller holds s->lock. */
+/* Passes all links of the session to its node, the engine that runs its modules, if it has one.
+ * Caller holds s->lock. */
 void clv_session_set_node_links(clv_session *s);
 /* Dials a link to the peer `name` of worker.yaml, unless the session has one already. BLOCKS. */
 clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) CLV_USE_RESULT;

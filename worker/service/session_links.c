@@ -83,7 +83,7 @@ static uint64_t get_link_lease_ms(const clv_session *s, uint32_t protocol) {
 
 /* Counts the session's links to other workers that have lost a connection and wait for another one.
  * The link to the master calls this, to report the number in a PONG. */
-static uint32_t count_mending_peers(void *user) {
+static uint32_t count_peers_waiting_for_connections(void *user) {
   clv_session *s = user;
   uint32_t n = 0;
   pthread_mutex_lock(&s->lock);
@@ -122,8 +122,9 @@ static clv_link *find_peer_link(const clv_peer_link *list, uint32_t n, const cha
   return NULL;
 }
 
-/* Gives the node each link to a peer, under the peer's name. Passes the links that this worker has
- * dialled last, so that they replace accepted links to the same peer. */
+/* Passes to the session's node each link to another worker, under that worker's name: first the
+ * accepted links, then the links that this worker has dialled, which replace accepted links to the
+ * same worker. */
 static void pass_peers_to_node(clv_session *s) {
   clv_err err;
   const clv_log_source source = {.peer = s->owner, .event_kind = "errors of sessions"};
@@ -157,7 +158,7 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
   CLV_TRY(check_first_attach(attach, err));
   clv_link_options o =
       make_link_options(s, "the master", s->send_window_bytes, s->owner_protocol, on_master_closed);
-  o.events.count_mending_links = count_mending_peers;
+  o.events.count_mending_links = count_peers_waiting_for_connections;
   CLV_TRY(clv_link_new(&o, &s->master_link, err));
   clv_session_ref(s);
   clv_session_set_node_links(s);

@@ -35,7 +35,7 @@ typedef struct clv_snapshot_memory {
   /* status of the links of each session, [n_held_sessions * MAX_LINKS_PER_SESSION] */
   clv_wire_link_status *links;
   clv_wire_device_status devices[MAX_DEVICES];
-  clv_wire_library library; /* libraries of the device for modules that name no device */
+  clv_wire_library library; /* libraries of the default device */
 } snapshot_memory;
 
 /* ---- last errors ----------------------------------------------------------------------------- */

@@ -116,5 +116,5 @@ clv_refusal clv_refusal_from_code(clv_code code) {
   return code == CLV_UNAVAILABLE    ? REFUSED_DRAINING
          : code == CLV_EXISTS       ? REFUSED_EXISTS
          : code == CLV_PRECONDITION ? REFUSED_EXISTS
-                                    : REFUSED_QUOTA;
+                                    : REFUSED_OTHER;
 }

@@ -413,8 +413,8 @@ static bool sweep_file(const char *path, const char *name, int64_t time_s) {
   return !is_kept && unlink(path) == 0;
 }
 
-/* Calls sweep_file for each file of the identity's folder `name`. Returns the number of deleted
- * files. */
+/* Deletes the files in the identity's folder `name` that sweep_file finds expired or damaged.
+ * Returns the number of deleted files. */
 static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t time_s) {
   CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
   uint32_t n_deleted = 0;

@@ -157,8 +157,8 @@ static size_t find_entry(const clv_epochs *e, const char *identity, const uint8_
   return i;
 }
 
-/* Drops an entry if there is no room for another entry of the identity. Drops the oldest entry of
- * this identity if it has one, so that it does not displace entries of other identities. */
+/* Drops an entry if there is no room for another entry of the identity: the identity's oldest
+ * entry, so that it does not displace entries of others, or the oldest of all if it has none. */
 static void evict_entry_if_full(clv_epochs *e, const char *identity) {
   size_t n = 0, oldest_index = 0;
   for (size_t i = e->n_entries; i-- > 0;) {

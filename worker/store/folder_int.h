@@ -13,7 +13,7 @@
 
 enum { CLV_N_STATE_FOLDER_LOCKS = 64 };
 
-/* All folders of a kind. */
+/* All folders that hold one kind of file, such as "states" or "caches": one for each identity. */
 typedef struct clv_state_folders {
   char *dir; /* path STATE_DIR/KIND */
   /* locks of folders; the first byte of the identity's SHA-256 chooses the lock */
