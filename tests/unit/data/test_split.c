@@ -178,20 +178,20 @@ static void group_split_keeps_groups_together(void **state) {
 
 static void one_group_cannot_be_split(void **state) {
   (void)state;
-  int32_t same[4] = {3, 3, 3, 3};
+  int32_t equal_values[4] = {3, 3, 3, 3};
   clv_subset none = {0};
   clv_err err;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(same, same, 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(equal_values, equal_values, 4);
   assert_int_equal(clv_subset_split(ds, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err), CLV_INVALID);
   assert_says(&err, "all 4 records are in one group");
-  CLV_AUTO(clv_dataset_freep) clv_dataset *without = open_dataset(same, NULL, 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *without = open_dataset(equal_values, NULL, 4);
   assert_int_equal(clv_subset_split(without, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err),
                    CLV_INVALID);
   assert_says(&err, "data.validation.group");
 }
 
-/* Counts how often each record is held back by the folds of a seed. Asserts that a fold holds back
- * `low` to `high` records, and of class 1 `low_1` to `high_1`. */
+/* Asserts that the folds of a seed together hold back each record once, that each fold holds back
+ * range[0] to range[1] records, and range[2] to range[3] of class 1. */
 static void assert_folds(const clv_dataset *ds, clv_split_kind kind, const int32_t *labels,
                          const size_t range[4]) {
   enum { FOLDS = 4 };

@@ -12,7 +12,7 @@
 
 enum { ROWS = 4, COLUMNS = 3, LEAF = 10, CALLED = 11, KINDS = 64 };
 
-typedef struct world {
+typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
   uint64_t now_ns, context;
@@ -21,16 +21,16 @@ typedef struct world {
   unsigned n_waits;
   bool interrupts_wait, is_past_end, polls_without_thread;
   clv_packet *arriving_packet; /* packet that arrives during the first wait; NULL: none */
-} world;
+} fixture;
 
-static uint64_t read_clock(void *user) { return ((world *)user)->now_ns; }
+static uint64_t read_clock(void *user) { return ((fixture *)user)->now_ns; }
 
 static void count_answer(void *user, clv_packet *p) {
-  ((world *)user)->n_answers[p->frame.kind]++;
+  ((fixture *)user)->n_answers[p->frame.kind]++;
   clv_packet_free(p);
 }
 
-static void add_module(world *w, uint32_t index, bool is_final) {
+static void add_module(fixture *w, uint32_t index, bool is_final) {
   clv_err err = {0};
   clv_module_options so =
       make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), index);
@@ -41,7 +41,7 @@ static void add_module(world *w, uint32_t index, bool is_final) {
 }
 
 /* Makes a node with linear layers: module 0 with final steps, and module 1. */
-static void make_node(world *w, clv_node_options o) {
+static void make_node(fixture *w, clv_node_options o) {
   clv_err err = {0};
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
   o.pool = w->pool;
@@ -54,7 +54,7 @@ static void make_node(world *w, clv_node_options o) {
 
 /* Makes a node that has no thread and has been idle for long. */
 static int set_up(void **state) {
-  world *w = calloc(1, sizeof *w);
+  fixture *w = calloc(1, sizeof *w);
   assert_non_null(w);
   w->now_ns = 1000;
   w->context = 7;
@@ -65,7 +65,7 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   clv_node_free(w->node);
   clv_pool_unref(w->pool);
   free(w);
@@ -74,7 +74,7 @@ static int tear_down(void **state) {
 
 /* ---- packets that the tests post ------------------------------------------------------------- */
 
-static clv_tensor *make_tensor_of_ones(world *w, int64_t rows) {
+static clv_tensor *make_tensor_of_ones(fixture *w, int64_t rows) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
@@ -82,7 +82,7 @@ static clv_tensor *make_tensor_of_ones(world *w, int64_t rows) {
   return t;
 }
 
-static void post_call(world *w, bool has_tensor) {
+static void post_call(fixture *w, bool has_tensor) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
@@ -92,7 +92,7 @@ static void post_call(world *w, bool has_tensor) {
   clv_node_post(w->node, p);
 }
 
-static void post_value(world *w, int64_t rows) {
+static void post_value(fixture *w, int64_t rows) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, rows);
@@ -100,14 +100,14 @@ static void post_value(world *w, int64_t rows) {
   clv_node_post(w->node, p);
 }
 
-static void post_deliver(world *w, uint64_t value) {
+static void post_deliver(fixture *w, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_deliver(w->pool, w->context, value, "", &p, &err));
   clv_node_post(w->node, p);
 }
 
-static void post_prepare(world *w) {
+static void post_prepare(fixture *w) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
@@ -116,7 +116,7 @@ static void post_prepare(world *w) {
   clv_node_post(w->node, p);
 }
 
-static void post_gradient(world *w) {
+static void post_gradient(fixture *w) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
@@ -124,14 +124,14 @@ static void post_gradient(world *w) {
   clv_node_post(w->node, p);
 }
 
-static void post_drop(world *w, uint64_t value) {
+static void post_drop(fixture *w, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_drop(w->pool, w->context, 0, &value, 1, &p, &err));
   clv_node_post(w->node, p);
 }
 
-static void post_end(world *w, bool has_step) {
+static void post_end(fixture *w, bool has_step) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_end_context(w->pool, w->context, 1, &p, &err));
@@ -141,24 +141,24 @@ static void post_end(world *w, bool has_step) {
 
 /* ---- nodes without a thread, on the test's clock --------------------------------------------- */
 
-static void assert_node_waits(world *w) {
+static void assert_node_waits(fixture *w) {
   assert_true(clv_node_due_ns(w->node) == w->now_ns + CLV_COALESCE_NS);
 }
 
-static void assert_node_wakes(world *w) {
+static void assert_node_wakes(fixture *w) {
   assert_true(clv_node_due_ns(w->node) == 0);
   assert_true(clv_node_poll(w->node));
   assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
 }
 
-static uint64_t count_values(const world *w) {
+static uint64_t count_values(const fixture *w) {
   clv_context_counts c;
   clv_node_context_count(w->node, &c);
   return c.values;
 }
 
 static void polled_node_handles_packets_until_stopped(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   assert_false(clv_node_poll(w->node));
   assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
   post_end(w, false);
@@ -172,7 +172,7 @@ static void polled_node_handles_packets_until_stopped(void **state) {
 
 /* A step of a middle stage needs two wake-ups, however far apart its frames arrive. */
 static void pipeline_step_needs_two_wakeups(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   for (uint32_t i = 1; i <= 3; i++, w->context++) {
     post_call(w, false);
     assert_node_waits(w);
@@ -195,7 +195,7 @@ static void pipeline_step_needs_two_wakeups(void **state) {
 }
 
 static void value_before_its_call_wakes_the_node(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   post_value(w, ROWS);
   assert_node_waits(w);
   post_call(w, false); /* the call runs; its value is deferred */
@@ -208,7 +208,7 @@ static void value_before_its_call_wakes_the_node(void **state) {
 }
 
 static void handled_packets_count_for_later_wakeups(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   post_deliver(w, LEAF);
   post_drop(w, 99);
   post_gradient(w);
@@ -231,7 +231,7 @@ static void handled_packets_count_for_later_wakeups(void **state) {
 /* If PREPARE, which asks for the backward, arrives before the input of the forward, forward and
  * backward of a root need one wake-up. */
 static void root_forward_and_backward_need_one_wakeup(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   clv_err err = {0};
   clv_packet *p;
   post_call(w, false);
@@ -247,7 +247,7 @@ static void root_forward_and_backward_need_one_wakeup(void **state) {
 }
 
 static void prepare_for_a_finished_root_wakes_the_node(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   clv_err err = {0};
   clv_packet *p;
   post_call(w, true);
@@ -259,7 +259,7 @@ static void prepare_for_a_finished_root_wakes_the_node(void **state) {
 }
 
 static void many_bytes_or_packets_wake_the_node(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   post_value(w, 100000);
   assert_node_wakes(w);
   for (int i = 1; i < CLV_COALESCE_PACKETS; i++) {
@@ -273,7 +273,7 @@ static void many_bytes_or_packets_wake_the_node(void **state) {
 /* A value, and the DROP that frees it, are handled after CLV_COALESCE_NS without a further
  * packet. */
 static void deferred_packets_are_handled_after_the_delay(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   post_value(w, ROWS);
   assert_node_waits(w);
   w->now_ns += CLV_COALESCE_NS;
@@ -287,7 +287,7 @@ static void deferred_packets_are_handled_after_the_delay(void **state) {
   assert_int_equal(count_values(w), 0);
 }
 
-static void post_apply(world *w) {
+static void post_apply(fixture *w) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(
@@ -297,7 +297,7 @@ static void post_apply(world *w) {
 
 /* A program that closes the context of a final step waits once, so the node needs one wake-up. */
 static void final_step_is_deferred_until_its_end_context(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   for (uint32_t i = 0; i < 2; i++, w->context++) {
     w->called_module = i;
     post_call(w, true);
@@ -318,7 +318,7 @@ static void final_step_is_deferred_until_its_end_context(void **state) {
 }
 
 static void end_context_with_a_waiter_wakes_the_node(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   clv_err err = {0};
   clv_packet *p;
   post_call(w, true);
@@ -348,7 +348,7 @@ static uint64_t draw_below(uint64_t *seed, uint64_t n) {
 
 /* Returns a random packet about leaf 10 and calls 11 to 13, each of which takes the value before
  * it. */
-static clv_packet *draw_packet(world *w, uint64_t context, uint64_t *seed) {
+static clv_packet *draw_packet(fixture *w, uint64_t context, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
@@ -380,7 +380,7 @@ static clv_packet *draw_packet(world *w, uint64_t context, uint64_t *seed) {
   }
 }
 
-static uint64_t count_runs(const world *w) {
+static uint64_t count_runs(const fixture *w) {
   clv_module_counts c;
   clv_module_count(clv_node_module(w->node, 0), &c);
   return c.forwards + c.backwards + w->n_answers[CLV_VALUE] + w->n_answers[CLV_FINISHED] +
@@ -389,19 +389,19 @@ static uint64_t count_runs(const world *w) {
 
 /* Deferred packets, alone or in pairs, make no work ready when they are handled. */
 static void deferred_packets_start_no_work(void **state) {
-  world *w = *state;
+  fixture *w = *state;
   uint64_t seed = 11;
-  uint32_t n_waited = 0, n_woken = 0;
+  uint32_t n_deferred = 0, n_with_work = 0;
   for (uint64_t i = 0; i < 20000; i++) {
-    uint64_t before = count_runs(w);
+    uint64_t n_runs_before = count_runs(w);
     do {
       clv_node_post(w->node, draw_packet(w, 100 + i / 20, &seed));
     } while (clv_node_due_ns(w->node) != 0 && draw_below(&seed, 3));
-    bool waits = clv_node_due_ns(w->node) != 0;
+    bool is_deferred = clv_node_due_ns(w->node) != 0;
     assert_true(clv_node_poll(w->node));
-    assert_true(!waits || count_runs(w) == before);
-    n_waited += waits;
-    n_woken += count_runs(w) != before;
+    assert_true(!is_deferred || count_runs(w) == n_runs_before);
+    n_deferred += is_deferred;
+    n_with_work += count_runs(w) != n_runs_before;
     if (i % 20 != 19) continue;
     clv_packet *p;
     clv_err err = {0};
@@ -409,13 +409,13 @@ static void deferred_packets_start_no_work(void **state) {
     clv_node_post(w->node, p);
     assert_node_wakes(w);
   }
-  assert_true(n_waited > 1000 && n_woken > 1000);
+  assert_true(n_deferred > 1000 && n_with_work > 1000);
 }
 
 /* ---- a node in a simulated world ------------------------------------------------------------- */
 
 static bool pass_time(void *user, uint64_t until_ns) {
-  world *w = user;
+  fixture *w = user;
   w->n_waits++;
   if (w->arriving_packet)
     clv_node_post(w->node, clv_steal(&w->arriving_packet));
@@ -427,7 +427,7 @@ static bool pass_time(void *user, uint64_t until_ns) {
 }
 
 static void wait_callback_runs_while_the_node_waits(void **state) {
-  world w = {.now_ns = 1000};
+  fixture w = {.now_ns = 1000};
   clv_err err = {0};
   (void)state;
   make_node(&w, (clv_node_options){.clock = {read_clock, &w}, .wait = pass_time, .wait_user = &w});
@@ -457,7 +457,7 @@ static void *run_node(void *user) {
   return NULL;
 }
 
-static bool reaches_value_count(const world *w, uint64_t values) {
+static bool reaches_value_count(const fixture *w, uint64_t values) {
   for (int i = 0; i < 10000 && count_values(w) != values; i++) usleep(1000);
   return count_values(w) == values;
 }
@@ -465,7 +465,7 @@ static bool reaches_value_count(const world *w, uint64_t values) {
 /* The node's thread handles deferred packets without another packet, both while it waits briefly
  * and after it has slept for long. */
 static void node_thread_handles_deferred_packets_unprompted(void **state) {
-  world w = {0};
+  fixture w = {0};
   pthread_t thread;
   (void)state;
   make_node(&w, (clv_node_options){0});

@@ -31,11 +31,11 @@ static clv_code parse_config(const char *text, clv_hf_config *ret, clv_err *err)
   return clv_hf_config_parse("f/config.json", text, strlen(text), NULL, ret, err);
 }
 
-/* Parses `first_lines` and `last_lines`; the tail closes the object. */
-static clv_code parse_with_tail(const char *head, const char *tail, clv_hf_config *ret,
-                                clv_err *err) {
+/* Parses first_lines followed by last_lines and a closing brace. */
+static clv_code parse_parts(const char *first_lines, const char *last_lines, clv_hf_config *ret,
+                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_printf(&text, "%s%s%s}", head, tail[0] ? ",\n " : "", tail);
+  clv_bytes_printf(&text, "%s%s%s}", first_lines, last_lines[0] ? ",\n " : "", last_lines);
   return parse_config(text.data, ret, err);
 }
 
@@ -58,16 +58,16 @@ static void missing_keys_have_their_class_defaults(void **state) {
   clv_hf_config c;
   clv_err err;
   (void)state;
-  must(parse_with_tail(bert, "", &c, &err), &err);
+  must(parse_parts(bert, "", &c, &err), &err);
   assert_true(c.eps == 1e-12 && c.hidden_dropout == 0.1 && c.attention_dropout == 0.1);
   assert_true(c.head_dropout == 0.1 && c.is_head_tied && c.labels == 2 &&
               c.activation == CLV_OP_GELU);
   assert_true(c.qkv_bias && c.out_bias && c.inner_bias);
-  must(parse_with_tail(llama, "", &c, &err), &err);
+  must(parse_parts(llama, "", &c, &err), &err);
   assert_true(c.eps == 1e-6 && c.rope_base == 10000 && !c.is_head_tied &&
               c.activation == CLV_OP_SILU);
   assert_true(!c.qkv_bias && !c.out_bias && !c.inner_bias && c.n_kv_heads == 0);
-  must(parse_with_tail(gpt2, "", &c, &err), &err);
+  must(parse_parts(gpt2, "", &c, &err), &err);
   assert_true(c.eps == 1e-5 && c.inner_size == 64 && c.activation == CLV_OP_GELU_TANH &&
               c.is_head_tied);
 }
@@ -76,7 +76,7 @@ static void present_keys_override_the_defaults(void **state) {
   clv_hf_config c;
   clv_err err;
   (void)state;
-  must(parse_with_tail(
+  must(parse_parts(
            bert,
            "\"hidden_act\": \"gelu_new\", \"layer_norm_eps\": 1e-5, \"pad_token_id\": 7,\n"
            "\"classifier_dropout\": 0.3, \"hidden_dropout_prob\": 0.2, \"do_sample\": [{}],\n"
@@ -88,14 +88,14 @@ static void present_keys_override_the_defaults(void **state) {
               !c.is_head_tied);
   assert_true(c.head_dropout == 0.3 && c.hidden_dropout == 0.2 && c.labels == 1);
   assert_true(c.embedding_dropout == 0.2 && c.init_deviation == 0.5);
-  must(parse_with_tail(llama,
-                       "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},\n"
-                       "\"num_key_value_heads\": 2, \"head_dim\": 8, \"attention_bias\": true",
-                       &c, &err),
+  must(parse_parts(llama,
+                   "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},\n"
+                   "\"num_key_value_heads\": 2, \"head_dim\": 8, \"attention_bias\": true",
+                   &c, &err),
        &err);
   assert_true(c.rope_base == 5e5 && c.n_kv_heads == 2 && c.head_width == 8 && c.qkv_bias &&
               c.out_bias);
-  must(parse_with_tail(llama, "\"rope_theta\": 7, \"rope_scaling\": null", &c, &err), &err);
+  must(parse_parts(llama, "\"rope_theta\": 7, \"rope_scaling\": null", &c, &err), &err);
   assert_true(c.rope_base == 7);
 }
 
@@ -132,7 +132,7 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_hf_config c;
     clv_err err;
-    must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
+    must(parse_parts(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
     if (c.rope_base != cases[i].base || c.labels != cases[i].labels ||
         c.n_layers != cases[i].layers)
       fail_msg("%s: base %g, labels %d, layers %d", cases[i].last_lines, c.rope_base, (int)c.labels,
@@ -145,7 +145,7 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
 static void pad_token_and_padding_row_follow_the_class(void **state) {
   static const struct {
     const char *first_lines, *last_lines;
-    int64_t token, row;
+    int64_t wanted_token, wanted_row;
   } cases[] = {
       {bert, "", 0, 0},
       {bert, "\"pad_token_id\": 3", 3, 3},
@@ -160,8 +160,8 @@ static void pad_token_and_padding_row_follow_the_class(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_hf_config c;
     clv_err err;
-    must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
-    if (c.padding_token != cases[i].token || c.padding_row != cases[i].row)
+    must(parse_parts(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
+    if (c.padding_token != cases[i].wanted_token || c.padding_row != cases[i].wanted_row)
       fail_msg("%s: token %d, row %d", cases[i].last_lines, (int)c.padding_token,
                (int)c.padding_row);
   }
@@ -238,34 +238,36 @@ static void unsupported_config_values_are_refused_by_name(void **state) {
     clv_hf_config c;
     clv_err err = {0};
     expect_error(CLV_INVALID, unsupported[i].message,
-                 parse_with_tail(unsupported[i].first_lines, unsupported[i].last_lines, &c, &err),
+                 parse_parts(unsupported[i].first_lines, unsupported[i].last_lines, &c, &err),
                  &err);
   }
 }
 
 /* Sessions may list keys without a row; a listed key that has one is an error. */
 static void listed_unknown_keys_are_skipped(void **state) {
-  static const char *const names[] = {"auto_map", "rope_factor"}, *const known[] = {"use_cache"};
+  static const char *const unknown_names[] = {"auto_map", "rope_factor"}, *const known_names[] = {
+                                                                              "use_cache"};
   static const char text[] =
       "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16, \"auto_map\": {\"a\": "
       "1},\n"
       " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 24, "
       "\"rope_scaling\": {\"rope_factor\": 2}}";
-  const clv_json_keys both = {names, 2}, one = {names, 1}, wrong = {known, 1};
+  const clv_json_keys both_listed = {unknown_names, 2}, one_listed = {unknown_names, 1},
+                      known_listed = {known_names, 1};
   clv_hf_config c;
   clv_err err = {0};
   (void)state;
-  must(clv_hf_config_parse("f", text, strlen(text), &both, &c, &err), &err);
+  must(clv_hf_config_parse("f", text, strlen(text), &both_listed, &c, &err), &err);
   assert_int_equal(c.hidden_size, 16);
   expect_error(CLV_INVALID, "f:2:94: 'rope_scaling.rope_factor' is not known",
-               clv_hf_config_parse("f", text, strlen(text), &one, &c, &err), &err);
+               clv_hf_config_parse("f", text, strlen(text), &one_listed, &c, &err), &err);
   expect_error(CLV_INVALID,
                "f: model.ignore_keys lists 'use_cache', which is known and not ignored",
-               clv_hf_config_parse("f", text, strlen(text), &wrong, &c, &err), &err);
+               clv_hf_config_parse("f", text, strlen(text), &known_listed, &c, &err), &err);
 }
 
-/* Each kind of rotary positions, by its key of either version; limits that are not given are the
- * class's max_position_embeddings. */
+/* Reads each kind of rotary positions, under the key of old and of new versions of transformers. A
+ * limit of positions that the file does not give is the class's max_position_embeddings. */
 static void rotary_positions_and_windows_follow_the_file(void **state) {
   static const struct {
     const char *type, *last_lines;
@@ -306,8 +308,8 @@ static void rotary_positions_and_windows_follow_the_file(void **state) {
   }
 }
 
-/* Families with names of their own for sizes: either name counts, and two that differ are refused.
- */
+/* These families have names of their own for sizes. A file may use either name; a file in which
+ * both differ is refused. */
 static void distilbert_and_qwen3_have_their_own_keys(void **state) {
   static const char distilbert[] =
       "{\"model_type\": \"distilbert\", \"vocab_size\": 50, \"hidden_size\": 16, \"n_layers\": 2,\n"
@@ -315,15 +317,15 @@ static void distilbert_and_qwen3_have_their_own_keys(void **state) {
   clv_hf_config c;
   clv_err err = {0};
   (void)state;
-  must(parse_with_tail(distilbert, "\"dim\": 16, \"qa_dropout\": 0.3, \"tie_weights_\": true", &c,
-                       &err),
-       &err);
+  must(
+      parse_parts(distilbert, "\"dim\": 16, \"qa_dropout\": 0.3, \"tie_weights_\": true", &c, &err),
+      &err);
   assert_true(c.hidden_size == 16 && c.eps == 1e-12 && c.head_dropout == 0.2 && c.is_head_tied);
   assert_true(c.embedding_dropout == 0.1 && c.attention_dropout == 0.1 && c.padding_token == 0);
   expect_error(CLV_INVALID, "dim is 32 and hidden_size is 16: they name one number",
-               parse_with_tail(distilbert, "\"dim\": 32", &c, &err), &err);
+               parse_parts(distilbert, "\"dim\": 32", &c, &err), &err);
   expect_error(CLV_INVALID, "sinusoidal_pos_embds is true: the table of positions learns",
-               parse_with_tail(distilbert, "\"sinusoidal_pos_embds\": true", &c, &err), &err);
+               parse_parts(distilbert, "\"sinusoidal_pos_embds\": true", &c, &err), &err);
   must(clv_hf_config_read("tests/golden/hf/qwen3", NULL, &c, &err), &err);
   assert_true(c.head_width == 6 && !c.qkv_bias && !c.out_bias && c.n_kv_heads == 2);
 }
@@ -392,7 +394,7 @@ static void files_beside_the_config_are_checked_key_by_key(void **state) {
   }
 }
 
-/* The formula of pictures, with the defaults of transformers' image processors. */
+/* Reads how pictures are normalised, with the defaults of transformers' image processors. */
 static void normalisation_of_pictures_is_read(void **state) {
   static const struct {
     const char *text;
@@ -425,7 +427,7 @@ static void normalisation_of_pictures_is_read(void **state) {
 static void wrong_file_beside_the_config_is_refused(void **state) {
   static const char *const names[] = {"surprise"};
   static const clv_json_keys listed = {names, 1};
-  static const char good[] = "{\"top_k\": 5}", unknown[] = "{\"surprise\": 5}";
+  static const char known_key[] = "{\"top_k\": 5}", unknown_key[] = "{\"surprise\": 5}";
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_hf_config c;
   clv_err err = {0};
@@ -435,10 +437,11 @@ static void wrong_file_beside_the_config_is_refused(void **state) {
   must(clv_hf_config_read(scratch, NULL, &c, &err), &err);
   for (int f = 0; f < CLV_HF_OTHER_FILES; f++) {
     const char *name = clv_hf_other_file_name((clv_hf_other_file)f);
-    (void)write_scratch_file(name, unknown, strlen(unknown));
+    (void)write_scratch_file(name, unknown_key, strlen(unknown_key));
     expect_error(CLV_INVALID, name, clv_hf_config_read(scratch, NULL, &c, &err), &err);
     must(clv_hf_config_read(scratch, &listed, &c, &err), &err);
-    (void)write_scratch_file(name, f == CLV_HF_GENERATION ? good : "{}", f ? 2 : strlen(good));
+    (void)write_scratch_file(name, f == CLV_HF_GENERATION ? known_key : "{}",
+                             f ? 2 : strlen(known_key));
   }
   must(clv_hf_config_read(scratch, NULL, &c, &err), &err);
 }
