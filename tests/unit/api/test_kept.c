@@ -159,7 +159,7 @@ static void contradicting_ranges_are_refused(void **state) {
   }
 }
 
-static void lists_are_put_together(void **state) {
+static void pages_of_a_list_are_joined(void **state) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   clv_err err;
   (void)state;
@@ -180,7 +180,7 @@ static void lists_are_put_together(void **state) {
   assert_int_equal(cleave_kept_remove(client, "none", &err), CLV_NOT_FOUND);
 }
 
-static void lists_without_an_end_are_refused(void **state) {
+static void endless_lists_are_refused(void **state) {
   cleave_kept_files l = {0};
   clv_err err;
   (void)state;
@@ -197,8 +197,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(long_range_is_read_in_calls_of_one_version),
       cmocka_unit_test(contradicting_ranges_are_refused),
-      cmocka_unit_test(lists_are_put_together),
-      cmocka_unit_test(lists_without_an_end_are_refused),
+      cmocka_unit_test(pages_of_a_list_are_joined),
+      cmocka_unit_test(endless_lists_are_refused),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

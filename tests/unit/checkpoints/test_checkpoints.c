@@ -80,7 +80,7 @@ static void count_report(void *user, const clv_orphan *o, const clv_err *why) {
   assert_non_null(why); /* refused: the session has no worker */
 }
 
-static void orphan_is_kept_until_its_worker_removed_it(void **state) {
+static void orphan_is_listed_until_its_worker_has_removed_the_file(void **state) {
   (void)state;
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, again = {0};
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
@@ -182,7 +182,7 @@ static void damaged_or_foreign_copy_restores_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(orphan_is_kept_until_its_worker_removed_it),
+      cmocka_unit_test(orphan_is_listed_until_its_worker_has_removed_the_file),
       cmocka_unit_test(only_the_newest_copy_stays),
       cmocka_unit_test(copy_restores_all_files_of_a_checkpoint),
       cmocka_unit_test(damaged_or_foreign_copy_restores_nothing),

@@ -23,7 +23,7 @@ cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape
 
 /* clv_cpu_choose_for looks for the exact row, then for a row of another version of the library,
  * then for rows of the next lower instruction set. */
-static void nearest_row_answers(void **state) {
+static void nearest_row_of_the_table_is_used(void **state) {
   static const struct {
     const char *isa, *library;
     cpu_candidate conv_choice, attention_choice;
@@ -160,7 +160,7 @@ static void narrow_blas_is_not_used(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nearest_row_answers),
+      cmocka_unit_test(nearest_row_of_the_table_is_used),
       cmocka_unit_test(class_follows_from_the_shape),
       cmocka_unit_test(kernel_follows_the_answer),
       cmocka_unit_test(weight_gradient_follows_the_answer),

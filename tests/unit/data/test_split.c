@@ -7,8 +7,8 @@
 
 #include "tests/unit/data/data_test.h"
 
-/* Returns records 0..n-1 whose one value is their number, with these labels, and groups unless
- * NULL. */
+/* Opens a dataset of n records, each of which has its number as its only value. labels: label of
+ * each record; groups: group of each record, NULL: no groups. */
 static clv_dataset *open_dataset(const int32_t *labels, const int32_t *groups, uint32_t n) {
   CLV_AUTO(clv_freep) float *x = calloc(n, sizeof *x);
   CLV_AUTO(clv_bytes_done) clv_bytes npy = {0};
@@ -209,7 +209,7 @@ static void assert_folds(const clv_dataset *ds, clv_split_kind kind, const int32
   for (size_t i = 0; i < clv_dataset_count(ds); i++) assert_int_equal(seen[i], 1);
 }
 
-static void folds_are_all_records_once(void **state) {
+static void folds_hold_back_each_record_once(void **state) {
   (void)state;
   int32_t labels[90], groups[90];
   for (int i = 0; i < 90; i++) {
@@ -274,7 +274,7 @@ int main(void) {
       cmocka_unit_test(stratified_split_without_labels_is_shuffled),
       cmocka_unit_test(group_split_keeps_groups_together),
       cmocka_unit_test(one_group_cannot_be_split),
-      cmocka_unit_test(folds_are_all_records_once),
+      cmocka_unit_test(folds_hold_back_each_record_once),
       cmocka_unit_test(limit_keeps_records_of_each_class),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

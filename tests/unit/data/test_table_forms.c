@@ -360,7 +360,7 @@ static void assert_database_refused(const char *path, const char *query, const c
   expect_error(CLV_INVALID, want, clv_dataset_open(&o, &ds, &err), &err);
 }
 
-static void databases_that_are_none_or_in_use_are_refused(void **state) {
+static void files_that_are_no_database_or_in_use_are_refused(void **state) {
   (void)state;
   static const char query[] = "SELECT * FROM p ORDER BY id";
   const char *path = make_database("a.db", TABLE);
@@ -376,7 +376,7 @@ static void databases_that_are_none_or_in_use_are_refused(void **state) {
                           "c.db: data.table.query: ");
 }
 
-static void database_has_any_name(void **state) {
+static void database_with_special_characters_in_its_name_is_read(void **state) {
   (void)state;
   const clv_dataset_options o =
       make_options(make_database("a?b#c%2f &d.db", TABLE), "SELECT * FROM p ORDER BY id");
@@ -386,7 +386,7 @@ static void database_has_any_name(void **state) {
   clv_dataset_free(ds);
 }
 
-static void slow_query_ends_at_its_time(void **state) {
+static void slow_query_is_stopped_at_its_time_limit(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes sql = {0};
   clv_dataset *ds = NULL;
@@ -596,7 +596,7 @@ static clv_dataset *open_encoded(const char *text) {
   return ds;
 }
 
-static void records_that_are_the_same_are_counted(void **state) {
+static void duplicate_records_are_counted(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep)
   clv_dataset *ds = open_encoded(HEADER "1,a,u,p\n2,a,u,q\n1,a,v,r\n2,b,u,p\n1,a,u,s\n");
@@ -624,14 +624,14 @@ int main(void) {
       cmocka_unit_test(keys_that_json_lacks_are_missing_values),
       cmocka_unit_test(unknown_keys_are_never_skipped),
       cmocka_unit_test(queries_are_read_or_refused),
-      cmocka_unit_test(databases_that_are_none_or_in_use_are_refused),
-      cmocka_unit_test(database_has_any_name),
-      cmocka_unit_test(slow_query_ends_at_its_time),
+      cmocka_unit_test(files_that_are_no_database_or_in_use_are_refused),
+      cmocka_unit_test(database_with_special_characters_in_its_name_is_read),
+      cmocka_unit_test(slow_query_is_stopped_at_its_time_limit),
       cmocka_unit_test(dates_are_days_since_1970),
       cmocka_unit_test(forms_of_dates_are_checked),
       cmocka_unit_test(validation_by_time_has_the_latest_records),
       cmocka_unit_test(sets_of_a_column_are_kept_apart),
-      cmocka_unit_test(records_that_are_the_same_are_counted),
+      cmocka_unit_test(duplicate_records_are_counted),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

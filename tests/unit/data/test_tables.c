@@ -192,7 +192,7 @@ static void broken_records_are_left_out_and_counted(void **state) {
   clv_dataset_free(ds);
 }
 
-static void file_forms_are_read_alike(void **state) {
+static void equivalent_file_forms_are_read_alike(void **state) {
   (void)state;
   static const struct {
     const char *name, *text;
@@ -301,7 +301,7 @@ int main(void) {
       cmocka_unit_test(records_are_encoded_as_scikit_learn_does),
       cmocka_unit_test(wrong_cells_are_located),
       cmocka_unit_test(broken_records_are_left_out_and_counted),
-      cmocka_unit_test(file_forms_are_read_alike),
+      cmocka_unit_test(equivalent_file_forms_are_read_alike),
       cmocka_unit_test(unseen_classes_and_other_columns_are_refused),
       cmocka_unit_test(suspicious_columns_are_named),
       cmocka_unit_test(damaged_learnt_files_are_refused),

@@ -144,7 +144,7 @@ static void assert_refused(const char *name, const char *text, const char *says)
 
 /* A quote without an end makes one record of all lines after it. `skip` must not leave out that
  * record, because the lines would be lost. */
-static void quotes_without_an_end_are_never_skipped(void **state) {
+static void unterminated_quotes_are_never_skipped(void **state) {
   (void)state;
   static const char text[] = "text,label\na,k\n\"b,k\na,k\na,k\n";
   clv_dataset_options o = make_options(write_scratch_file("q.csv", text, strlen(text)));
@@ -308,7 +308,7 @@ int main(void) {
       cmocka_unit_test(end_and_pad_token_options_are_applied),
       cmocka_unit_test(tokenizer_file_sets_ends_pad_and_truncation),
       cmocka_unit_test(invalid_table_error_gives_line_and_column),
-      cmocka_unit_test(quotes_without_an_end_are_never_skipped),
+      cmocka_unit_test(unterminated_quotes_are_never_skipped),
       cmocka_unit_test(byte_order_marks_are_skipped),
       cmocka_unit_test(utf16_and_utf32_files_are_refused_by_name),
       cmocka_unit_test(oversized_record_is_refused_in_bounded_memory),

@@ -287,7 +287,7 @@ static void fill_ledger(uint32_t n_keys) {
   assert_int_equal(fclose(f), 0);
 }
 
-static void a_full_file_is_compacted(void **state) {
+static void full_ledger_file_is_compacted(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_ledger_entry e;
@@ -311,7 +311,7 @@ static void a_full_file_is_compacted(void **state) {
   }
 }
 
-static void a_ledger_that_is_full_is_named(void **state) {
+static void full_ledger_is_named(void **state) {
   (void)state;
   clv_err err = {0};
   struct stat before, after;
@@ -430,8 +430,8 @@ int main(void) {
       cmocka_unit_test(ledger_folder_follows_environment_variables),
       cmocka_unit_test(concurrent_processes_lose_no_items),
       cmocka_unit_test(add_waits_for_the_file_lock),
-      cmocka_unit_test(a_full_file_is_compacted),
-      cmocka_unit_test(a_ledger_that_is_full_is_named),
+      cmocka_unit_test(full_ledger_file_is_compacted),
+      cmocka_unit_test(full_ledger_is_named),
       cmocka_unit_test(rows_share_a_line),
       cmocka_unit_test(too_many_rows_are_thinned),
       cmocka_unit_test(waiting_writer_appends_to_the_replaced_file),

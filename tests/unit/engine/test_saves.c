@@ -135,7 +135,7 @@ static void *end_save_in_thread(void *save) {
   return NULL;
 }
 
-static void answer_leaves_when_the_file_is_written(void **state) {
+static void answer_is_sent_when_the_file_is_written(void **state) {
   (void)state;
   pthread_t thread;
   fixture *f = open_fixture(POOL_BYTES, WIDTH);
@@ -253,7 +253,7 @@ static void load_of_another_digest_changes_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(answer_leaves_when_the_file_is_written),
+      cmocka_unit_test(answer_is_sent_when_the_file_is_written),
       cmocka_unit_test(failed_file_is_refused),
       cmocka_unit_test(node_that_ends_withdraws_its_files),
       cmocka_unit_test(save_without_memory_for_a_copy_is_written_at_once),

@@ -577,8 +577,8 @@ static void slopes_of_prelu_begin_with_their_init(void **state) {
 }
 
 /* Checks concat of n inputs along dim: its shape, or the error. */
-static void check_concat(int64_t dim, const clv_shape *in, int n, const char *want,
-                         const char *refusal) {
+static void check_concat(int64_t dim, const clv_shape *in, int n, const char *wanted_shape,
+                         const char *refusal_text) {
   clv_attrs a = {.dim = dim};
   int nodes[CLV_MAX_IN + 1] = {0}, y;
   char name[16], text[160];
@@ -588,12 +588,12 @@ static void check_concat(int64_t dim, const clv_shape *in, int n, const char *wa
     snprintf(name, sizeof name, "x%d", i);
     assert_ok(clv_graph_add_input(g, name, CLV_F32, &in[i], &nodes[i], err));
   }
-  if (refusal) {
+  if (refusal_text) {
     assert_fails(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, nodes, n, &y, err), CLV_INVALID,
-                 refusal);
+                 refusal_text);
   } else {
     assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, nodes, n, &y, err));
-    assert_string_equal(clv_shape_format(&g->nodes[y].shape, text, sizeof text), want);
+    assert_string_equal(clv_shape_format(&g->nodes[y].shape, text, sizeof text), wanted_shape);
   }
   clv_graph_free(g);
 }

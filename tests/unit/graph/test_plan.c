@@ -430,18 +430,19 @@ static void gradients_accumulate_over_calls(void **state) {
   (void)state;
   rig r = make_rig(make_chain_graph(CLV_F32, 4), &(rig_options){.backend = get_blocked_backend()});
   size_t bytes = r.params->trainable_bytes, n = bytes / sizeof(float);
-  float *gradient_of_one = allocate(bytes), *gradient_of_two = (float *)(void *)r.gradient_block;
+  float *gradient_of_one_call = allocate(bytes),
+        *gradient_of_two_calls = (float *)(void *)r.gradient_block;
   clv_call *c;
   run_step(&r);
-  memcpy(gradient_of_one, r.gradient_block, bytes);
+  memcpy(gradient_of_one_call, r.gradient_block, bytes);
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   run_forward(&r, c);
   run_backward_input(&r, c, true);
   run_backward_weight(&r, c, true);
   for (size_t i = 0; i < n; i++)
-    assert_true(gradient_of_two[i] == gradient_of_one[i] + gradient_of_one[i]);
+    assert_true(gradient_of_two_calls[i] == gradient_of_one_call[i] + gradient_of_one_call[i]);
   clv_plan_call_put(r.plan, c);
-  free(gradient_of_one);
+  free(gradient_of_one_call);
   free_rig(&r);
 }
 

@@ -315,15 +315,15 @@ static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
   run_backward_weight(&frozen_rig, c, true);
   for (int i = 0; i < trained_rig.params->n; i++) {
     const clv_param *p = &frozen_rig.params->list[i];
-    const float *gradient_of_one =
+    const float *gradient_of_one_call =
         (const float *)(const void *)(trained_rig.gradient_block + p->offset);
-    const float *gradient_of_two =
+    const float *gradient_of_two_calls =
         (const float *)(const void *)(frozen_rig.gradient_block + p->offset);
     for (size_t k = 0; k < p->n; k++)
-      if (fabsf(gradient_of_two[k] - (p->frozen ? 0 : 2 * gradient_of_one[k])) >
-          1e-5f * fabsf(gradient_of_one[k]) + 1e-9f)
-        fail_msg("%s[%zu] is %g after two steps of %g", p->name, k, (double)gradient_of_two[k],
-                 (double)gradient_of_one[k]);
+      if (fabsf(gradient_of_two_calls[k] - (p->frozen ? 0 : 2 * gradient_of_one_call[k])) >
+          1e-5f * fabsf(gradient_of_one_call[k]) + 1e-9f)
+        fail_msg("%s[%zu] is %g after two steps of %g", p->name, k,
+                 (double)gradient_of_two_calls[k], (double)gradient_of_one_call[k]);
   }
   clv_plan_call_put(frozen_rig.plan, c);
   free_rig(&trained_rig);

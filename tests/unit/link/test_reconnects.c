@@ -384,7 +384,7 @@ static uint32_t count_kind(const stream *s, clv_frame_kind kind) {
   return n;
 }
 
-static void ack_goes_with_the_next_message(void **state) {
+static void ack_is_sent_with_the_next_message(void **state) {
   (void)state;
   begin_link(false);
   stream *s = &w.streams[0];
@@ -456,7 +456,7 @@ int main(void) {
       cmocka_unit_test(attach_waits_for_the_end_of_the_earlier_connection),
       cmocka_unit_test(older_connection_is_refused),
       cmocka_unit_test(waiting_connection_that_ended_is_forgotten),
-      cmocka_unit_test(ack_goes_with_the_next_message),
+      cmocka_unit_test(ack_is_sent_with_the_next_message),
       cmocka_unit_test(acknowledged_messages_are_forgotten),
       cmocka_unit_test(link_without_lease_sends_no_ack_and_forgets_accepted_messages),
       cmocka_unit_test(link_without_lease_refuses_acks_and_ends_with_a_connection),

@@ -104,7 +104,7 @@ static void run_op(clv_op op, const float *x, float *y) {
   assert_int_equal(clv_op_def_of(op)->forward(&k.base, &a, &err), CLV_OK);
 }
 
-static void test_zero_stays_flag_matches_the_function(void **state) {
+static void test_maps_zero_to_zero_matches_the_function(void **state) {
   const float zeros[N] = {0};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(op_list); i++) {
@@ -170,7 +170,7 @@ int main(void) {
       cmocka_unit_test(test_every_op_has_its_documentation),
       cmocka_unit_test(test_every_op_has_the_functions_it_needs),
       cmocka_unit_test(test_torch_text_is_the_module_or_the_reason),
-      cmocka_unit_test(test_zero_stays_flag_matches_the_function),
+      cmocka_unit_test(test_maps_zero_to_zero_matches_the_function),
       cmocka_unit_test(test_elementwise_flag_matches_the_function),
       cmocka_unit_test(test_unknown_op_numbers_have_no_row),
       cmocka_unit_test(test_mixing_ops_start_with_random_weights),

@@ -83,7 +83,7 @@ static void texts_of_a_run_are_escaped(void **state) {
   ASSERT_HAS(page, "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-");
 }
 
-static void page_has_what_the_run_has(void **state) {
+static void page_shows_the_results_of_the_run(void **state) {
   (void)state;
   make_run("full");
   CLV_AUTO(clv_bytes_done) clv_bytes page = write_page((const char *const[]){"full"}, 1);
@@ -150,7 +150,7 @@ static int setup(void **state) { return scratch_setup(state) != 0 ? -1 : chdir(s
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(texts_of_a_run_are_escaped),
-      cmocka_unit_test(page_has_what_the_run_has),
+      cmocka_unit_test(page_shows_the_results_of_the_run),
       cmocka_unit_test(two_runs_are_in_one_table),
       cmocka_unit_test(damaged_files_are_refused_by_line),
       cmocka_unit_test(long_curves_are_thinned_out),

@@ -238,7 +238,7 @@ static void pads_inside_the_length_are_refused(void **state) {
 
 /* transformers scores position 0 of a record of padding only, even if attention ignores padding.
  * Cleave has no token to score there, so it refuses the record. */
-static void records_of_only_pads_are_refused(void **state) {
+static void records_of_padding_alone_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1},
                        ids_with_one_token[] = {2, 3, 4, 5, 6, 1, 1, 1};
   (void)state;
@@ -298,7 +298,8 @@ static void unshifted_causal_labels_are_refused(void **state) {
   assert_model_check_result("llama", "causal", ids, n, "");
 }
 
-/* Asserts the note that `check` prints about such labels with this head; NULL: no note. */
+/* Asserts the note that `check` prints about labels that equal the tokens of their own position;
+ * NULL: no note. */
 static void assert_note(const char *head, const int64_t *labels, const char *want) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, notes = {0};
@@ -320,7 +321,7 @@ static void assert_note(const char *head, const int64_t *labels, const char *wan
 }
 
 /* Only positions whose token differs from the next one count: five of these. */
-static void most_labels_of_their_own_place_are_noted(void **state) {
+static void mostly_unshifted_labels_are_noted(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, lengths[] = {4, 2};
   (void)state;
   write_model("llama");
@@ -347,9 +348,9 @@ int main(void) {
       cmocka_unit_test(out_of_range_tokens_boxes_and_lengths_are_refused),
       cmocka_unit_test(wrong_dtypes_and_class_counts_are_refused),
       cmocka_unit_test(pads_inside_the_length_are_refused),
-      cmocka_unit_test(records_of_only_pads_are_refused),
+      cmocka_unit_test(records_of_padding_alone_are_refused),
       cmocka_unit_test(negative_pad_with_short_lengths_is_refused),
       cmocka_unit_test(unshifted_causal_labels_are_refused),
-      cmocka_unit_test(most_labels_of_their_own_place_are_noted)};
+      cmocka_unit_test(mostly_unshifted_labels_are_noted)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

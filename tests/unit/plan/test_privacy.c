@@ -835,27 +835,28 @@ static void plan_reports_token_exposure_by_front_secrecy(void **state) {
   static const char embedding_only[] = "{op: embedding, rows: 9, out: 4}",
                     embedding_and_linear[] =
                         "{op: embedding, rows: 9, out: 4}, {op: linear, out: 5}";
-  static const char text_of_known[] =
+  static const char text_of_known_layers[] =
       TOKENS_TEXT "layers whose weights are known: with these, 92 %",
-                    text_of_secret[] =
+                    text_of_secret_layers[] =
                         TOKENS_TEXT "layers with secret weights: with the words of ten pages, 54 %";
-  static const char json_of_known[] =
+  static const char json_of_known_layers[] =
       "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"known\",",
-                    json_of_secret[] =
+                    json_of_secret_layers[] =
                         "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"secret\",";
-  assert_front("", "", embedding_only, text_of_secret, json_of_secret);
-  assert_front("weights: {file: p}, ", "", embedding_only, text_of_known, json_of_known);
+  assert_front("", "", embedding_only, text_of_secret_layers, json_of_secret_layers);
+  assert_front("weights: {file: p}, ", "", embedding_only, text_of_known_layers,
+               json_of_known_layers);
   assert_front("", "", "{op: embedding, rows: 9, out: 4}, {op: mean, dim: 1}",
                "records: TOKENS: one vector per text is sent, made of those of its tokens "
                "(privacy.tokens_readable), by layers with secret weights: with the words of ten "
                "pages, 54 % of tokens were read off behind the first block of a LayoutLM that "
                "sends one per token",
-               json_of_secret);
-  assert_front("weights: {file: p, secret: true}, ", "", embedding_and_linear, text_of_secret,
-               json_of_secret);
-  assert_front("", "seed: 7, ", embedding_and_linear, text_of_known, json_of_known);
-  assert_front("weights: {folder: p, new: [\"1\"]}, ", "", embedding_and_linear, text_of_secret,
-               json_of_secret);
+               json_of_secret_layers);
+  assert_front("weights: {file: p, secret: true}, ", "", embedding_and_linear,
+               text_of_secret_layers, json_of_secret_layers);
+  assert_front("", "seed: 7, ", embedding_and_linear, text_of_known_layers, json_of_known_layers);
+  assert_front("weights: {folder: p, new: [\"1\"]}, ", "", embedding_and_linear,
+               text_of_secret_layers, json_of_secret_layers);
 }
 
 /* ---- an attack that infers labels from gradients --------------------------------------------- */

@@ -164,7 +164,7 @@ static void large_tensors_are_found_in_any_order(void **state) {
 
 /* The pieces of a tensor arrive in any order. Before the last piece has arrived, the tensor has no
  * moments. */
-static void a_tensor_that_is_not_whole_has_no_form(void **state) {
+static void incomplete_tensor_has_no_form(void **state) {
   (void)state;
   static float v[VALUES];
   static clv_weights_sample s;
@@ -305,7 +305,7 @@ int main(void) {
       cmocka_unit_test(bf16_copy_has_the_same_digest),
       cmocka_unit_test(scaled_converted_or_permuted_copies_are_recognized),
       cmocka_unit_test(large_tensors_are_found_in_any_order),
-      cmocka_unit_test(a_tensor_that_is_not_whole_has_no_form),
+      cmocka_unit_test(incomplete_tensor_has_no_form),
       cmocka_unit_test(independent_random_weights_are_not_confused),
       cmocka_unit_test(biases_and_integer_tensors_are_not_sampled),
       cmocka_unit_test(shuffled_labels_have_no_order),

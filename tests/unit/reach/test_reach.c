@@ -49,7 +49,7 @@ static clv_attrs draw_window(uint32_t *r, const clv_shape *in) {
   return a;
 }
 
-static void add_shape(clv_graph *g, uint32_t *r, int *at) {
+static void add_reshape(clv_graph *g, uint32_t *r, int *at) {
   const clv_shape *in = &g->nodes[*at].shape;
   clv_attrs a = {0};
   int64_t n = 1;
@@ -117,7 +117,7 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
   if (in->rank == 4) permutation.order.dim[2] = 6 - permutation.order.dim[0] - 1;
   switch (draw_below(r, 13)) {
     case 0:
-      add_shape(g, r, at);
+      add_reshape(g, r, at);
       break;
     case 1:
       add_slice(g, r, at);
@@ -163,7 +163,7 @@ static clv_graph *draw_graph(uint32_t *r) {
                    CLV_OK);
   /* The first shape has no channels, so each feature is a position. */
   add_fitting_layer(g, CLV_OP_RESHAPE, (clv_attrs){.shape = {3, {1, 1, PLACES}}}, &at);
-  add_shape(g, r, &at);
+  add_reshape(g, r, &at);
   for (int i = 0; i < LAYERS; i++) add_layer(g, r, &at);
   add_slice(g, r, &at);
   for (int i = 0; i < g->n_nodes; i++)
@@ -363,7 +363,7 @@ static clv_graph *draw_graph_with_gradient(uint32_t *r, bool *ret_smooth) {
   for (int i = 0; i < 2; i++) {
     *r = drawn_state;
     (void)draw_below(r, 3);
-    add_shape(g, r, &in[i]);
+    add_reshape(g, r, &in[i]);
     for (uint32_t k = 0; k < n_layers; k++) add_layer(g, r, &in[i]);
   }
   int curve_index = (int)draw_below(r, 5);
@@ -425,7 +425,7 @@ static int64_t count_gradient_positions(const clv_graph *g, bool is_sum) {
 
 /* Each addend of a gradient is a path of its own, so the analysis may find fewer positions than a
  * perturbation shows, but never more. */
-static void gradient_analysis_never_finds_more_places_than_numbers(void **state) {
+static void gradient_analysis_never_finds_more_positions_than_experiments(void **state) {
   static const clv_reach_layer at_worker[64];
   clv_reach found[64];
   uint32_t r = 2;
@@ -452,7 +452,7 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
 
 /* A slice leaves nine rows of a product, so the derivative reads nine positions of the other
  * factor. */
-static void derivative_behind_a_cut_is_not_read(void **state) {
+static void slice_limits_what_the_derivative_reads(void **state) {
   static const clv_reach_layer at_worker[64];
   bool is_known[64] = {false, true};
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
@@ -481,8 +481,8 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(computed_reach_matches_perturbation_counts),
-      cmocka_unit_test(gradient_analysis_never_finds_more_places_than_numbers),
-      cmocka_unit_test(derivative_behind_a_cut_is_not_read),
+      cmocka_unit_test(gradient_analysis_never_finds_more_positions_than_experiments),
+      cmocka_unit_test(slice_limits_what_the_derivative_reads),
       cmocka_unit_test(large_windows_exceed_the_budget)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,7 +164,7 @@ static clv_best_checkpoint restore_best(clv_best_metric metric, bool resume) {
   return r.best_checkpoint;
 }
 
-static void resumed_run_restores_its_best(void **state) {
+static void resumed_run_restores_its_best_checkpoint(void **state) {
   (void)state;
   make_checkpoint(4);
   make_checkpoint(8);
@@ -260,7 +260,7 @@ static void automatic_interval_follows_the_cost(void **state) {
 
 /* The first rounds are left out of the usual time of a round, because one that takes five times as
  * long would hide the cost of the first checkpoints. */
-static void first_rounds_are_not_the_usual_ones(void **state) {
+static void first_rounds_do_not_count_as_usual(void **state) {
   static const struct {
     bool is_saving;
     uint64_t round_ns, cost_ns;
@@ -281,12 +281,12 @@ static int remove_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(first_rounds_are_not_the_usual_ones),
+      cmocka_unit_test(first_rounds_do_not_count_as_usual),
       cmocka_unit_test(only_a_finite_strict_improvement_is_better),
       cmocka_unit_test(best_file_line_is_parsed_strictly),
       cmocka_unit_test(early_stopping_counts_validations_without_a_larger_gain),
       cmocka_unit_test(early_stopping_is_read_from_its_exact_text_alone),
-      cmocka_unit_test_teardown(resumed_run_restores_its_best, remove_run),
+      cmocka_unit_test_teardown(resumed_run_restores_its_best_checkpoint, remove_run),
       cmocka_unit_test_teardown(checkpoint_is_chosen_by_step_latest_or_best, remove_run),
       cmocka_unit_test(checkpoint_names_are_validated),
       cmocka_unit_test(automatic_interval_follows_the_cost),

@@ -164,7 +164,7 @@ static void prediction_lines_have_ids_classes_and_names(void **state) {
   }
 }
 
-static void probabilities_stand_in_place_of_outputs_for_the_owner_alone(void **state) {
+static void probabilities_replace_outputs_for_the_owner_alone(void **state) {
   static const float three_outputs[] = {0, 0, 1e9f, -1e9f, 0, 0}, one_output[] = {0, -1e9f},
                      log_probabilities[] = {-INFINITY, 0};
   const struct {
@@ -202,7 +202,7 @@ static void probabilities_stand_in_place_of_outputs_for_the_owner_alone(void **s
   assert_int_equal(clv_predictions_probabilities(t, CLV_LOSS_MSE, &p, &err), CLV_INVALID);
 }
 
-static void intervals_stand_behind_the_values(void **state) {
+static void intervals_follow_the_values(void **state) {
   static const float mean[] = {1, 2}, low[] = {0.5f, 1.5f}, high[] = {1.5f, 2.5f};
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
   CLV_AUTO(clv_tensor_unrefp)
@@ -278,8 +278,8 @@ int main(void) {
       cmocka_unit_test(class_file_is_parsed_strictly),
       cmocka_unit_test(data_digests_are_parsed_strictly),
       cmocka_unit_test(prediction_lines_have_ids_classes_and_names),
-      cmocka_unit_test(probabilities_stand_in_place_of_outputs_for_the_owner_alone),
-      cmocka_unit_test(intervals_stand_behind_the_values),
+      cmocka_unit_test(probabilities_replace_outputs_for_the_owner_alone),
+      cmocka_unit_test(intervals_follow_the_values),
       cmocka_unit_test(percentiles_are_those_of_numpy),
       cmocka_unit_test(npy_predictions_get_a_json_file_of_names),
       cmocka_unit_test(failed_prediction_write_leaves_no_file),

@@ -139,7 +139,7 @@ static void train_to_step_7(const clv_session_config *c) {
   clv_run_lock_end(r.lock, CLV_RUN_FINISHED, 0, "");
 }
 
-static void run_goes_on_from_a_named_checkpoint_without_the_later_ones(void **state) {
+static void run_resumes_from_a_named_checkpoint_and_deletes_later_ones(void **state) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_config_as("name=back");
   const clv_run_options resume_from_3 = {.resume = true, .checkpoint = "3"};
   (void)state;
@@ -186,7 +186,7 @@ static void sealed_copy_of_a_later_step_is_removed_when_a_run_goes_back(void **s
   assert_int_equal(clv_escrow_newest_step(&copy_place), CLV_CHECKPOINT_NONE);
 }
 
-static void checkpoint_that_a_run_has_not_is_refused_and_nothing_removed(void **state) {
+static void missing_checkpoint_is_refused_and_nothing_removed(void **state) {
   CLV_AUTO(clv_session_config_freep)
   clv_session_config *c = parse_config_as("name=named"), *none = parse_config_as("name=new");
   const clv_run_options resume_from_5 = {.resume = true, .checkpoint = "5"},
@@ -319,9 +319,9 @@ static void early_stop_comes_at_the_same_step_with_the_same_bits_after_a_resume(
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rewound_and_reopened_runs_give_the_same_checkpoint),
-      cmocka_unit_test(run_goes_on_from_a_named_checkpoint_without_the_later_ones),
+      cmocka_unit_test(run_resumes_from_a_named_checkpoint_and_deletes_later_ones),
       cmocka_unit_test(sealed_copy_of_a_later_step_is_removed_when_a_run_goes_back),
-      cmocka_unit_test(checkpoint_that_a_run_has_not_is_refused_and_nothing_removed),
+      cmocka_unit_test(missing_checkpoint_is_refused_and_nothing_removed),
       cmocka_unit_test(sampled_run_resumes_with_the_same_bits),
       cmocka_unit_test(balanced_weights_follow_from_the_training_records_alone),
       cmocka_unit_test(early_stop_comes_at_the_same_step_with_the_same_bits_after_a_resume)};

@@ -177,7 +177,7 @@ static void scores_are_those_of_scikit_learn(void **state) {
 }
 
 /* 200 records of which 160 are right: the standard error of the accuracy is 0.028. */
-static void an_interval_is_the_same_each_time_and_as_wide_as_it_should_be(void **state) {
+static void interval_is_reproducible_and_has_the_expected_width(void **state) {
   clv_score_options o = {.n_classes = 2, .has_intervals = true};
   clv_interval intervals[2];
   (void)state;
@@ -224,7 +224,7 @@ int main(void) {
       cmocka_unit_test(absent_classes_are_left_out_of_averages),
       cmocka_unit_test(invalid_options_and_labels_are_refused),
       cmocka_unit_test(scores_are_those_of_scikit_learn),
-      cmocka_unit_test(an_interval_is_the_same_each_time_and_as_wide_as_it_should_be),
+      cmocka_unit_test(interval_is_reproducible_and_has_the_expected_width),
       cmocka_unit_test(the_records_with_the_largest_losses_are_kept_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

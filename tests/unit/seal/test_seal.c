@@ -142,7 +142,7 @@ static void exchanged_frames_are_refused(void **state) {
   assert_refused(file.data, file.len, "a frame of another file", 1);
 }
 
-static void other_name_is_refused(void **state) {
+static void file_sealed_under_another_name_is_refused(void **state) {
   (void)state;
   clv_err err;
   size_t n;
@@ -184,7 +184,7 @@ static void wrong_key_is_named_with_the_right_one(void **state) {
   assert_string_equal(id, key.id);
 }
 
-static void key_comes_back_from_its_file(void **state) {
+static void key_is_read_back_from_its_file(void **state) {
   (void)state;
   CLV_AUTO(clv_seal_key_done) clv_seal_key again = {0}, none = {0};
   clv_err err;
@@ -230,10 +230,10 @@ int main(void) {
       cmocka_unit_test(every_changed_bit_is_refused),
       cmocka_unit_test(every_truncation_is_refused),
       cmocka_unit_test(exchanged_frames_are_refused),
-      cmocka_unit_test(other_name_is_refused),
+      cmocka_unit_test(file_sealed_under_another_name_is_refused),
       cmocka_unit_test(other_versions_and_files_are_named),
       cmocka_unit_test(wrong_key_is_named_with_the_right_one),
-      cmocka_unit_test(key_comes_back_from_its_file),
+      cmocka_unit_test(key_is_read_back_from_its_file),
       cmocka_unit_test(bad_key_files_are_refused),
   };
   return cmocka_run_group_tests(tests, setup, teardown);

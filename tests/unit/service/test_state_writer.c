@@ -145,7 +145,7 @@ static void identities_take_turns(void **state) {
 }
 
 /* The session's copy is freed as soon as the file is withdrawn, although the disk still syncs. */
-static void withdrawn_file_is_dropped_and_its_copy_is_free(void **state) {
+static void withdrawn_file_is_dropped_and_its_copy_is_freed(void **state) {
   fixture f;
   (void)state;
   begin_service(&f);
@@ -188,7 +188,7 @@ static void files_are_withdrawn_at_any_moment(void **state) {
   end_service(&f);
 }
 
-static void worker_that_stops_drops_what_waits(void **state) {
+static void stopping_worker_drops_waiting_files(void **state) {
   fixture f;
   (void)state;
   begin_service(&f);
@@ -206,9 +206,9 @@ static void worker_that_stops_drops_what_waits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(identities_take_turns),
-      cmocka_unit_test(withdrawn_file_is_dropped_and_its_copy_is_free),
+      cmocka_unit_test(withdrawn_file_is_dropped_and_its_copy_is_freed),
       cmocka_unit_test(files_are_withdrawn_at_any_moment),
-      cmocka_unit_test(worker_that_stops_drops_what_waits),
+      cmocka_unit_test(stopping_worker_drops_waiting_files),
   };
   if (!mkdtemp(folder)) return 1;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

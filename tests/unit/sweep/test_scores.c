@@ -63,7 +63,7 @@ static sweep_work make_sweep(sweep_run *runs, size_t n_runs, size_t n_points,
                       .score = {CLV_BEST_ACCURACY, false}};
 }
 
-static void table_has_the_best_first_and_then_what_is_not_finished(void **state) {
+static void table_lists_best_runs_first_and_unfinished_runs_last(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   sweep_run runs[] = {
@@ -111,7 +111,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(last_validation_counts_or_the_best_and_no_test),
       cmocka_unit_test(damaged_lines_are_refused_with_their_place),
-      cmocka_unit_test(table_has_the_best_first_and_then_what_is_not_finished),
+      cmocka_unit_test(table_lists_best_runs_first_and_unfinished_runs_last),
       cmocka_unit_test(folds_have_a_mean_once_all_are_finished),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -353,7 +353,7 @@ static void text_that_is_not_utf8_is_refused(void **state) {
 
 /* A token that is white space may take the white space around it. Then the first of several such
  * tokens takes the text of the others, which are not encoded. */
-static void white_space_that_a_token_took_is_no_token(void **state) {
+static void white_space_taken_by_a_token_is_not_encoded(void **state) {
   static const char file[] =
       "{\"version\": \"1.0\", \"normalizer\": null, \"pre_tokenizer\": null, \"added_tokens\": "
       "[{\"id\": 2, \"content\": \"\\t\", \"lstrip\": true, \"rstrip\": true}], \"model\": "
@@ -521,7 +521,7 @@ int main(void) {
       cmocka_unit_test(byte_order_mark_is_skipped),
       cmocka_unit_test(utf16_tokenizer_files_are_refused),
       cmocka_unit_test(text_that_is_not_utf8_is_refused),
-      cmocka_unit_test(white_space_that_a_token_took_is_no_token),
+      cmocka_unit_test(white_space_taken_by_a_token_is_not_encoded),
       cmocka_unit_test(settings_that_differ_from_the_tokenizer_are_refused),
       cmocka_unit_test(files_beside_a_tokenizer_are_compared_with_it),
       cmocka_unit_test(long_texts_take_no_quadratic_time),

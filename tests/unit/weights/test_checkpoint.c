@@ -587,7 +587,7 @@ static void kept_files_are_listed_and_not_opened(void **state) {
 }
 
 /* After all files have been copied back to the master, the new manifest names no workers. */
-static void gathered_checkpoint_is_home(void **state) {
+static void gathered_checkpoint_is_at_the_master(void **state) {
   (void)state;
   const char *run = get_run_dir("gathered");
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, again = {0};
@@ -838,7 +838,7 @@ int main(void) {
       cmocka_unit_test(damaged_manifest_is_refused),
       cmocka_unit_test(invalid_manifests_are_refused),
       cmocka_unit_test(kept_files_are_listed_and_not_opened),
-      cmocka_unit_test(gathered_checkpoint_is_home),
+      cmocka_unit_test(gathered_checkpoint_is_at_the_master),
       cmocka_unit_test(prune_reports_files_at_workers),
       cmocka_unit_test(prune_keeps_newest_checkpoints_and_foreign_files),
       cmocka_unit_test(file_changed_after_load_is_refused),
