@@ -60,8 +60,8 @@ static void check_attributes(clv_op op) {
 
 /* ---- wrong numbers and types of inputs ------------------------------------------------------- */
 
-/* Adds the case to a graph with n inputs. other: index of an input that gets the other type; -1:
- * none. */
+/* Adds the case to a graph with n inputs. retyped_input: index of an input that gets the other
+ * type; -1: none. */
 static clv_code add_to_graph(const op_case *c, int n, int retyped_input, clv_err *err) {
   clv_graph *g;
   int in[CLV_MAX_IN + 1] = {0}, node;

@@ -424,9 +424,9 @@ static void invalid_overrides_are_refused(void **state) {
   static const char *const env[] = {"CLEAVE_TRAIN__BACTH=3", NULL};
   assert_refused(session_text, &(clv_config_overrides){.env = env},
                  "CLEAVE_TRAIN__BACTH=3: unknown key 'train.bacth', did you mean 'batch'?");
-  static const char *const range[] = {"CLEAVE_TRAIN__EPOCHS=0", NULL};
+  static const char *const epochs_out_of_range[] = {"CLEAVE_TRAIN__EPOCHS=0", NULL};
   assert_refused(
-      session_text, &(clv_config_overrides){.env = range},
+      session_text, &(clv_config_overrides){.env = epochs_out_of_range},
       "CLEAVE_TRAIN__EPOCHS=0: 'train.epochs' must be a whole number from 1 to 1000000, got '0'");
 }
 

@@ -57,8 +57,8 @@ static size_t count_points(clv_row_names a, clv_row_names b) {
   return points;
 }
 
-/* Returns how many rows (or columns) of the tensor `asked` match a kept row digest of the tensor
- * `known`. */
+/* Returns how many rows (or columns) of tested_tensor match a kept digest of a row of known_tensor.
+ * */
 static size_t count_known_rows(const float *known_tensor, size_t rows, size_t columns,
                                const void *tested_tensor, clv_dtype dtype, size_t m, size_t n,
                                bool by_columns) {

@@ -24,7 +24,8 @@ typedef struct engine {
   clv_work *started_work[MAX_STARTED];
   uint32_t n_started_work;
   uint64_t last_message, seed;
-  bool holds_started_work; /* started work ends only when engine_run_work is called with `all` */
+  /* started work ends only when engine_run_work is called with `ends_all` */
+  bool holds_started_work;
   uint32_t n_cell_visits[TABLE_CELLS];
   void (*on_result)(struct engine *w, clv_result *r);
   void *user;

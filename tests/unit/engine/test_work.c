@@ -177,7 +177,7 @@ static void make_context_frames(program *g, uint32_t c, bool is_planned) {
   add_step(g, c);
 }
 
-/* Sends the next frame of a context, unless `end` frames were sent. */
+/* Sends the next frame of a context, unless n_frames of them were sent. */
 static void send_next_frame(program *g, uint32_t c, uint32_t n_frames) {
   clv_err err = {0};
   if (g->next_frame[c] < n_frames)

@@ -239,7 +239,7 @@ static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t
   free_rig(&b);
 }
 
-/* Tests each `cut_interval`-th cut, beginning with number `from`. */
+/* Tests each `cut_interval`-th cut, beginning with number first_cut. */
 static inline void compare_with_cuts(const batch *s, family model_family, int cut_interval,
                                      int first_cut, const rig_options *o) {
   uint32_t layers;

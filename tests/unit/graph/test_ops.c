@@ -523,7 +523,7 @@ static void bare_parameter_is_named_after_its_layer(void **state) {
   clv_graph_free(g);
 }
 
-/* Returns the standard deviation around 0. *ret_set: how many of n values are not 0. */
+/* Returns the standard deviation around 0. *ret_nonzero: how many of n values are not 0. */
 static double compute_deviation(const float *v, size_t n, size_t *ret_nonzero) {
   double squares = 0;
   *ret_nonzero = 0;

@@ -154,7 +154,8 @@ static double read_features(const float *records, size_t n_features, const float
   return reading.figure;
 }
 
-/* Computes weighted sums of `n` features. size: scale of the first feature; 1: as the others. */
+/* Computes weighted sums of `n` features. first_scale: scale of the first feature; 1: as the other
+ * features. */
 static void sum_features(const float *records, size_t n, float first_scale,
                          float sums[RECORDS][WIDTH]) {
   static float weight[WIDTH * WIDTH];

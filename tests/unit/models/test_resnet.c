@@ -325,7 +325,8 @@ static void check_cuts(const cut_test *t, const char *const *ranges, int n, bool
   clv_session_config_free(c);
 }
 
-/* Checks stages that end at every step-th block end, from `from` on, and one stage for the rest. */
+/* Checks stages that end at every step-th block end, beginning with number first_end, and one stage
+ * for the rest. */
 static void check_cuts_at_ends(const cut_test *t, int first_end, int step, bool inits_each_part) {
   char ends[MAX_STAGES][32], range_texts[MAX_STAGES][96];
   const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";

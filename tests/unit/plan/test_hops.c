@@ -55,7 +55,7 @@ static clv_blueprint *make_blueprint(const char *layers, clv_session_config **re
   return b;
 }
 
-/* Returns a policy that permits all but `without`, and RAW INPUT only if `is_raw`. */
+/* Returns a policy that permits all keys but denied_key, and RAW INPUT only if `allows_raw`. */
 static clv_policy *make_policy_without(const char *denied_key, bool allows_raw) {
   static const char *const keys[] = {"tokens", "labels", "labels_readable", "front_known"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};

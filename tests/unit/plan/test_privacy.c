@@ -529,7 +529,8 @@ static const head_case heads[] = {
     /* dropout may leave the gradient of a single output */
     {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0},
     {"{op: dropout, p: 0.9}, {op: linear, out: 3}", "", "", 1},
-    {"{op: linear, out: 1}", "", "", 1}, /* the gradient's sign still shows, which `plan` reports */
+    /* the sign of the gradient stays readable, which `plan` reports */
+    {"{op: linear, out: 1}", "", "", 1},
 };
 
 static void check_head(const head_case *r) {

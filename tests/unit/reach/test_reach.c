@@ -383,8 +383,8 @@ static clv_graph *draw_graph_with_gradient(uint32_t *r, bool *ret_smooth) {
   return clv_steal(&g);
 }
 
-/* Computes the gradient of the loss y^2 / 2. sum: of the sum of all y, whose derivative reads no
- * value. */
+/* Computes the gradient of the loss y^2 / 2. is_sum: the loss is the sum of all y instead, whose
+ * derivative reads no value. */
 static void run_forward_and_backward(runner *w, bool is_sum, const double *x, const double *other,
                                      double *y, double *dw) {
   clv_call *call;

@@ -18,9 +18,9 @@
 #include "common/engine/reference/rref_int.h"
 
 enum {
-  SELF,
-  OWNER,
-  OTHER,
+  SELF_NODE,
+  OWNER_NODE,
+  OTHER_NODE,
   NODES,
   REF_ID = 1,
   FORK_ID = 10,
@@ -101,7 +101,7 @@ static void tick_until(node *n, uint64_t ns, bool hears_others) {
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
   for (uint64_t due; (due = clv_rrefs_due_ns(n->t)) <= end;) {
     n->now_ns = CLV_MAX(n->now_ns, due);
-    for (uint32_t i = OWNER; hears_others && i < NODES; i++) receive_message(n, i, m);
+    for (uint32_t i = OWNER_NODE; hears_others && i < NODES; i++) receive_message(n, i, m);
     clv_rrefs_tick(n->t, n->now_ns);
     if (hears_others) take_results_as_text(n);
   }
@@ -114,24 +114,24 @@ static void do_create_owned(node *n) {
 }
 static void do_create_at_owner(node *n) {
   clv_rref_new_ids b = {REF_ID, FORK_ID, REF_KEY};
-  n->code = clv_rrefs_new_kept(n->t, &b, OWNER, 1, 2, n->now_ns, NULL);
+  n->code = clv_rrefs_new_kept(n->t, &b, OWNER_NODE, 1, 2, n->now_ns, NULL);
 }
 static void do_create_at_self(node *n) {
   clv_rref_new_ids b = {REF_ID, FORK_ID, REF_KEY};
-  n->code = clv_rrefs_new_kept(n->t, &b, SELF, 1, 2, n->now_ns, NULL);
+  n->code = clv_rrefs_new_kept(n->t, &b, SELF_NODE, 1, 2, n->now_ns, NULL);
 }
 static void do_pass_handle(node *n) {
-  clv_rref_pass_args pass_args = {CHILD_ID, OTHER, 1, 2};
+  clv_rref_pass_args pass_args = {CHILD_ID, OTHER_NODE, 1, 2};
   n->code = clv_rrefs_pass_handle(n->t, FORK_ID, &pass_args, n->now_ns, NULL);
 }
 static void do_pass_handle_to_owner(node *n) {
-  clv_rref_pass_args pass_args = {CHILD_ID, OWNER, 1, 2};
+  clv_rref_pass_args pass_args = {CHILD_ID, OWNER_NODE, 1, 2};
   n->code = clv_rrefs_pass_handle(n->t, FORK_ID, &pass_args, n->now_ns, NULL);
 }
 /* Sends so many messages to the other node that the next one is outside the window. */
 static void do_fill_window(node *n) {
   for (uint64_t i = 0; i < WINDOW; i++) {
-    clv_rref_pass_args what = {1000 + i, OTHER, 1, 2};
+    clv_rref_pass_args what = {1000 + i, OTHER_NODE, 1, 2};
     n->code = clv_rrefs_pass_handle(n->t, FORK_ID, &what, n->now_ns, NULL);
   }
 }
@@ -149,49 +149,50 @@ static void do_settle_with_failure(node *n) {
 }
 
 static void do_receive_use(node *n) {
-  receive_message(n, OTHER,
-                  (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER, .is_before_join = true});
+  receive_message(
+      n, OTHER_NODE,
+      (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER_NODE, .is_before_join = true});
 }
 static void do_receive_use_of_known(node *n) {
-  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER});
+  receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER_NODE});
 }
 static void do_receive_value(node *n) {
-  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_VALUE, .tensor = n->v});
+  receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_VALUE, .tensor = n->v});
 }
 static void do_receive_accept(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD_ID});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD_ID});
 }
 /* These functions give this node, as the owner, frames of the creator (KEEP) and of the other node.
  */
 static void do_receive_keep(node *n) {
-  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_KEEP});
+  receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_KEEP});
 }
 static void do_receive_fork(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD_ID});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD_ID});
 }
 static void do_receive_fork_without_key(node *n) {
-  receive_message(n, OTHER,
+  receive_message(n, OTHER_NODE,
                   (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD_ID, .key = REF_KEY + 1});
 }
 static void do_receive_fetch(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD_ID});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD_ID});
 }
 static void do_receive_early_fetch(node *n) {
   receive_message(
-      n, OTHER,
+      n, OTHER_NODE,
       (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD_ID, .is_before_join = true});
 }
 static void do_receive_delete(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_DELETE, .fork = CHILD_ID});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_DELETE, .fork = CHILD_ID});
 }
 static void do_receive_delete_first(node *n) {
-  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_DELETE});
+  receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_DELETE});
 }
 static void do_receive_first_ack(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = 1});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_ACK, .number = 1});
 }
 static void do_receive_old_ack(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = WINDOW + 1});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_ACK, .number = WINDOW + 1});
 }
 /* Lets a lease pass without any message from the others. */
 static void do_miss_lease(node *n) { tick_until(n, LEASE_NS * 5 / 4, false); }
@@ -261,8 +262,11 @@ static void make_node(node *n) {
   n->now_ns = NS_PER_MS;
   assert_int_equal(clv_pool_new((size_t)1 << 26, 16, &n->pool, &err), CLV_OK);
   assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &n->v, &err), CLV_OK);
-  clv_rrefs_options o = {
-      .pool = n->pool, .n_nodes = NODES, .self = SELF, .lease_ns = LEASE_NS, .retry_ns = RETRY_NS};
+  clv_rrefs_options o = {.pool = n->pool,
+                         .n_nodes = NODES,
+                         .self = SELF_NODE,
+                         .lease_ns = LEASE_NS,
+                         .retry_ns = RETRY_NS};
   assert_int_equal(clv_rrefs_new(&o, &n->t, &err), CLV_OK);
   n->t->visits = &n->visits;
 }
@@ -607,12 +611,12 @@ static void repeated_message_is_only_acknowledged(void **state) {
   (void)state;
   make_node(&n);
   run_program(&n, "<KEEP");
-  n.last_numbers[OWNER]--;
+  n.last_numbers[OWNER_NODE]--;
   run_program(&n, "<KEEP");
   assert_string_equal(n.results_text, "ACK1");
-  n.last_numbers[OWNER] += WINDOW;
+  n.last_numbers[OWNER_NODE] += WINDOW;
   run_program(&n, "<DELETE-first");
-  n.last_numbers[OWNER] = 0;
+  n.last_numbers[OWNER_NODE] = 0;
   run_program(&n, "<KEEP");
   assert_string_equal(n.results_text, "");
   free_node(&n);
@@ -626,10 +630,10 @@ static void late_acknowledgment_is_dropped(void **state) {
   clv_code code;
   (void)state;
   make_node(&n);
-  clv_rref_peer *p = &n.t->peers[OTHER];
+  clv_rref_peer *p = &n.t->peers[OTHER_NODE];
   assert_true(clv_rref_is_new_message(n.t, p, 1));
   assert_true(clv_rref_is_new_message(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
-  clv_rref_queue_ack(n.t, OTHER, 1, CLV_NOT_FOUND);
+  clv_rref_queue_ack(n.t, OTHER_NODE, 1, CLV_NOT_FOUND);
   assert_false(clv_rref_next_ack(p, &number, &code));
   assert_true(clv_rref_is_new_message(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
   free_node(&n);
@@ -729,7 +733,7 @@ static void number_jump_drops_acks_outside_the_window(void **state) {
   (void)state;
   make_node(&n);
   do_receive_keep(&n);
-  n.last_numbers[OWNER] = UINT64_MAX - 1;
+  n.last_numbers[OWNER_NODE] = UINT64_MAX - 1;
   do_receive_keep(&n);
   take_results_as_text(&n);
   assert_string_equal(n.results_text, "create ACK1!");

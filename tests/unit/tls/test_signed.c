@@ -48,7 +48,7 @@ static int make_signers(void **state) {
 
 static void free_cms(CMS_ContentInfo **cms) { CMS_ContentInfo_free(*cms); }
 
-/* Returns the signature as PEM or DER. flags: of CMS_sign. */
+/* Returns the signature as PEM if is_pem, else as DER. */
 static clv_bytes pack_signature(CMS_ContentInfo *cms, bool is_pem) {
   clv_bytes out = {0};
   char *data = NULL;

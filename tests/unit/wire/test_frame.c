@@ -172,8 +172,9 @@ static void add_earlier_frame(clv_bytes *message, const clv_frame *f, size_t pay
   clv_bytes_add(message, one.data, one.len);
 }
 
-/* Decodes a message that is cut into two pieces at `cut`. Checks that it has n earlier frames, that
- * the second of them equals `second`, and that the last frame has the kind `last` (0: none). */
+/* Decodes a message that is cut into two pieces at `cut_position`. Checks that it has n earlier
+ * frames, that the second of them equals `second`, and that the last frame is of `last_kind` (0:
+ * there is none). */
 static void check_bundle(const clv_bytes *message, size_t cut_position, const clv_frame *second,
                          size_t payload_of_second, uint32_t n, clv_frame_kind last_kind) {
   clv_err err = {0};
@@ -292,7 +293,7 @@ static void call_predecessor_id_round_trips(void **state) {
 /* ---- protobuf-c as an independent reader and writer -------------------------------------------
  */
 
-static Cleave__V1__Frame *protobuf_c_read(const clv_bytes *all) {
+static Cleave__V1__Frame *read_with_protobuf_c(const clv_bytes *all) {
   Cleave__V1__Frame *m = cleave__v1__frame__unpack(NULL, all->len, (const uint8_t *)all->data);
   assert_non_null(m);
   assert_int_equal(m->base.n_unknown_fields, 0);
@@ -303,7 +304,7 @@ static void protobuf_c_reads_a_call(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
-  Cleave__V1__Frame *m = protobuf_c_read(&all);
+  Cleave__V1__Frame *m = read_with_protobuf_c(&all);
   assert_int_equal(m->kind, CLEAVE__V1__FRAME_KIND__CALL);
   assert_int_equal(m->context, f.context);
   assert_int_equal(m->message, 77);
@@ -334,7 +335,7 @@ static void protobuf_c_reads_a_gradient(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_GRADIENT), got;
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 16);
-  Cleave__V1__Frame *m = protobuf_c_read(&all);
+  Cleave__V1__Frame *m = read_with_protobuf_c(&all);
   assert_int_equal(m->order, 2);
   assert_int_equal(m->micro_batch, 0);
   m->micro_batch = UINT32_MAX;
@@ -353,7 +354,7 @@ static void protobuf_c_reads_a_step(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_DROP);
   CLV_AUTO(clv_bytes_done) clv_bytes drop = encode_whole(&f, 0);
-  Cleave__V1__Frame *m = protobuf_c_read(&drop);
+  Cleave__V1__Frame *m = read_with_protobuf_c(&drop);
   assert_int_equal(m->n_upstream, 3);
   assert_memory_equal(m->upstream, f.value_ids, 3 * sizeof(uint64_t));
   cleave__v1__frame__free_unpacked(m, NULL);
@@ -361,7 +362,7 @@ static void protobuf_c_reads_a_step(void **state) {
   f = make_sample_frame(CLV_PREPARE);
   f.backward.needed_calls[0].root_gradient = 0.25f;
   CLV_AUTO(clv_bytes_done) clv_bytes prepare = encode_whole(&f, 0);
-  m = protobuf_c_read(&prepare);
+  m = read_with_protobuf_c(&prepare);
   assert_non_null(m->backward);
   assert_true(m->backward->calls[0]->root == 0.25f && m->backward->calls[1]->root == 0);
   assert_int_equal(m->backward->calls[0]->n_targets, 2);
@@ -371,7 +372,7 @@ static void protobuf_c_reads_a_step(void **state) {
 
   f = make_sample_frame(CLV_APPLY);
   CLV_AUTO(clv_bytes_done) clv_bytes apply = encode_whole(&f, 0);
-  m = protobuf_c_read(&apply);
+  m = read_with_protobuf_c(&apply);
   assert_non_null(m->commit);
   assert_true(m->commit->scale == 0.125f && m->commit->lr == 1e-3f && m->commit->apply);
   assert_int_equal(m->commit->n_more_lrs, 3);
@@ -389,7 +390,7 @@ static void protobuf_c_rewrites_every_kind(void **state) {
     clv_frame f = make_sample_frame((clv_frame_kind)kind);
     size_t len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
-    Cleave__V1__Frame *m = protobuf_c_read(&all);
+    Cleave__V1__Frame *m = read_with_protobuf_c(&all);
     uint8_t *again = malloc(cleave__v1__frame__get_packed_size(m));
     size_t n = cleave__v1__frame__pack(m, again);
     decode_and_compare(&(clv_piece){again, n}, 1, &f, len);

@@ -751,8 +751,8 @@ static void payload_over_the_chunk_limit_is_refused_unread(void **state) {
   assert_fails(decode_copy(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "payload of 2097152");
 }
 
-/* Asserts that n times `item` are too many, in the body with tag `body` of a frame of `frame_kind`
- * in context 1. */
+/* Asserts that n times `item` are too many, in the body with the tag `body` of a frame in context
+ * 1. kind: the encoded field with the frame's kind. */
 static void assert_too_many(const char *kind, const char *body, const char *item, size_t item_len,
                             uint32_t n, const char *part) {
   clv_err err = {0};

@@ -25,7 +25,7 @@
     if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
   } while (0)
 
-/* Asserts that the call fails with `code` and a text that contains `part`. */
+/* Asserts that the call fails with the code `wanted` and a text that contains `part`. */
 #define assert_fails(call, wanted, part)                                                         \
   do {                                                                                           \
     clv_code code_ = (call);                                                                     \
