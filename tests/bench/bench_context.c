@@ -85,7 +85,7 @@ static void require_success(cleave_status status) {
   exit(1);
 }
 
-/* ---- data; PyTorch's peer draws its own data of the same shapes ------------------------------ */
+/* ---- random data; the PyTorch program of the comparison draws its own of the same shapes ----- */
 
 static uint32_t draw_bits(void) {
   static uint32_t state = 40;

@@ -188,8 +188,8 @@ static void handle_received(side *s, unsigned index) {
   request_message(s, index);
 }
 
-/* Handles an event. Waits for it like the leading queue thread of common/net/rpc: polls for as long
- * as that thread would, then sleeps. */
+/* Waits for an event like the leading queue thread of common/net/rpc, which polls for a while and
+ * then sleeps, and handles the event. */
 static event_kind run_event(side *s) {
   uint64_t until = clv_now_ns() + 1000ull * clv_spin_us(1);
   grpc_event event;

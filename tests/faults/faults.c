@@ -6,14 +6,15 @@
  *
  *   CLEAVE_TEST_FAULTS=SEED:DROP:DUPLICATE:DELAY_MS   percent, percent, most milliseconds
  *
- * Only messages that are sent again, or that only free memory, may be disturbed: those about
- * references except their values, DROP, END_CONTEXT without a step, and ENDED without a trace.
- * Seed, kind and n decide the fate of the n-th message of a kind. At exit the library prints what
- * it did, because a test in which it did nothing proves nothing.
+ * Only messages that the product sends again, or that only free memory, may be disturbed: messages
+ * about references except their values, DROP, END_CONTEXT without a step, and ENDED without a
+ * trace. Seed, kind and n decide whether the n-th message of a kind is dropped, duplicated or
+ * delayed. At exit this code prints how many messages it disturbed, because a test without any
+ * proves nothing.
  *
  *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link accepted to the u64 in FILE
  *
- * The file is mapped, so that it has the count of a process that is killed.
+ * The file is mapped into memory, so that it has the right count even if the process is killed.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -122,7 +123,8 @@ static void send_duplicate(clv_link *link, const clv_packet *p) {
   send_now(link, duplicate);
 }
 
-/* Takes a packet to delay or to drop it. Returns false if the packet is to be sent now. */
+/* Drops or delays a packet, if its fate says so. Returns false if the caller must send the packet
+ * now. */
 static bool drop_or_delay(clv_link *link, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!faults.is_on || !may_be_disturbed(&p->frame)) return false;

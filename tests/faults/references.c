@@ -16,8 +16,9 @@
  *   no leak        when all handles are released, every table is empty within the lease
  *   the tables     no event arrives in a state for which the tables have no row
  *
- * The first two are not checked for a handle that came through a node that died or was silent for a
- * lease (`is_lost`), but even such a handle never gets a wrong value.
+ * The checks "no early free" and "right values" do not apply to a handle that was passed by a node
+ * that died or was silent for a lease (`is_lost`), but even such a handle must never get a wrong
+ * value.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -521,7 +522,8 @@ static void do_random_operation(void) {
   if (!is_full) operations[draw_below(CLV_COUNT(operations))]();
 }
 
-/* Ends the program: releases the handles it still has; messages in flight arrive first. */
+/* Ends the program: releases all handles that the program still has, after messages in flight have
+ * arrived. */
 static void release_all_handles(void) {
   for (uint32_t i = 0; i < w.n_handles; i++) {
     handle *h = &w.handles[i];
@@ -559,7 +561,8 @@ static void cut_off_node(uint32_t node) {
   w.node_tables[node] = NULL;
 }
 
-/* Plans an accident: a node dies, is silent for longer than the lease, or for a part of it. */
+/* Plans the fault of a node: it dies, or is silent for longer than the lease, or for a shorter
+ * time. */
 static void plan_accident(void) {
   uint64_t begin = draw_below(w.end_ns), kind = draw_below(10);
   uint32_t node = (uint32_t)draw_below(w.n_nodes);

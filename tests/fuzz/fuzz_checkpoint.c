@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the loading of a run folder with one checkpoint. The input begins with a byte that says
- * what the manifest gets wrong. Four files follow (the trainer's state, a stage's model and
- * optimiser, the index), each after its length in two bytes. A checkpoint that loads has files as
- * its manifest says.
+ * Fuzzes the loading of a run folder with one checkpoint. The first byte of the input chooses the
+ * fault of the manifest, if any. Four files follow (the trainer's state, a stage's model and
+ * optimiser, the index), each after its length in two bytes. If the checkpoint is accepted, its
+ * files must be as the manifest says.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -70,7 +70,7 @@ static void put_symbolic_link(const char *name) {
   NEVER(symlink("/dev/zero", path) != 0);
 }
 
-/* Writes a manifest with a fault. which: index of the file that the fault affects. */
+/* Writes a manifest of the files with this fault. which: index of the file whose entry is wrong. */
 static void put_manifest(const part *file, enum fault fault, unsigned which) {
   clv_manifest_file files[FILES + 1] = {0};
   clv_manifest m = {.step = fault == OTHER_STEP ? STEP + 1 : STEP, .stages = 1, .files = files};

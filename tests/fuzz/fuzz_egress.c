@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the record of what was sent. Its accepted lines are written again as the same bytes, its
- * sums are right, and its pages have no tags or control characters of the input.
+ * Fuzzes the reader of egress.jsonl, the record of sent tensors. Accepted lines must be written
+ * again as the same bytes, the sums must be right, and the pages must have no tags or control
+ * characters of the input.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes a node in which contexts, modules, state and kept values end while lists still have them,
- * and contexts end with a step that is not taken. The input draws well-formed frames over few ids,
- * so that calls follow others, wait for one another and are named in backward passes; then an end
- * arrives. If an executor computes, the input also draws when work ends. Whatever arrives, no freed
- * record is used (slabs are poisoned), the engine reports no mistake of its own, and at the end no
- * record is left.
+ * Fuzzes a node in which contexts, modules, state and kept values end while lists of the node still
+ * refer to them, and contexts end with a step that is not taken. The input draws well-formed frames
+ * over few ids, so that calls use the values of others, wait for one another and are named in
+ * backward passes; then a frame ends one of the objects. If an executor computes, the input also
+ * draws when work ends. Whatever arrives, no freed record may be used (slabs are poisoned), the
+ * engine must report no mistake of its own, and at the end no record may be left.
  */
 #include "tests/fuzz/fuzz_node.h"
 
@@ -55,7 +55,8 @@ static const clv_context_call *find_call(const fuzz_state *p, uint64_t context, 
   return v ? v->producer : NULL;
 }
 
-/* Draws a call of the context; half of them are new, as long as numbers are left. */
+/* Draws the id of a call of the context. Half of the drawn calls are new, as long as ids are
+ * left. */
 static uint64_t draw_call(fuzz_state *p, uint64_t context) {
   uint64_t id = draw_value(p);
   const clv_context *ctx = find_context(p, context);
@@ -190,8 +191,8 @@ static void send_deliver(fuzz_state *p) {
   send_frame(p, &f, false);
 }
 
-/* Draws how many calls were sent before a frame, or 0. The node holds the frame back until it has
- * seen so many calls, because a CALL in chunks may still be incomplete. */
+/* Draws the number of calls that a frame says were sent before it; 0: none. The node holds the
+ * frame back until it has seen so many calls, because a CALL in chunks may still be incomplete. */
 static uint64_t draw_n_calls_before(fuzz_state *p, uint64_t context) {
   const clv_context *ctx = find_context(p, context);
   return happens_once_in(p, 4) ? (ctx ? ctx->calls_seen : 0) + draw_number(p, 2) : 0;
@@ -320,8 +321,8 @@ static void send_end(fuzz_state *p) {
   replace_context(p, f.context);
 }
 
-/* Sends calls that wait for one another, the last of which another worker needs, and then the end
- * of the context. The input of the first call may follow. */
+/* Sends calls that wait for one another, then the end of their context. Another worker needs the
+ * value of the last call. The input of the first call may be sent after the end. */
 static void send_end_with_kept_values(fuzz_state *p) {
   uint64_t context = draw_context(p), last = draw_value(p);
   for (uint32_t i = 0, n = 1 + draw_number(p, 2); i < n; i++) {
@@ -499,8 +500,8 @@ static void check_nothing_is_left(fuzz_state *p) {
   }
 }
 
-/* First bytes of the input: which thread computes, whether the session ends in the middle, how many
- * contexts. */
+/* Runs one input. Its first bytes choose which thread computes, whether the session ends in the
+ * middle, and how many contexts there are. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fuzz_state p = {.at = data, .input_end = data + size};
   bool uses_executor = happens_once_in(&p, 2), ends_in_the_middle = happens_once_in(&p, 4);

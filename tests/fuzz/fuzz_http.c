@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes requests to the page port, as bytes over a connection. If the input begins with a NUL
- * byte, the rest is an address to listen on. Whatever the request, the server sends one of its own
- * answers or none.
+ * byte, the rest is not a request but an address to listen on. Whatever the request, the server
+ * must send a short HTTP answer or none.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the JSON parser, which reads value by value. Any text ends with a value or with an error
- * that has a position. Skipping a value and reading it end at the same position.
+ * Fuzzes the JSON parser, which reads value by value. Reading any text must end with a value or
+ * with an error that has a position. Skipping a value and reading it must end at the same position.
  */
 #include "common/base/json/json.h"
 #include "tests/fuzz/never.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the manifest parser. The input is parsed as it is, and with the digest that makes it a
- * complete manifest, so that the check of the digest does not hide the parser behind it. An
+ * Fuzzes the manifest parser. The input is parsed twice: as it is, and with the digest appended
+ * that makes it a complete manifest, because a wrong digest would end the parsing early. An
  * accepted manifest is written and parsed again.
  */
 #include <stdlib.h>

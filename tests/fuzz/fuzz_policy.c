@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the parser of egress.policy.yaml. An accepted file is written as text that is accepted
- * again and written as the same text, and has no limit left open.
+ * Fuzzes the parser of egress.policy.yaml. The text written from an accepted file must be accepted
+ * again and be written as the same text. An accepted policy must have all limits.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_reader: functions that the targets of data file formats share. Included by one .c file per
- * target.
+ * Functions of the fuzz targets of data file formats. One .c file of each target includes this
+ * header.
  */
 #ifndef CLEAVE_TESTS_FUZZ_READER_H
 #define CLEAVE_TESTS_FUZZ_READER_H

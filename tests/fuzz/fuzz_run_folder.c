@@ -2,7 +2,8 @@
  *
  * Fuzzes the parsers of the small files of a run folder: the note of a run that is being moved
  * aside, the line of the best checkpoint, the counts of early stopping, the names of the classes,
- * the digests of the data, the orphans. Every accepted value is in the file as it was read.
+ * the digests of the data, the files that no run owns. Every accepted value must be in the file as
+ * it was read.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the safetensors reader from memory and from a file: complete, in parts, and the header
- * alone, which must agree. An accepted file is also written, and the writer's output is read again
- * as the same tensors.
+ * Fuzzes the safetensors reader from memory and from a file. Reading the complete file, reading it
+ * in parts and reading only its header must agree. An accepted file is also written, and the
+ * writer's output is read again as the same tensors.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes schedules as text. An accepted text is written and parsed to the same schedule. A schedule
- * that the check accepts runs to its end, whatever its parts cost, and can be drawn.
+ * that the check accepts must run to its end in the simulation, whatever the costs of its parts,
+ * and must be printable as a diagram.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes sealed files. The first byte chooses: the rest is a file sealed with the key below and the
- * name "fuzz", or the rest is sealed, changed in one bit and read again. A change is always
- * refused.
+ * Fuzzes sealed files, which are encrypted and authenticated. The first byte chooses: either the
+ * rest is a file sealed with the key below and the name "fuzz", or the rest is sealed, one bit of
+ * the result is changed, and the result is read. A changed file must be refused.
  */
 #include <fcntl.h>
 #include <sys/mman.h>

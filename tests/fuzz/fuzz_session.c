@@ -43,7 +43,7 @@ static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
                                    g->nodes[g->output_node].layer);
 }
 
-/* Gets the layers of each stage, or an error: too many values may cross the cut. */
+/* Gets the layers of each stage, or an error, for example if too many values cross a cut. */
 static void check_stage_layers(const clv_session_config *config, const clv_graph *g,
                                const uint32_t *first, const uint32_t *last) {
   for (size_t s = 0; s < config->n_stages; s++) {

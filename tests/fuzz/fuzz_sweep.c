@@ -2,8 +2,8 @@
  *
  * Fuzzes the options of a sweep and lines of evaluations.jsonl. The texts are separated by NUL
  * bytes, and the first letter of each says what it is: g and r for --grid and --random, s for
- * --set, l for a line. Points have a value for each key, without an empty one, and none comes
- * twice.
+ * --set, l for a line. Each point of a sweep must have a non-empty value for each key, and no point
+ * may come twice.
  */
 #include <math.h>
 #include <stdlib.h>

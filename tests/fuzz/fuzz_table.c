@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values and a table. The
- * other bits, and those of the second byte, are the table's options. The values learnt from the
- * first half of the table encode all of it. If bit 7 of the second byte is set, the input is
- * instead a date format, in the first line, and a date.
+ * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values (such as means and
+ * categories of columns) and a table. The other bits, and those of the second byte, are the table's
+ * options. The values learnt from the first half of a table must encode the whole table. If bit 7
+ * of the second byte is set, the input is instead a date format, in the first line, and a date.
  */
 #include <math.h>
 

@@ -17,7 +17,7 @@ enum { ROWS = 32, SAVE_EVERY = 25, MAX_TRIES = 300, PATH = 512 };
 
 static const char *session, *run;
 static uint64_t n_steps = 400;
-static int n_tries; /* attempts since the state was last saved */
+static int n_tries; /* attempts to open a session since the state was last saved */
 
 /* Objects of the present session; `load_modules` makes them again in a new session. */
 static cleave_runtime *rt;
