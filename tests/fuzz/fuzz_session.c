@@ -15,14 +15,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_round_trip(const clv_session_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
-  CLV_AUTO(clv_session_config_freep) clv_session_config *again = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *parsed_again = NULL;
   NEVER(clv_session_config_write(config, &first, NULL));
-  NEVER(clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &again, NULL));
-  NEVER(clv_session_config_write(again, &second, NULL));
+  NEVER(clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &parsed_again,
+                                 NULL));
+  NEVER(clv_session_config_write(parsed_again, &second, NULL));
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
   first.len = second.len = 0;
   NEVER(clv_session_config_write_lines(config, &first, NULL));
-  NEVER(clv_session_config_write_lines(again, &second, NULL));
+  NEVER(clv_session_config_write_lines(parsed_again, &second, NULL));
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 

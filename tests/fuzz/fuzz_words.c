@@ -44,10 +44,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(!text);
   memcpy(text, data + 1, size - 1);
   text[size - 1] = '\0';
-  CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
-  clv_code code = clv_rotations_parse(text, size - 1, "fuzz", &turned, &err);
+  CLV_AUTO(clv_bytes_done) clv_bytes rotations = {0};
+  clv_code code = clv_rotations_parse(text, size - 1, "fuzz", &rotations, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz: page "));
-  code = data[0] & 1 ? clv_bbox_parse(text, size - 1, "fuzz", &turned, &d, &err)
+  code = data[0] & 1 ? clv_bbox_parse(text, size - 1, "fuzz", &rotations, &d, &err)
                      : clv_tsv_parse(text, size - 1, "fuzz", &d, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz: "));
   if (code != CLV_OK) return 0;

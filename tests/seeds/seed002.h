@@ -30,11 +30,12 @@ static inline cleave_tensor seed002_get_golden_matrix(const char *what, int64_t 
   return t;
 }
 
-static inline cleave_tensor seed002_get_rows(const cleave_tensor *whole, size_t start, size_t end) {
-  cleave_tensor part = *whole;
-  part.shape[0] = (int64_t)(end - start);
-  part.data = (float *)whole->data + start * (size_t)whole->shape[1];
-  return part;
+static inline cleave_tensor seed002_get_rows(const cleave_tensor *all_rows, size_t start,
+                                             size_t end) {
+  cleave_tensor selected_rows = *all_rows;
+  selected_rows.shape[0] = (int64_t)(end - start);
+  selected_rows.data = (float *)all_rows->data + start * (size_t)all_rows->shape[1];
+  return selected_rows;
 }
 
 /* Gets rows start..end of the data. Returns false if there are none: PyTorch's loss of an empty
