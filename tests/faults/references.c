@@ -89,7 +89,7 @@ static struct {
   clv_pool *node_pools[MAX_NODES];
   uint64_t last_ids[MAX_NODES], tick_due_ns[MAX_NODES];
   bool is_dead[MAX_NODES + 1], is_silent[MAX_NODES + 1];
-  bool has_deaths;
+  bool has_node_deaths;
   uint32_t faulty_node; /* node that dies, or is silent for longer than a lease */
   uint64_t faulty_from_ns,
       faulty_until_ns; /* from..until in ns: all messages from and to `faulty_node` are lost */
@@ -320,7 +320,7 @@ static void check_failure(const handle *h, const clv_rref_failure *why) {
 static void check_fetch_time(const handle *h, const object *o) {
   uint64_t begin = CLV_MAX(h->fetch_sent_ns, o->settled_at_ns),
            trips = 8 * (sim.min_delay_ns + sim.delay_spread_ns);
-  bool is_undisturbed = !sim.drop_percent && !sim.has_deaths && trips < lease_ns / 8;
+  bool is_undisturbed = !sim.drop_percent && !sim.has_node_deaths && trips < lease_ns / 8;
   if (is_undisturbed && sim.now_ns > begin + trips)
     report_fault("fetch by handle %" PRIx64 " took %.3f s", h->fork_id,
                  (double)(sim.now_ns - begin) / 1e9);
@@ -575,7 +575,7 @@ static void plan_fault(void) {
   uint32_t node = (uint32_t)draw_below(sim.n_nodes);
   sim.faulty_node = MAX_NODES;
   sim.faulty_from_ns = sim.faulty_until_ns = 0;
-  sim.has_deaths = kind <= 3;
+  sim.has_node_deaths = kind <= 3;
   if (kind > 3) return;
   uint64_t until =
       begin + (kind == 3 ? draw_below(lease_ns / 4) : lease_ns * 3 / 2 + draw_below(lease_ns));

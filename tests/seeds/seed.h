@@ -25,6 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Numbers of random streams: of the data, of the labels, and of the first of at most SEED_MAX_DRAWN
+ * drawn parameters. */
 enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
 
 static struct {

@@ -154,9 +154,10 @@ static cleave_status wait_briefly_and_cancel(program *p, cleave_future f) {
 }
 
 static cleave_status finish_or_cancel(program *p, cleave_status start_status, cleave_future f,
-                                      bool waits) {
+                                      bool waits_for_end) {
   if (start_status == CLEAVE_OK)
-    start_status = waits ? wait_for_future(p, start_status, f) : wait_briefly_and_cancel(p, f);
+    start_status =
+        waits_for_end ? wait_for_future(p, start_status, f) : wait_briefly_and_cancel(p, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return start_status;
 }
@@ -245,11 +246,11 @@ static void cancel_step(program *p, scope *s) {
   }
   begin_statement(p);
   cleave_status status = cleave_step_async(p->rt, p->optimizers[o], s->id, 0, &f, &p->last_error);
-  bool waits = p->has_cancelled_step;
-  p->has_cancelled_step = !waits;
-  status = finish_or_cancel(p, status, f, waits);
+  bool waits_for_end = p->has_cancelled_step;
+  p->has_cancelled_step = !waits_for_end;
+  status = finish_or_cancel(p, status, f, waits_for_end);
   end_statement(p, status, s->needed_places, s->depended_places, "c%d: step of optimizer %d, %s",
-                index_of_scope(p, s), o, waits ? "in a future" : "given up");
+                index_of_scope(p, s), o, waits_for_end ? "in a future" : "given up");
   mark_may_report_other_failure(p);
 }
 

@@ -120,11 +120,11 @@ static void run_fibre_function(void) {
  * address of 0, where debuggers stop. Stacks begin at different offsets in their pages, because
  * stacks at the same offset would evict each other from the cache. */
 static void prepare_stack(sim_fibre *f) {
-  uintptr_t *top =
+  uintptr_t *stack_top =
       (uintptr_t *)(void *)(f->stack + SIM_STACK - f->stack_index % CACHE_LINES * 64) - 4;
-  memset(top, 0, 4 * sizeof *top);
-  top[0] = (uintptr_t)run_fibre_function;
-  f->sp = top;
+  memset(stack_top, 0, 4 * sizeof *stack_top);
+  stack_top[0] = (uintptr_t)run_fibre_function;
+  f->sp = stack_top;
 }
 
 static void *map_memory(void *at, size_t bytes) {

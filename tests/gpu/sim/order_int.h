@@ -24,6 +24,8 @@ sim_order *sim_order_enter_stream(sim_order *o);
  * before everything after a later sim_order_acquire(place). */
 void sim_order_release(void *place);
 void sim_order_acquire(void *place);
+/* sim_order_before orders all accesses before it before those after a later sim_order_after with
+ * this place. Both do nothing in builds without a sanitizer. */
 static inline void sim_order_before(void *place) {
   if (CLV_SANITIZED) sim_order_release(place);
 }

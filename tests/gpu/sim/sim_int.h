@@ -194,6 +194,7 @@ struct clv_cuda_stream {
   int device;
   sim_order *order;        /* thread sanitizer's thread for the stream */
   sim_fibres spare_fibres; /* fibres of the stream's finished launches, for reuse */
+  /* queue of operations; last_op: the link to which the next is added */
   sim_op *first_op, **last_op;
   bool is_capturing;
   sim_op *first_captured, **last_captured; /* operations captured into a graph, not enqueued */

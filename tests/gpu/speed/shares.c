@@ -527,7 +527,7 @@ static double measure_rate(bench *m, const kernel *k) {
   return k->bytes_per_value * (double)m->n / s[ROUNDS / 2];
 }
 
-static void *allocate_filled(bench *m, int byte, size_t bytes) {
+static void *allocate_and_fill(bench *m, int byte, size_t bytes) {
   void *p;
   clv_err err;
   must(clv_backend_allocate(m->backend, bytes, &p, &err), &err);
@@ -611,15 +611,15 @@ static void open_bench(bench *m) {
   m->n = m->n_samples * m->n_channels * m->n_positions;
   m->n_rows = m->n / m->row_width;
   for (size_t i = 0; i < CLV_COUNT(large_buffers); i++)
-    *large_buffers[i] = allocate_filled(m, HUNDREDTH, m->n * sizeof(float));
+    *large_buffers[i] = allocate_and_fill(m, HUNDREDTH, m->n * sizeof(float));
   record_launches(m);
-  m->dropout_mask = allocate_filled(m, 0, m->n);
-  m->row_permutation = allocate_filled(m, 0, (m->n_rows + 1) * sizeof *m->row_permutation);
-  m->packed_offsets = allocate_filled(m, 0, (m->n_rows + 3) * sizeof *m->packed_offsets);
-  m->statistics = allocate_filled(
+  m->dropout_mask = allocate_and_fill(m, 0, m->n);
+  m->row_permutation = allocate_and_fill(m, 0, (m->n_rows + 1) * sizeof *m->row_permutation);
+  m->packed_offsets = allocate_and_fill(m, 0, (m->n_rows + 3) * sizeof *m->packed_offsets);
+  m->statistics = allocate_and_fill(
       m, HUNDREDTH, 2 * (m->n_rows + m->n_channels + m->row_width) * sizeof *m->statistics);
-  m->partial_sums = allocate_filled(m, 0, PARTIALS_BYTES);
-  m->small_buffer = allocate_filled(m, HUNDREDTH, PARTIALS_BYTES);
+  m->partial_sums = allocate_and_fill(m, 0, PARTIALS_BYTES);
+  m->small_buffer = allocate_and_fill(m, HUNDREDTH, PARTIALS_BYTES);
   fill_row_permutation(m);
   fill_packed_offsets(m);
 }

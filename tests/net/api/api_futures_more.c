@@ -8,7 +8,7 @@
 
 /* ---- gradients, state and modules ------------------------------------------------------------ */
 
-static bool take_tensor(cleave_future f, cleave_tensor *ret) {
+static bool take_tensor_of_future(cleave_future f, cleave_tensor *ret) {
   DO(wait_for_future(f));
   MUST(cleave_future_tensor(rt, f, ret, e));
   return release_future(f);
@@ -34,8 +34,8 @@ static bool gradients_are_read_by_futures(void) {
                                    &write_future, e));
   MUST(cleave_gradient_async(rt, c, small_network.a, "0.bias", 0, &bias_gradient_future, e));
   MUST(cleave_step_async(rt, optimizer, c, 0, &step_future, e));
-  DO(take_tensor(bias_gradient_future, &got) && is_same_tensor(&got, &given_tensor));
-  DO(take_tensor(weight_gradient_future, &got) &&
+  DO(take_tensor_of_future(bias_gradient_future, &got) && is_same_tensor(&got, &given_tensor));
+  DO(take_tensor_of_future(weight_gradient_future, &got) &&
      read_gradient(c, small_network.a, "0.weight", &received) && is_same_tensor(&got, &received));
   add_to_digest(&got);
   DO(wait_for_future(list_future));

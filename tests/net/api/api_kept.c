@@ -252,7 +252,7 @@ static bool released_handle_is_refused_as_released(void) {
 
 /* Keeps a value that depends on calls at all nodes before it is computed. Then closes the value's
  * context, or, if ends_context, ends the context without waiting. */
-static bool keep_at_once(bool ends_context, cleave_kept *ret) {
+static bool keep_uncomputed_value(bool ends_context, cleave_kept *ret) {
   cleave_module *const path[] = {on_a, on_b, on_master, on_b, on_a};
   cleave_context c;
   cleave_reference x;
@@ -270,7 +270,7 @@ static bool kept_value_is_computed_after_its_context_closes(void) {
   cleave_kept k[MAX_KEPT];
   cleave_tensor first = {0}, t = {0};
   int n = n_large_values < MAX_KEPT ? n_large_values : MAX_KEPT;
-  for (int i = 0; i < n; i++) DO(keep_at_once(i % 4 == 3, &k[i]));
+  for (int i = 0; i < n; i++) DO(keep_uncomputed_value(i % 4 == 3, &k[i]));
   DO(fetch_kept(k[0], &first));
   for (int i = 0; i < n; i++) {
     DO(fetch_kept(k[i], &t));

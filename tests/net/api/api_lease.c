@@ -9,6 +9,7 @@
 
 enum { ROWS = 1024, IN = 6, WIDE = 1024, SLOTS = 6 };
 
+/* source at C -> wide at A, whose value A keeps -> narrow at B; wider at A: needs more memory */
 static cleave_module *source, *wide, *wider, *narrow;
 
 /* A value that A keeps, and its use at B. */
