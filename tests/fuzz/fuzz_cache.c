@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the parser of the header of a cache's file. The parts of an accepted header fit into its
- * file, and the header is written and parsed again.
+ * Fuzzes the parser of the header of a cache file. The parts that an accepted header describes must
+ * fit into the file, and the header that is written again must be parsed to the same values.
  */
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs the programs that test the backend on the simulated device, on a real one: implements the
- * functions of tests/gpu/sim.h with NVIDIA's runtime. Seeds have no effect, of planned faults only
- * those of captures happen, and only captures and launches of graphs are counted.
+ * Implements the functions of tests/gpu/sim.h with NVIDIA's runtime, so that the test programs of
+ * the simulated device run on a real device. Seeds have no effect. Of the planned failures only
+ * failing_capture happens. Only captures and launches of graphs are counted.
  *
- * CLEAVE_CUDA_FOLDERS: folders between colons with NVIDIA's libraries. Exits 77 where there is no
- * device.
+ * CLEAVE_CUDA_FOLDERS: folders with NVIDIA's libraries, separated by colons. Exits with 77 if there
+ * is no device.
  */
 #include <stdio.h>
 #include <stdlib.h>

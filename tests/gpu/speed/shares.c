@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measures which share of a copy's bandwidth each of our memory-bound kernels reaches: the bytes
- * that a kernel must at least read and write, divided by its time, beside the bytes per second of a
- * copy on the device.
+ * Measures which share of a copy's bandwidth each of our memory-bound kernels reaches. A kernel's
+ * bandwidth is the number of bytes that it must at least read and write, divided by its time; the
+ * share is this bandwidth divided by that of a copy on the device.
  *
  * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
  *
  * Prints a line of JSON for each kernel, the copy first. On the simulated device the last line has
- * the addresses of the kernels that ran, counted from main. Images are of SIDE by SIDE, a multiple
- * of 2; the number of all their values is a multiple of WIDTH, the width of rows.
+ * the addresses of the kernels that ran, relative to main. Images have SIDE x SIDE pixels; SIDE is
+ * even. Kernels over rows treat the same values as rows of WIDTH values, so WIDTH must divide the
+ * number of values.
  *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
@@ -31,7 +32,7 @@
 #include "tests/gpu/sim.h"
 #include "tests/gpu/speed/shares_int.h"
 
-enum { ROUNDS = 5, MANY_VALUES = 1 << 20, TIMES = 20 };
+enum { ROUNDS = 5, MANY_VALUES = 1 << 20, CALLS_PER_MEASUREMENT = 20 };
 
 static clv_code copy_on_device(bench *m, clv_err *err) {
   return m->g->vendor->copy(m->g->stream, m->y, m->x, m->n * sizeof *m->x, err);
@@ -170,7 +171,7 @@ static cuda_gradient make_gradient(const bench *m) {
 }
 
 static cuda_pair *get_totals(const bench *m) {
-  return (cuda_pair *)((char *)m->partial_sums + PARTS / 2);
+  return (cuda_pair *)((char *)m->partial_sums + PARTIALS_BYTES / 2);
 }
 
 static clv_code batchnorm_totals(bench *m, bool is_channels_last, clv_err *err) {
@@ -321,8 +322,8 @@ static clv_code run_optimizer(bench *m, clv_optim_kind kind, clv_err *err) {
                            .one_minus_decay = {0.1f, 0.001f},
                            .bias2_sqrt = 1};
   float *const moment[CLV_OPTIM_MAX_MOMENTS] = {m->z, m->w};
-  const clv_extent all = {.n = m->n};
-  return clv_gpu_step(m->g, &a, m->y, m->x, moment, &all, 1, err);
+  const clv_extent all_values = {.n = m->n};
+  return clv_gpu_step(m->g, &a, m->y, m->x, moment, &all_values, 1, err);
 }
 
 static clv_code sgd(bench *m, clv_err *err) { return run_optimizer(m, CLV_OPTIM_SGD, err); }
@@ -333,9 +334,9 @@ static clv_code adagrad(bench *m, clv_err *err) { return run_optimizer(m, CLV_OP
 static clv_code rmsprop(bench *m, clv_err *err) { return run_optimizer(m, CLV_OPTIM_RMSPROP, err); }
 
 static clv_code sum_squares(bench *m, clv_err *err) {
-  const clv_extent all = {.n = m->n};
+  const clv_extent all_values = {.n = m->n};
   const cuda_runs *runs;
-  CLV_TRY(clv_gpu_find_runs(m->g, &all, 1, &runs, err));
+  CLV_TRY(clv_gpu_find_runs(m->g, &all_values, 1, &runs, err));
   return clv_gpu_square_sums(m->g, m->x, runs, err);
 }
 
@@ -361,8 +362,8 @@ static clv_code attention_weights(bench *m, clv_err *err) {
   return clv_gpu_attention_softmax(m->g, &h, &w, NULL, (float *)m->statistics, err);
 }
 
-/* Computes attention weights of scores in x, which stay, and writes the bf16 factors of the product
- * elsewhere. */
+/* Computes attention weights from the scores in x without changing x, and writes the weights in
+ * bf16, as factors of the next product, to another buffer. */
 static clv_code attention_weights_bf16(bench *m, clv_err *err) {
   cuda_heads h = make_heads(m);
   const cuda_weights w = {m->x, m->y};
@@ -424,7 +425,8 @@ static clv_code shift_gru_steps(bench *m, clv_err *err) {
 
 /* ---- measuring the kernels ------------------------------------------------------------------- */
 
-/* The order matters: some kernels read row numbers or positions that earlier ones have written. */
+/* The order of the rows matters: some kernels read row numbers or positions that kernels of earlier
+ * rows have written. */
 static const kernel kernels[] = {
     {"scale", 8, .map_kernel = clv_gpu_scale},
     {"add", 12, .map_kernel = clv_gpu_add, .has_second_input = true},
@@ -500,15 +502,15 @@ static clv_code run_kernel(bench *m, const kernel *k, clv_err *err) {
 
 static double measure_once(bench *m, const kernel *k) {
   const clv_vendor *v = m->g->vendor;
-  int times = m->n < MANY_VALUES ? 1 : TIMES;
+  int n_calls = m->n < MANY_VALUES ? 1 : CALLS_PER_MEASUREMENT;
   double ms = 0;
   clv_err err;
   must(v->event_record(m->begin_event, m->g->stream, &err), &err);
-  for (int i = 0; i < times; i++) must(run_kernel(m, k, &err), &err);
+  for (int i = 0; i < n_calls; i++) must(run_kernel(m, k, &err), &err);
   must(v->event_record(m->end_event, m->g->stream, &err), &err);
   must(v->event_finish(m->end_event, &err), &err);
   must(v->event_ms(m->begin_event, m->end_event, &ms, &err), &err);
-  return CLV_MAX(ms, 1e-6) / 1e3 / times;
+  return CLV_MAX(ms, 1e-6) / 1e3 / n_calls;
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -525,7 +527,7 @@ static double measure_rate(bench *m, const kernel *k) {
   return k->bytes_per_value * (double)m->n / s[ROUNDS / 2];
 }
 
-static void *allocate_filled(bench *m, int byte, size_t bytes) {
+static void *allocate_and_fill(bench *m, int byte, size_t bytes) {
   void *p;
   clv_err err;
   must(clv_backend_allocate(m->backend, bytes, &p, &err), &err);
@@ -533,7 +535,7 @@ static void *allocate_filled(bench *m, int byte, size_t bytes) {
   return p;
 }
 
-/* Numbers the rows in an order that defeats caches. */
+/* Fills row_permutation with the row numbers in an order that makes caches useless. */
 static void fill_row_permutation(bench *m) {
   clv_err err;
   int64_t *host = NULL;
@@ -559,13 +561,14 @@ static void fill_packed_offsets(bench *m) {
 enum { MAX_KERNELS = 512 };
 static clv_vendor recording_vendor;
 static const clv_vendor *original_vendor;
-static void (*launched[MAX_KERNELS])(void *const *args);
+static void (*launched_kernels[MAX_KERNELS])(void *const *args);
 static size_t n_launched;
 
 static clv_code record_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err) {
   size_t i = 0;
-  while (i < n_launched && launched[i] != l->call) i++;
-  if (l->call && i == n_launched && n_launched < MAX_KERNELS) launched[n_launched++] = l->call;
+  while (i < n_launched && launched_kernels[i] != l->call) i++;
+  if (l->call && i == n_launched && n_launched < MAX_KERNELS)
+    launched_kernels[n_launched++] = l->call;
   return original_vendor->launch(s, l, err);
 }
 
@@ -576,27 +579,28 @@ static void record_launches(bench *m) {
   m->g->vendor = &recording_vendor;
 }
 
-/* Prints the launched kernels. Names contain no types, so each instance of a template is a separate
- * row. */
-static void print_launched_kernels(uintptr_t from) {
+/* Prints each launched kernel by its address relative to main, because names do not tell the
+ * instances of a template apart. */
+static void print_launched_kernels(uintptr_t main_address) {
   printf("{\"kernels\":[");
   for (size_t i = 0; i < n_launched; i++)
-    printf("%s%" PRId64, i ? "," : "", (int64_t)((uintptr_t)launched[i] - from));
+    printf("%s%" PRId64, i ? "," : "", (int64_t)((uintptr_t)launched_kernels[i] - main_address));
   printf("]}\n");
 }
 
 enum { HUNDREDTH = 0x3c }; /* this value in each byte makes a float of about 0.01 */
 
 static void refill_buffers(bench *m) {
-  float *const big[] = {m->x, m->y, m->z, m->w};
+  float *const large_buffers[] = {m->x, m->y, m->z, m->w};
   clv_err err;
-  for (size_t i = 0; i < CLV_COUNT(big); i++)
-    must(clv_backend_fill(m->backend, big[i], HUNDREDTH, m->n * sizeof(float), &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(large_buffers); i++)
+    must(clv_backend_fill(m->backend, large_buffers[i], HUNDREDTH, m->n * sizeof(float), &err),
+         &err);
   must(clv_backend_fill(m->backend, m->dropout_mask, 0, m->n, &err), &err);
 }
 
 static void open_bench(bench *m) {
-  float **const big[] = {&m->x, &m->y, &m->z, &m->w};
+  float **const large_buffers[] = {&m->x, &m->y, &m->z, &m->w};
   clv_err err;
   must(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){.seed = 2}), 0, &m->backend, &err),
        &err);
@@ -606,32 +610,32 @@ static void open_bench(bench *m) {
   m->n_positions = m->image_side * m->image_side;
   m->n = m->n_samples * m->n_channels * m->n_positions;
   m->n_rows = m->n / m->row_width;
-  for (size_t i = 0; i < CLV_COUNT(big); i++)
-    *big[i] = allocate_filled(m, HUNDREDTH, m->n * sizeof(float));
+  for (size_t i = 0; i < CLV_COUNT(large_buffers); i++)
+    *large_buffers[i] = allocate_and_fill(m, HUNDREDTH, m->n * sizeof(float));
   record_launches(m);
-  m->dropout_mask = allocate_filled(m, 0, m->n);
-  m->row_permutation = allocate_filled(m, 0, (m->n_rows + 1) * sizeof *m->row_permutation);
-  m->packed_offsets = allocate_filled(m, 0, (m->n_rows + 3) * sizeof *m->packed_offsets);
-  m->statistics = allocate_filled(
+  m->dropout_mask = allocate_and_fill(m, 0, m->n);
+  m->row_permutation = allocate_and_fill(m, 0, (m->n_rows + 1) * sizeof *m->row_permutation);
+  m->packed_offsets = allocate_and_fill(m, 0, (m->n_rows + 3) * sizeof *m->packed_offsets);
+  m->statistics = allocate_and_fill(
       m, HUNDREDTH, 2 * (m->n_rows + m->n_channels + m->row_width) * sizeof *m->statistics);
-  m->partial_sums = allocate_filled(m, 0, PARTS);
-  m->small_buffer = allocate_filled(m, HUNDREDTH, PARTS);
+  m->partial_sums = allocate_and_fill(m, 0, PARTIALS_BYTES);
+  m->small_buffer = allocate_and_fill(m, HUNDREDTH, PARTIALS_BYTES);
   fill_row_permutation(m);
   fill_packed_offsets(m);
 }
 
 static void close_bench(bench *m) {
-  void *const all[] = {m->x,
-                       m->y,
-                       m->z,
-                       m->w,
-                       m->dropout_mask,
-                       m->row_permutation,
-                       m->packed_offsets,
-                       m->statistics,
-                       m->partial_sums,
-                       m->small_buffer};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_free_memory(m->backend, all[i]);
+  void *const buffers[] = {m->x,
+                           m->y,
+                           m->z,
+                           m->w,
+                           m->dropout_mask,
+                           m->row_permutation,
+                           m->packed_offsets,
+                           m->statistics,
+                           m->partial_sums,
+                           m->small_buffer};
+  for (size_t i = 0; i < CLV_COUNT(buffers); i++) clv_backend_free_memory(m->backend, buffers[i]);
   m->g->vendor->event_free(m->begin_event);
   m->g->vendor->event_free(m->end_event);
   clv_cuda_close(m->backend);

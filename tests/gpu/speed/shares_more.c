@@ -87,7 +87,7 @@ static clv_code column_totals(bench *m, bool is_single_channel, clv_err *err) {
                               .w = m->small_buffer,
                               .bias = m->small_buffer,
                               .saved = m->statistics};
-  cuda_pair *totals = (cuda_pair *)((char *)m->partial_sums + PARTS / 2);
+  cuda_pair *totals = (cuda_pair *)((char *)m->partial_sums + PARTIALS_BYTES / 2);
   return clv_gpu_batchnorm_totals(m->g, &b, &from, m->partial_sums, totals, NULL, NULL, NULL, false,
                                   err);
 }
@@ -199,8 +199,8 @@ static clv_code from_columns_last(bench *m, clv_err *err) {
 
 /* ---- kernels over sequences ------------------------------------------------------------------ */
 
-/* Returns arguments of op `last`. All lengths are 0, because they are read from the dropout mask,
- * which is zero. */
+/* Returns arguments of the op `last`. The kernel reads the sequences' lengths from the dropout
+ * mask, which holds zeros. */
 static cuda_last make_last(const bench *m) {
   return (cuda_last){.n = m->n_rows, .steps = 1, .features = m->row_width};
 }
@@ -453,7 +453,7 @@ static clv_code drop_records_channels_last(bench *m, clv_err *err) {
   return drop_records(m, true, err);
 }
 
-/* The dropout kernels come after the kernels that read the mask as zeros. */
+/* The dropout kernels, which write the mask, are behind the kernels that need a mask of zeros. */
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
     {"last backward", 4, .f = last_steps_backward},
