@@ -17,12 +17,12 @@ int __wrap_clv_cpu_vector_width(void) { return width; }
 static void random_words_match_single_rng_blocks(void **state) {
   static const uint32_t firsts[] = {0, 16, 5, UINT32_MAX - 7};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 7, .step = 3, .layer = 80});
-  uint32_t want[4], got[CPU_WORDS];
+  uint32_t want[4], got[CPU_RANDOM_WORDS];
   (void)state;
   for (width = CPU_PLAIN; width <= __real_clv_cpu_vector_width(); width++)
     for (size_t i = 0; i < CLV_COUNT(firsts); i++) {
-      clv_cpu_random_words(&s, firsts[i], got);
-      for (uint32_t b = 0; b < CPU_WORDS / 4; b++) {
+      clv_cpu_draw_words(&s, firsts[i], got);
+      for (uint32_t b = 0; b < CPU_RANDOM_WORDS / 4; b++) {
         clv_rng_stream_block(&s, firsts[i] + b, want);
         assert_memory_equal(want, got + 4 * b, sizeof want);
       }
@@ -38,17 +38,17 @@ static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool ad
   draw_normal(b, MAX_ELEMENTS, 2);
   for (width = CPU_PLAIN; width <= __real_clv_cpu_vector_width(); width++) {
     draw_normal(c[width], MAX_ELEMENTS, 3);
-    clv_cpu_tiles(&(cpu_tiles){.m = m,
-                               .n = n,
-                               .k = k,
-                               .a = a,
-                               .a_row_stride = by_columns ? 1 : MAX_EXTENT,
-                               .a_column_stride = by_columns ? MAX_EXTENT : 1,
-                               .b = b,
-                               .b_row_stride = MAX_EXTENT,
-                               .c = c[width],
-                               .c_row_stride = MAX_EXTENT,
-                               .accumulate = add});
+    clv_cpu_tiles_multiply(&(cpu_tiles){.m = m,
+                                        .n = n,
+                                        .k = k,
+                                        .a = a,
+                                        .a_row_stride = by_columns ? 1 : MAX_EXTENT,
+                                        .a_column_stride = by_columns ? MAX_EXTENT : 1,
+                                        .b = b,
+                                        .b_row_stride = MAX_EXTENT,
+                                        .c = c[width],
+                                        .c_row_stride = MAX_EXTENT,
+                                        .accumulate = add});
     assert_memory_equal(c[CPU_PLAIN], c[width], sizeof c[0]);
   }
 }
