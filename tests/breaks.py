@@ -856,7 +856,7 @@ of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
    a_plan_that_others_may_write_is_read=("static bool is_private_file(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
-   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, header_len) != 0", "memcmp(data, line, sizeof header) != 0"),
+   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, header_len) != 0", "memcmp(data, line, sizeof format_name) != 0"),
    plans_fill_the_disk=("static void store_plan(", "> MAX_PLANS", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
    all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
@@ -912,11 +912,11 @@ of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    attention_sees_what_comes_later=("static int64_t compute_scores(", "clv_heads_visible_keys(&s->k->d.attrs, i, length)", "length"))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    a_row_meets_all_keys_of_its_tile=("static size_t mask_hidden_keys(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
-   weights_are_dropped_by_padded_place=("static void apply_dropout(", "(uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i", "(uint32_t)e->h, (uint32_t)(e->n * k->x.t + i)"))
+   weights_are_dropped_by_padded_place=("static void apply_dropout(", "(uint32_t)(h->sample * k->dims.heads + h->query_head), (uint32_t)i", "(uint32_t)h->query_head, (uint32_t)(h->sample * k->dims.t + i)"))
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    the_reference_drops_by_padded_place=("static void draw_factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
 of("kernels/cpu/attention.c", "tests/ops/test_steps",
-   any_length_of_a_sample_is_taken=("static clv_code check_lengths(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
+   any_length_of_a_sample_is_taken=("static clv_code check_lengths(", "CLV_TRY(clv_check_length(a->in[3], n, k->dims.s, &length, err));", "if (clv_check_length(a->in[3], n, k->dims.s, &length, err) != CLV_OK) continue;"))
 
 # ---- models of Hugging Face ----------------------------------------------------------------------
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"

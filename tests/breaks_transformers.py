@@ -9,19 +9,19 @@ of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv
 of("kernels/cpu/linear_bf16.c", PLANS,
    a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".accumulate = a->accumulate", ".accumulate = false"),
    the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "address_at_offset(a->cache, k->backward_offset)", "address_at_offset(a->cache, 0)"),
-   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor make_weight_factor(", ".is_transposed = transpose != t", ".is_transposed = transpose"),
+   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor make_weight_factor(", ".is_transposed = transposes != is_transposed", ".is_transposed = transposes"),
    a_bias_is_left_out_in_bf16=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
 of("kernels/cpu/pairs.c", PLANS,
    blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
-   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
-   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first ? c_stride(p) : 0", "p->accumulate ? c_stride(p) : 0"),
-   a_bias_has_the_last_rows_alone=("INLINE void pack_sum_across_rows(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
+   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? make_mask(column, f->columns) : 0", "0xFFFF"),
+   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first_tile ? get_c_row_stride(p) : 0", "p->accumulate ? get_c_row_stride(p) : 0"),
+   a_bias_has_the_last_rows_alone=("INLINE void pack_sum_across_rows(", "sums && first_tile ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
    the_second_half_of_a_block_is_the_first=("INLINE void pack_sum_across_rows(", "(block * BLOCK_STRIPS + s) * PAIRS_SIDE", "block * BLOCK_STRIPS * PAIRS_SIDE"),
-   a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
-   parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first * PAIRS_TILE", ""))
-of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
+   a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first_row] : sums[i - first_row]", "sums[i - first_row]"),
+   parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first_tile * PAIRS_TILE", ""))
+of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_DEPTH", ""))
 FALLBACK = "tests/unit/cpu/test_fallback"
-of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "amx_ready ||", "true ||"))
+of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "is_amx_ready ||", "true ||"))
 BF16 = "tests/net/training/test_bf16.py"
 of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, own_libraries) != 0", "false"))
 of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void note_different_machine(", "i < CLV_COUNT(compared)", "i < 1"))
@@ -51,23 +51,23 @@ of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
    the_slope_has_no_bell=("CPU_INLINE float gelu_derivative(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->q, !is_first_tile, s->dkeys);", "s->dp, s->q, true, s->dkeys);"),
+   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->queries, !is_first_tile, s->dkeys);", "s->dp, s->queries, true, s->dkeys);"),
    keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + first_keys * width, 0, n_other_keys * width * sizeof(float));", ""),
-   places_behind_the_length_keep_a_gradient=("static void store_gradients(", "memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);", ";"))
+   places_behind_the_length_keep_a_gradient=("static void store_gradients(", "memset(x + key_index(h) + s * key_row_size(k), 0, width * sizeof *x);", ";"))
 
 # ---- packed sequences ----------------------------------------------------------------------------
 PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_packed_sessions.py"
 of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row", "at"))
 of("kernels/cpu/dropout.c", PACKED,
-   every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t skip = (first + at) % 4;", "size_t skip = 0;"),
-   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first = n * j->sequence_size", "first = 0"))
+   every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t n_skipped_words = (first_index + at) % 4;", "size_t n_skipped_words = 0;"),
+   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first_index = n * j->sequence_size", "first_index = 0"))
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == compute_backward_shares);", ""),
-   sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_rows_before(lengths, n);", "e.q = clv_packed_rows_before(lengths, n); e.key = 0;"))
+   sequences_meet_the_next_ones_keys=("static attention_head make_head(", "h.first_query_row = h.first_key_row = clv_packed_rows_before(lengths, n);", "h.first_query_row = clv_packed_rows_before(lengths, n); h.first_key_row = 0;"))
 of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code select_sample(", "s->q = s->key = clv_packed_rows_before(lengths, n);", "s->q = s->key = n * *ret;"))
 of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
-of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->table + t * 2 * half", "j->k->table + (i / j->k->heads) % j->k->steps * 2 * half"))
-of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
+of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->angle_table + t * 2 * half_width", "j->k->angle_table + (i / j->k->heads) % j->k->steps * 2 * half_width"))
+of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed_gradients(", "dy += n_values;", ""))
 of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (total <= rows) continue;", "if (total <= rows || i) continue;"))
 of("common/model/graph/pack.c", PACKED,
    any_op_is_packed=("static clv_code pack_node(", 'return fail_not_packable(n, "it cannot separate one sequence from the next", err);', "return CLV_OK;"),
@@ -98,7 +98,7 @@ CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
    what_is_drawn_lies_in_a_gradient=("static void place_caller_copies(", "p->rng_position_offset = CLV_MAX(end[0], end[1]);", "p->rng_position_offset = end[0];"))
 of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code add_first_token_type(", "b->c->n_token_types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
-of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
+of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_gradient_columns(", "row == j->positions.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
 of("common/model/hf/config_rope.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("clv_code clv_hf_apply_rope(", "from->theta > 0", "false"))
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", labels_have_one_place=("static clv_code apply_overriding_keys(", "if (r->num_labels)", "if (false)"))

@@ -35,7 +35,7 @@ static void packed_results_equal_padded_results(void **state) {
     rig_options o = {
         .backend = b, .is_evaluation = option_bits % 4 == 3, .is_bf16 = option_bits & 1};
     for (int of = 0; of < FAMILIES; of++)
-      compare_packed_with_padded(option_bits || of ? choose_batch() : \& wide_batch, (family)of,
+      compare_packed_with_padded(option_bits || of ? choose_batch() : &wide_batch, (family)of,
                                  (output_positions)(option_bits % 3), option_bits & 2 ? 9 : 0, &o);
     close_device(b);
   }

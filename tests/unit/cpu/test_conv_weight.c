@@ -53,7 +53,7 @@ typedef struct gradient {
   float *dw;
 } gradient;
 
-static gradient run_weight_job(cpu_weight_job job, void fn(const cpu_weight_job *),
+static gradient run_weight_job(cpu_weight_grad_job job, void fn(const cpu_weight_grad_job *),
                                size_t scratch_bytes) {
   const clv_window *s = &job.s;
   gradient g = {(size_t)(s->k * s->c * s->kernel[0] * s->kernel[1]), NULL};
@@ -73,14 +73,14 @@ static void check_weight_gradient(const clv_window *s, int block, bool is_wide) 
   draw_normal(x, count_elements(&in), 1);
   draw_normal(dy, count_elements(&out), 2);
   float *xb = copy_to_layout(&in, x, is_wide ? block : 1), *dyb = copy_to_layout(&out, dy, block);
-  cpu_weight_job job = {.s = *s, .block = block, .x = xb, .dy = dyb};
+  cpu_weight_grad_job job = {.s = *s, .block = block, .x = xb, .dy = dyb};
   gradient g[3];
   for (int t = 0; t < 3; t++) {
     job.threads = t + 1;
-    size_t scratch_bytes = is_wide ? clv_cpu_wide_conv_scratch(s, job.threads)
-                                   : clv_cpu_small_conv_scratch(s, block, job.threads);
-    g[t] = run_weight_job(job, is_wide ? clv_cpu_wide_conv_weight : clv_cpu_small_conv_weight,
-                          scratch_bytes);
+    size_t scratch_bytes = is_wide ? clv_cpu_wide_conv_scratch_bytes(s, job.threads)
+                                   : clv_cpu_small_conv_scratch_bytes(s, block, job.threads);
+    g[t] = run_weight_job(
+        job, is_wide ? clv_cpu_wide_conv_compute_dw : clv_cpu_small_conv_compute_dw, scratch_bytes);
     assert_same_bits("weight by threads", g[t].dw, g[0].dw, g[0].n);
   }
   double *dw = calloc(g[0].n, sizeof *dw);
@@ -108,17 +108,17 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
   for (size_t i = 0; i < CLV_COUNT(windows); i++) {
     clv_window s = get_window(i);
     if (s.dilation[0] * s.dilation[1] > 1) {
-      assert_false(clv_cpu_wide_conv_fits(&s, 8));
+      assert_false(clv_cpu_can_use_wide_conv(&s, 8));
       continue;
     }
-    if (!clv_cpu_wide_conv_fits(&s, 8)) {
+    if (!clv_cpu_can_use_wide_conv(&s, 8)) {
       print_message("because this processor is not wide enough\n");
       skip();
     }
     check_weight_gradient(&s, 8, true);
-    assert_false(clv_cpu_wide_conv_fits(&s, 16));
+    assert_false(clv_cpu_can_use_wide_conv(&s, 16));
     s.kernel[1] = 2;
-    assert_false(clv_cpu_wide_conv_fits(&s, 8));
+    assert_false(clv_cpu_can_use_wide_conv(&s, 8));
   }
 }
 
@@ -128,15 +128,16 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
 static void compute_bias_gradient(const clv_shape *shape, const float *dy, int block, int threads,
                                   float *db) {
   float *values = copy_to_layout(shape, dy, block);
-  cpu_bias_job job = {.dy = values,
-                      .n = shape->dim[0],
-                      .channels = shape->dim[1],
-                      .positions = shape->dim[2] * shape->dim[3],
-                      .block = block,
-                      .db = db};
+  cpu_bias_grad_job job = {.dy = values,
+                           .n = shape->dim[0],
+                           .channels = shape->dim[1],
+                           .positions = shape->dim[2] * shape->dim[3],
+                           .block = block,
+                           .db = db};
   for (int i = 0; i < 2; i++) {
     job.accumulate = i;
-    clv_cpu_parallel(threads, clv_cpu_conv_bias_blocks(&job), clv_cpu_conv_bias_sum, &job);
+    clv_cpu_parallel(threads, clv_cpu_conv_count_bias_blocks(&job), clv_cpu_conv_sum_bias_grads,
+                     &job);
   }
   free(values);
 }
@@ -188,7 +189,7 @@ static void check_tiles(cpu_weight_tiles w) {
   w.row_major = row_major_weights;
   w.forward_tiles = packs_forward_tiles ? forward_tiles : NULL;
   w.backward_tiles = packs_backward_tiles ? backward_tiles : NULL;
-  clv_cpu_weight_pack(&w);
+  clv_cpu_weight_tiles_pack(&w);
   for (size_t i = 0; i < n; i++) {
     int64_t tap = (int64_t)i % w.taps, c = (int64_t)i / w.taps % w.c, k = (int64_t)i / w.taps / w.c;
     if (packs_forward_tiles)
@@ -199,10 +200,10 @@ static void check_tiles(cpu_weight_tiles w) {
   if (packs_forward_tiles) {
     float *unpacked = allocate_floats(n);
     w.row_major = unpacked;
-    clv_cpu_weight_unpack(&w);
+    clv_cpu_weight_tiles_unpack(&w);
     assert_memory_equal(unpacked, row_major_weights, n * sizeof *unpacked);
     w.unpack_adds = true;
-    clv_cpu_weight_unpack(&w);
+    clv_cpu_weight_tiles_unpack(&w);
     for (size_t i = 0; i < n; i++)
       assert_true(unpacked[i] == row_major_weights[i] + row_major_weights[i]);
     free(unpacked);

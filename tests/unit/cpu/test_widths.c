@@ -17,12 +17,12 @@ int __wrap_clv_cpu_vector_width(void) { return vector_width; }
 static void random_words_match_single_rng_blocks(void **state) {
   static const uint32_t first_blocks[] = {0, 16, 5, UINT32_MAX - 7};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 7, .step = 3, .layer = 80});
-  uint32_t want[4], got[CPU_WORDS];
+  uint32_t want[4], got[CPU_RANDOM_WORDS];
   (void)state;
   for (vector_width = CPU_PLAIN; vector_width <= __real_clv_cpu_vector_width(); vector_width++)
     for (size_t i = 0; i < CLV_COUNT(first_blocks); i++) {
-      clv_cpu_random_words(&s, first_blocks[i], got);
-      for (uint32_t b = 0; b < CPU_WORDS / 4; b++) {
+      clv_cpu_draw_words(&s, first_blocks[i], got);
+      for (uint32_t b = 0; b < CPU_RANDOM_WORDS / 4; b++) {
         clv_rng_stream_block(&s, first_blocks[i] + b, want);
         assert_memory_equal(want, got + 4 * b, sizeof want);
       }
@@ -38,17 +38,17 @@ static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool ad
   draw_normal(b, MAX_ELEMENTS, 2);
   for (vector_width = CPU_PLAIN; vector_width <= __real_clv_cpu_vector_width(); vector_width++) {
     draw_normal(c[vector_width], MAX_ELEMENTS, 3);
-    clv_cpu_tiles(&(cpu_tiles){.m = m,
-                               .n = n,
-                               .k = k,
-                               .a = a,
-                               .a_row_stride = by_columns ? 1 : MAX_EXTENT,
-                               .a_column_stride = by_columns ? MAX_EXTENT : 1,
-                               .b = b,
-                               .b_row_stride = MAX_EXTENT,
-                               .c = c[vector_width],
-                               .c_row_stride = MAX_EXTENT,
-                               .accumulate = adds_to_c});
+    clv_cpu_tiles_multiply(&(cpu_tiles){.m = m,
+                                        .n = n,
+                                        .k = k,
+                                        .a = a,
+                                        .a_row_stride = by_columns ? 1 : MAX_EXTENT,
+                                        .a_column_stride = by_columns ? MAX_EXTENT : 1,
+                                        .b = b,
+                                        .b_row_stride = MAX_EXTENT,
+                                        .c = c[vector_width],
+                                        .c_row_stride = MAX_EXTENT,
+                                        .accumulate = adds_to_c});
     assert_memory_equal(c[CPU_PLAIN], c[vector_width], sizeof c[0]);
   }
 }
