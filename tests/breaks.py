@@ -68,7 +68,7 @@ of("kernels/ops/class_loss_int.h", "tests/ops/test_golden",
    a_weighted_mean_is_over_places=("clv_code sum_counted_weights(", "*ret += class_weight(s, label);", "*ret += 1;"))
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
-   gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
+   gradients_forget_the_smoothing=("static void compute_position_grad(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float compute_share(", "own_weight > 0 ? own_weight", "own_weight > batch_weight ? own_weight"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
@@ -100,7 +100,7 @@ of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
 
 # ---- ops of transformers -------------------------------------------------------------------------
 of("kernels/ops/embedding.c", "tests/ops/test_refusals embedding",
-   columns_may_be_missing=("static clv_code check_columns(", "in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1]", "false"),
+   columns_may_be_missing=("static clv_code check_columns(", "in->rank < 2 || CLV_MAX(column, minus_column) >= in->dim[in->rank - 1]", "false"),
    what_is_subtracted_needs_no_column=("static clv_code check_columns(", "if (column < 0)", "if (false)"))
 of("kernels/ops/positions.c", "tests/ops/test_refusals positions",
    there_are_steps_without_a_position=("static clv_code positions_shape(", "if (steps + a->offset > a->rows)", "if (false)"))
@@ -111,7 +111,7 @@ of("kernels/ops/groupnorm.c", "tests/ops/test_refusals groupnorm",
 of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",
-   biases_are_drawn_with_a_deviation=("static clv_slot initial_values(", "(bias && a->init_std > 0)", "(bias && false)"))
+   biases_are_drawn_with_a_deviation=("static clv_slot choose_init(", "(is_bias && a->init_std > 0)", "(is_bias && false)"))
 of("common/model/graph/params.c", "tests/unit/graph/test_ops",
    two_parameters_have_one_name=("clv_code clv_params_make(", "CLV_TRY(check_names(p, g, err));", "(void)check_names;"))
 
@@ -659,8 +659,8 @@ of("common/engine/module_block.c", "tests/unit/engine/test_far",
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_alloc_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
 PEERS = "tests/gpu/test_backend"
 of("kernels/cuda/peer.c", PEERS,
-   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(make_stream_wait(of, to, err));", ""),
-   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return make_stream_wait(to, of, err);", "return CLV_OK;"))
+   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(make_stream_wait(src_gpu, dst_gpu, err));", ""),
+   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return make_stream_wait(dst_gpu, src_gpu, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
    values_pass_the_host=("static clv_code alloc_output(", "on_device = (on_device || !in_host_memory) && clv_module_can_copy_from(c->mod, c->mod);", "on_device = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
@@ -835,7 +835,7 @@ of("kernels/cuda/staging.c", "tests/gpu/test_node",
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code read_fault(", "if (!ret->is_set) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
-   a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
+   a_slot_is_written_while_it_is_copied=("static clv_code take_next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.recorder) return CLV_OK;", "return CLV_OK;"),
    a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->adds_to_grads", "(uintptr_t)phase << 1"),
@@ -851,19 +851,19 @@ of("kernels/cuda/chain.c", RECORDING,
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
-   other_runs_are_taken_for_those_before=("static bool is_table_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
+   other_runs_are_taken_for_those_before=("static bool is_table_of(", "if (t->host_runs[i].at != runs[i].at || t->host_runs[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
-   a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
+   a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_find_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
    a_plan_that_others_may_write_is_read=("static bool is_private_file(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
    a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, header_len) != 0", "memcmp(data, line, sizeof format_name) != 0"),
    plans_fill_the_disk=("static void store_plan(", "> MAX_PLANS", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
-   all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
+   all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.param_index[i / n_slots]", "lstm_space.param_index[0]"),
    gradients_are_added_to_what_lay_in_scratch=("static clv_code cudnn_backward_weights(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
-   an_lstm_loses_its_output_before_backward=("static void use_cudnn(", "b->saved_flags |= CLV_SAVE_OUT;", ";"))
+   an_lstm_loses_its_output_before_backward=("static void set_cudnn_functions(", "b->saved_flags |= CLV_SAVE_OUT;", ";"))
 of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
-   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.param[i][j] + value", "0 * p.param[i][j] + value"))
+   the_last_micro_batch_counts_alone=("static __global__ void unpack_params(", "p.param[i][j] + value", "0 * p.param[i][j] + value"))
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_fuse_relu_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
@@ -873,10 +873,10 @@ of("common/model/graph/plan_run.c", "tests/gpu/test_together",
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
    a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_has_chain(", "find_last_reader(links, n, &n_readers) < add_index", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
-   a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
+   a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "has_relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float gated_dy_of(", "return passes_gate ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
-   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (gated_dy) gated_dy[at] = gpu_as<T>(dy);", "if (gated_dy) gated_dy[at] = from.dy[at];"))
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float pass_gate(", "return passes_gate ? gpu_to_float(f.dy[index]) : 0;", "return gpu_to_float(f.dy[index]);"),
+   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (gated_dy) gated_dy[index] = gpu_from_float<T>(dy);", "if (gated_dy) gated_dy[index] = grad.dy[index];"))
 TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
@@ -893,16 +893,16 @@ of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool cuda_has(", "return has_op[op];", "return has_op[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
-   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_math_of(k)", "desc.math = CLV_CUDA_F32"))
+   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_product_math(k)", "desc.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 PLANS = "tests/gpu/test_cuda_bf16"
 of("kernels/cuda/batchnorm.cu", PLANS,
-   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float rounded_output_of(", "gpu_round<T>(", "("))
+   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float rounded_output(", "gpu_round<T>(", "("))
 of("kernels/cuda/chain.c", PLANS,
    a_chain_of_images_in_bf16_rounds_once=("static bool can_chain_node(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
 of("kernels/cuda/pointwise.cu", TYPES + " dropout",
-   numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
+   numbers_are_drawn_as_values_lie=("static __device__ inline size_t index_in_layout(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
 of("kernels/cuda/conv_last.c", TYPES + " conv2d",
    gradients_of_weights_replace_what_is_there=("static clv_code store_weight_grad(", ".accumulate = a->accumulate", ".accumulate = false"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))
@@ -914,7 +914,7 @@ of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    a_row_meets_all_keys_of_its_tile=("static size_t mask_hidden_keys(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
    weights_are_dropped_by_padded_place=("static void apply_dropout(", "(uint32_t)(h->sample * k->dims.heads + h->query_head), (uint32_t)i", "(uint32_t)h->query_head, (uint32_t)(h->sample * k->dims.t + i)"))
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
-   the_reference_drops_by_padded_place=("static void draw_factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
+   the_reference_drops_by_padded_place=("static void draw_dropout_factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
 of("kernels/cpu/attention.c", "tests/ops/test_steps",
    any_length_of_a_sample_is_taken=("static clv_code check_lengths(", "CLV_TRY(clv_check_length(a->in[3], n, k->dims.s, &length, err));", "if (clv_check_length(a->in[3], n, k->dims.s, &length, err) != CLV_OK) continue;"))
 
@@ -967,7 +967,7 @@ of("common/model/hf/llama.c", HF_GRAPH,
 of("common/model/hf/config_keys.c", "tests/unit/plan/test_hf_keys",
    a_reason_is_not_that_of_the_page=("static const hf_row rows[] = {", '"nothing is generated"', '"something is generated"'))
 of("kernels/ops/ops.h", "tests/ops/test_golden rotary",
-   llama3_angles_are_all_divided=("CLV_ROTARY_INLINE double clv_rotary_angle(", "share = share < 0 ? 0 : share > 1 ? 1 : share;", "share = 0;"),
+   llama3_angles_are_all_divided=("CLV_ROTARY_INLINE double clv_rotary_angle(", "unscaled_share = unscaled_share < 0 ? 0 : unscaled_share > 1 ? 1 : unscaled_share;", "unscaled_share = 0;"),
    linear_angles_are_not_divided=("CLV_ROTARY_INLINE double clv_rotary_angle(", "return f / r->factor;", "return f;"))
 of("common/model/hf/build.c", HF_GRAPH,
    a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_add_lm_head(", "return b->c->is_head_tied ?", "return b->c->is_head_tied && *x < 0 ?"))

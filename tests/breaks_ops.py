@@ -7,7 +7,7 @@ of("kernels/cpu/pointwise.c", "tests/ops/test_any_layout sqrt",
 of("worker/service/load_module.c", "tests/net/contexts/test_client.py an_unknown_op_is_refused_by_its_layer",
    an_unknown_op_has_no_layer=("static clv_code add_node(", "w->op >= CLV_OP_COUNT || !clv_op_def_of((clv_op)w->op)", "false"))
 of("kernels/ops/rules.c", "tests/ops/test_golden clamp",
-   no_bound_is_a_bound=("static double read_number(", "fabs(number) > 3.4e38", "false"))
+   no_bound_is_a_bound=("static double read_formula_number(", "fabs(number) > 3.4e38", "false"))
 of("kernels/cpu/activations.c", "tests/ops/test_pair hardtanh",
    a_value_on_a_bound_has_a_gradient=("", "MAP(hardtanh_back, x <= p || x >= q", "MAP(hardtanh_back, x < p || x > q"))
 of("kernels/cuda/pointwise.def", "tests/gpu/test_cuda softplus",
@@ -23,7 +23,7 @@ of("kernels/cuda/pools.cu", "tests/gpu/test_cuda upsample_nearest",
 of("kernels/cpu/gru.c", "tests/ops/test_pair gru",
    a_step_forgets_the_one_before=("CPU_INLINE void compute_cell_row_grads_body(", "dh[i] = d * z;", "dh[i] = 0;"))
 of("kernels/cuda/gru.cu", "tests/gpu/test_cuda gru",
-   a_gate_is_not_multiplied=("static __global__ void gru_cell_back(", "dgates_hh[2 * l.h + j] = static_cast<float>(dn * r);", "dgates_hh[2 * l.h + j] = static_cast<float>(dn);"))
+   a_gate_is_not_multiplied=("static __global__ void compute_gru_cell_back(", "dgates_hh[2 * l.h + j] = static_cast<float>(dn * r);", "dgates_hh[2 * l.h + j] = static_cast<float>(dn);"))
 of("kernels/cpu/stochastic_depth.c", "tests/ops/test_pair stochastic_depth",
    records_in_fours_are_dropped_alike=("static clv_code depth_forward(", "word[n % 4]", "word[0]"))
 of("kernels/cpu/where.c", "tests/ops/test_pair where",
@@ -34,13 +34,13 @@ of("kernels/cuda/where.cu", "tests/gpu/test_cuda where",
 of("kernels/cpu/axis.c", "tests/ops/test_pair cumsum",
    a_sum_backward_is_forward=("static clv_code cumsum_backward(", "j.sums_from_end = true;", "j.sums_from_end = false;"))
 of("kernels/cuda/axis.cu", "tests/gpu/test_cuda roll",
-   what_passes_the_end_is_lost=("static __global__ void move_along(", "from += from < 0 ? extent : 0;", "from = from < 0 ? 0 : from;"))
+   what_passes_the_end_is_lost=("static __global__ void reorder_along_axis(", "source += source < 0 ? extent : 0;", "source = source < 0 ? 0 : source;"))
 of("kernels/cpu/groupnorm.c", "tests/ops/test_pair groupnorm",
    a_variance_has_no_eps=("static void compute_group_moments", "+ k->k.d.attrs.eps", ""),
    groups_of_a_block_are_one=("static clv_norm_affine make_forward_affine", "moments + c / k->channels_per_group * 2", "moments + block / k->channels_per_group * 2"),
    samples_share_their_gradient=("static void write_weight_grads", "saved_moments(j, n)[", "saved_moments(j, 0)["))
 of("kernels/cuda/rows.cu", "tests/gpu/test_cuda groupnorm",
-   all_groups_have_the_first_ones_weights=("static __device__ inline size_t weight_at", "return r % n.groups *", "return 0 *"))
+   all_groups_have_the_first_ones_weights=("static __device__ inline size_t weight_index", "return r % n.groups *", "return 0 *"))
 of("kernels/cpu/permute.c", "tests/ops/test_pair permute",
    dimensions_that_part_count_as_one=("static void add_dimension", "w->src_stride[last_dim] == n * src_stride &&", ""))
 of("kernels/cpu/softmax.c", "tests/ops/test_pair softmax",
@@ -70,8 +70,8 @@ of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv_transpose2d",
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv1d",
    one_of_two_numbers_counts=("static inline clv_code check_pair_halves_equal(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
 of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
-   all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + tap_step - 1) / tap_step", "s->attrs->kernel[i]"),
-   taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t tap_step = s->attrs->stride[i] / step;", "int64_t tap_step = s->attrs->stride[i];"))
+   all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + taps_apart - 1) / taps_apart", "s->attrs->kernel[i]"),
+   taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t taps_apart = s->attrs->stride[i] / divisor;", "int64_t taps_apart = s->attrs->stride[i];"))
 of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
    a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_mixed = count_linear_inputs,", ""))
 SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t previous_mask = clv_cpu_hold_signals();"
@@ -124,13 +124,13 @@ of("kernels/cpu/gemm.c", "tests/unit/cpu/test_long_sums",
 of("kernels/cpu/conv2d.c", "tests/net/training/test_convolutions.py",
    transposed_weights_are_refreshed_for_the_other_pass=("static clv_code conv_refresh(", "k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD", "CLV_FOR_FORWARD"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_cuda conv2d",
-   columns_have_no_dilation=("static __global__ void to_columns(", "tap % s.kernel[1] * s.dilation[1]", "tap % s.kernel[1]"),
-   columns_go_back_without_dilation=("static __global__ void from_columns(", "v * s.dilation[1]", "v"))
+   columns_have_no_dilation=("static __global__ void im2col(", "tap % s.kernel[1] * s.dilation[1]", "tap % s.kernel[1]"),
+   columns_go_back_without_dilation=("static __global__ void col2im(", "v * s.dilation[1]", "v"))
 of("kernels/cuda/conv_last.cu", "tests/gpu/test_cuda_types conv2d",
-   columns_in_bf16_have_no_dilation=("static __global__ void to_columns_last(", "tap % s.kernel[1] * s.dilation[1]", "tap % s.kernel[1]"))
+   columns_in_bf16_have_no_dilation=("static __global__ void im2col_last(", "tap % s.kernel[1] * s.dilation[1]", "tap % s.kernel[1]"))
 of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda conv_transpose2d",
    a_transposed_pass_is_not_opened=("static clv_code conv_open(", "is_transposed || dx, k->r.d.need_dw", "dx, k->r.d.need_dw"),
-   a_transposed_bias_is_of_the_inputs_channels=("static conv_output output_extents(", "&k->r.d.out;", "&k->r.d.in[0];"))
+   a_transposed_bias_is_of_the_inputs_channels=("static conv_output describe_output(", "&k->r.d.out;", "&k->r.d.in[0];"))
 of("kernels/ops/smooth_l1.c", "tests/ops/test_golden smooth_l1",
    beta_is_one=("static double smooth_l1_term(", "0.5 * d * d / beta", "0.5 * d * d"))
 of("kernels/ops/huber.c", "tests/ops/test_golden huber",
@@ -143,7 +143,7 @@ of("kernels/ops/focal.c", "tests/ops/test_golden focal",
    right_places_count_alike=("static double focal_term(", "pow(-expm1(-nll), g) * nll", "nll + 0 * g"),
    the_slope_lacks_a_term=("static double focal_slope(", "return pow(one_minus_p, g) + ", "return pow(one_minus_p, g); + "))
 of("kernels/cuda/losses.cu", "tests/gpu/test_cuda focal",
-   a_device_forgets_the_exponent=("static __global__ void class_back(", "if (c.exponent > 0)", "if (c.exponent > 99)"))
+   a_device_forgets_the_exponent=("static __global__ void class_loss_back(", "if (c.exponent > 0)", "if (c.exponent > 99)"))
 of("kernels/cuda/losses.c", "tests/gpu/test_cuda huber",
    a_device_takes_another_number=("", "PARAMETRIC_LOSS(huber, beta)", "PARAMETRIC_LOSS(huber, p)"))
 of("common/model/models/loss.c", "tests/unit/run/test_train",

@@ -57,15 +57,15 @@ of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
 
 # ---- packed sequences ----------------------------------------------------------------------------
 PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_packed_sessions.py"
-of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row", "at"))
+of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row_size", "start"))
 of("kernels/cpu/dropout.c", PACKED,
    every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t n_skipped_words = (first_index + at) % 4;", "size_t n_skipped_words = 0;"),
    every_sequence_draws_the_same=("static void draw_sequence_masks(", "first_index = n * j->sequence_size", "first_index = 0"))
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == compute_backward_shares);", ""),
    sequences_meet_the_next_ones_keys=("static attention_head make_head(", "h.first_query_row = h.first_key_row = clv_packed_rows_before(lengths, n);", "h.first_query_row = clv_packed_rows_before(lengths, n); h.first_key_row = 0;"))
-of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code select_sample(", "s->q = s->key = clv_packed_rows_before(lengths, n);", "s->q = s->key = n * *ret;"))
-of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
+of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code select_sample(", "s->query_row = s->key_row = clv_packed_rows_before(lengths, n);", "s->query_row = s->key_row = n * *ret;"))
+of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first_row : first_row + length - 1", "first_row + length - 1"))
 of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->angle_table + t * 2 * half_width", "j->k->angle_table + (i / j->k->heads) % j->k->steps * 2 * half_width"))
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed_gradients(", "dy += n_values;", ""))
 of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (total <= rows) continue;", "if (total <= rows || i) continue;"))
@@ -113,18 +113,18 @@ of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_module
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code finish_template(", "return set_ends(f, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code check_direction(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_add_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
-of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus <= 0", "minus <= 1"))
-of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code row_0_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
+of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus_column <= 0", "minus_column <= 1"))
+of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code compute_row_0_grad(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
 of("kernels/cuda/packed.cu", CUDA_PACKED,
-   a_device_counts_a_length_that_is_refused=("static __global__ void compute_first_rows(", "gpu_refuse(f, n);", "(void)f;"),
+   a_device_counts_a_length_that_is_refused=("static __global__ void compute_first_rows(", "gpu_refuse_value(f, n);", "(void)f;"),
    a_device_takes_more_places_than_rows=("static __global__ void compute_first_rows(", "static_cast<size_t>(length) > p.rows - row)", "false)"))
-of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_left_on_a_device=("static __global__ void gpu_places_kernel(", "f.rest(rest + i);", "(void)i;"))
+of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_left_on_a_device=("static __global__ void gpu_visit_packed_kernel(", "f.fill_unused(first_unused + i);", "(void)i;"))
 of("kernels/cuda/attention.cu", CUDA_OPS + " attention",
-   pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = find_index(t, position, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (find_index(t, position, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
-   places_of_pads_are_saved=("static __device__ inline void pack_row(", "row->saved = (begin + row->i) * h.heads + row->head;", "row->saved = row->i * h.heads + row->head;"))
-of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void draw_places(", "bool is_kept = (word.v[i % 4] >> 8) >= limit;", "bool is_kept = (word.v[row % 4] >> 8) >= limit;"))
-of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_places(", "if (gpu_row_of(p, n * p.steps + i / width, &row))", "if (gpu_row_of(p, n * p.steps + i / width, &row) || row < p.rows)"))
-of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for_the_first=("static __device__ inline bool end_of(", "e.takes_first ? begin : end - 1", "end - 1"))
+   pads_are_what_lies_there=("static __global__ void split_heads(", "y[i] = find_value_index(t, position, h, &offset) ? gpu_from_float<D>(x[offset + d]) : gpu_from_float<D>(0);", "if (find_value_index(t, position, h, &offset)) y[i] = gpu_from_float<D>(x[offset + d]);"),
+   places_of_pads_are_saved=("static __device__ inline void convert_to_packed_row(", "row->saved_index = (begin + row->i) * h.heads + row->head;", "row->saved_index = row->i * h.heads + row->head;"))
+of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void drop_packed_values(", "bool is_kept = (words.v[i % 4] >> 8) >= dropout_threshold;", "bool is_kept = (words.v[row % 4] >> 8) >= dropout_threshold;"))
+of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_packed_grads(", "if (gpu_find_row(p, n * p.steps + i / width, &row))", "if (gpu_find_row(p, n * p.steps + i / width, &row) || row < p.rows)"))
+of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for_the_first=("static __device__ inline bool find_end_row(", "e.takes_first ? begin : end - 1", "end - 1"))
 
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"

@@ -59,7 +59,7 @@ clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->map = map;
   k->back = back;
-  clv_numbers numbers = clv_op_numbers(d);
+  clv_formula_numbers numbers = clv_op_formula_numbers(d);
   k->numbers = (cpu_numbers){(float)numbers.p, (float)numbers.q};
   k->cost_in_loads = cost_in_loads;
   k->maps_zero_to_zero = row->maps_zero_to_zero;

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/math_int.h"
 
-/* The op's attributes that its formula reads as p and q (clv_op_numbers). */
+/* Attributes p and q that a formula reads (clv_formula_numbers). */
 typedef struct cpu_numbers {
   float p, q;
 } cpu_numbers;

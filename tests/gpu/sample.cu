@@ -10,7 +10,7 @@ static __global__ void add(const float *x, float *y, float addend, size_t n) {
 }
 
 clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float addend, size_t n, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, add, x, y, addend, n);
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, add, x, y, addend, n);
 }
 
 static __global__ void sum_block(const float *x, float *y, size_t n_per_block) {

@@ -26,12 +26,12 @@ void sim_lstm_compute_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *re
   size_t at = 1;
   *ret = (clv_cuda_lstm_space){.workspace = 4096 + (size_t)(d->h % 5) * 8};
   for (int layer = 0; layer < d->layers; layer++) {
-    at = place_parameter(&ret->at[layer][0], at, 4 * d->h * (layer ? d->h : d->f));
-    at = place_parameter(&ret->at[layer][1], at, 4 * d->h * d->h);
+    at = place_parameter(&ret->param_index[layer][0], at, 4 * d->h * (layer ? d->h : d->f));
+    at = place_parameter(&ret->param_index[layer][1], at, 4 * d->h * d->h);
   }
   for (int layer = 0; d->bias && layer < d->layers; layer++)
     for (int parameter = 2; parameter < 4; parameter++)
-      at = place_parameter(&ret->at[layer][parameter], at, 4 * d->h);
+      at = place_parameter(&ret->param_index[layer][parameter], at, 4 * d->h);
   ret->weights = at * sizeof(float);
   ret->reserve = d->has_backward ? (RESERVE_ROWS + 10 * count_step_values(d)) * sizeof(float) : 0;
 }
@@ -55,7 +55,7 @@ static double *load_params(const clv_cuda_lstm_desc *d, const clv_cuda_lstm_spac
   double *doubles = sim_allocate_fresh(s->weights / sizeof(float) * sizeof *doubles);
   for (int i = 0; i < 4 * d->layers; i++)
     for (int64_t j = 0; j < count_values(d, i / 4, i % 4); j++) {
-      size_t at = s->at[i / 4][i % 4] + (size_t)j;
+      size_t at = s->param_index[i / 4][i % 4] + (size_t)j;
       doubles[at] = sim_get_factor(i % 4 < 2 ? math : CLV_CUDA_F32, space, at);
     }
   return doubles;
@@ -65,7 +65,7 @@ static void store_params(const clv_cuda_lstm_desc *d, const clv_cuda_lstm_space 
                          const double *doubles, float *space) {
   for (int i = 0; i < 4 * d->layers; i++)
     for (int64_t j = 0; j < count_values(d, i / 4, i % 4); j++) {
-      size_t at = s->at[i / 4][i % 4] + (size_t)j;
+      size_t at = s->param_index[i / 4][i % 4] + (size_t)j;
       space[at] = (float)doubles[at];
     }
 }

@@ -162,7 +162,7 @@ static void close_bench(bench *m) {
 
 int main(int argc, char **argv) {
   const clv_cuda_library *library = clv_cuda_entry(CLV_CUDA_ABI);
-  bench m = {.v = clv_nvidia(), .device = argc > 1 ? atoi(argv[1]) : 0, .bytes = 256 << 20};
+  bench m = {.v = clv_nvidia_vendor(), .device = argc > 1 ? atoi(argv[1]) : 0, .bytes = 256 << 20};
   clv_err err = {.text = "not so many"};
   int n;
   library->set_folders(getenv("CLEAVE_CUDA_FOLDERS"));

@@ -13,7 +13,7 @@ enum { W_IN, W_HIDDEN, B_IN, B_HIDDEN };
 static int64_t get_width(const sim_lstm *l, int layer) { return layer ? l->d->h : l->d->f; }
 
 static double *get_parameter(const sim_lstm *l, double *space, int layer, int parameter) {
-  return parameter < (l->d->bias ? 4 : 2) ? space + l->space->at[layer][parameter] : NULL;
+  return parameter < (l->d->bias ? 4 : 2) ? space + l->space->param_index[layer][parameter] : NULL;
 }
 
 /* Returns row `row` (i, f, g, o, c or h) of step t of sample n. */

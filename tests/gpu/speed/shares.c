@@ -58,7 +58,7 @@ static cuda_chain make_chain(void) {
                       .op = {CLV_OP_RELU, CLV_OP_SCALE, CLV_OP_DROPOUT},
                       .factor = {0, 2, clv_gpu_dropout_factor(0.5)},
                       .has_dropout = true,
-                      .limit = clv_gpu_dropout_threshold(0.5),
+                      .dropout_threshold = clv_gpu_dropout_threshold(0.5),
                       .stream = make_rng_stream()};
 }
 
@@ -98,30 +98,32 @@ static cuda_norm make_norm(const bench *m) {
 
 static clv_code norm(bench *m, clv_err *err) {
   cuda_norm n = make_norm(m);
-  return clv_gpu_norm(m->g, &n, m->x, m->small_buffer, m->small_buffer, m->y, m->statistics, err);
+  return clv_gpu_normalise_rows(m->g, &n, m->x, m->small_buffer, m->small_buffer, m->y,
+                                m->statistics, err);
 }
 
 static clv_code norm_back(bench *m, clv_err *err) {
   cuda_norm n = make_norm(m);
-  return clv_gpu_norm_back(m->g, &n, m->x, m->small_buffer, m->z, m->statistics, m->y, err);
+  return clv_gpu_normalise_rows_back(m->g, &n, m->x, m->small_buffer, m->z, m->statistics, m->y,
+                                     err);
 }
 
 static clv_code norm_weights(bench *m, clv_err *err) {
   cuda_norm n = make_norm(m);
-  return clv_gpu_norm_weights_back(m->g, &n, m->x, m->z, m->statistics, m->partial_sums,
-                                   m->small_buffer, m->small_buffer, false, err);
+  return clv_gpu_norm_param_grads(m->g, &n, m->x, m->z, m->statistics, m->partial_sums,
+                                  m->small_buffer, m->small_buffer, false, err);
 }
 
 static clv_code class_loss(bench *m, clv_err *err) {
   const cuda_classes c = {
-      .rows = m->n_rows, .classes = m->row_width, .per_sample = 1, .x_is_logits = true};
+      .rows = m->n_rows, .classes = m->row_width, .positions_per_sample = 1, .x_is_logits = true};
   return clv_gpu_class_loss(m->g, &c, m->x, (int64_t *)m->dropout_mask, m->statistics,
                             m->partial_sums, NULL, m->small_buffer, err);
 }
 
 static clv_code class_loss_back(bench *m, clv_err *err) {
   const cuda_classes c = {
-      .rows = m->n_rows, .classes = m->row_width, .per_sample = 1, .x_is_logits = true};
+      .rows = m->n_rows, .classes = m->row_width, .positions_per_sample = 1, .x_is_logits = true};
   return clv_gpu_class_loss_back(m->g, &c, m->x, (int64_t *)m->dropout_mask, m->small_buffer,
                                  m->statistics, m->y, err);
 }
@@ -151,8 +153,8 @@ static cuda_batchnorm make_batchnorm(const bench *m, bool is_channels_last) {
 static clv_code batchnorm_moments(bench *m, bool is_channels_last, clv_err *err) {
   cuda_batchnorm b = make_batchnorm(m, is_channels_last);
   float *mean = m->small_buffer + m->n_channels, *var = mean + m->n_channels;
-  return clv_gpu_batch_moments(m->g, &b, m->x, m->partial_sums, m->statistics, mean, var,
-                               m->row_permutation + m->n_rows, err);
+  return clv_gpu_compute_batch_moments(m->g, &b, m->x, m->partial_sums, m->statistics, mean, var,
+                                       m->row_permutation + m->n_rows, err);
 }
 
 static clv_code batchnorm_normalise(bench *m, bool is_channels_last, clv_err *err) {
@@ -162,7 +164,7 @@ static clv_code batchnorm_normalise(bench *m, bool is_channels_last, clv_err *er
 }
 
 static cuda_gradient make_gradient(const bench *m) {
-  return (cuda_gradient){.gate = GPU_BY_X,
+  return (cuda_gradient){.gate = GPU_GATE_BY_X,
                          .x = m->x,
                          .dy = m->z,
                          .w = m->small_buffer,
@@ -177,8 +179,8 @@ static cuda_pair *get_totals(const bench *m) {
 static clv_code batchnorm_totals(bench *m, bool is_channels_last, clv_err *err) {
   cuda_batchnorm b = make_batchnorm(m, is_channels_last);
   cuda_gradient from = make_gradient(m);
-  return clv_gpu_batchnorm_totals(m->g, &b, &from, m->partial_sums, get_totals(m), NULL, NULL, NULL,
-                                  false, err);
+  return clv_gpu_batchnorm_param_grads(m->g, &b, &from, m->partial_sums, get_totals(m), NULL, NULL,
+                                       NULL, false, err);
 }
 
 static clv_code batchnorm_back(bench *m, bool is_channels_last, clv_err *err) {
@@ -189,7 +191,7 @@ static clv_code batchnorm_back(bench *m, bool is_channels_last, clv_err *err) {
 
 static clv_code channel_sums(bench *m, bool is_channels_last, clv_err *err) {
   cuda_batchnorm b = make_batchnorm(m, is_channels_last);
-  return clv_gpu_channel_sums(m->g, &b.sums, is_channels_last, m->x, m->partial_sums,
+  return clv_gpu_sum_channels(m->g, &b.sums, is_channels_last, m->x, m->partial_sums,
                               m->small_buffer, false, err);
 }
 
@@ -258,7 +260,7 @@ static clv_code move_channels(bench *m, bool to_last, clv_err *err) {
                        .inner = m->n_positions,
                        .from = to_last ? 1 : GPU_CHANNELS_LAST,
                        .to = to_last ? GPU_CHANNELS_LAST : 1};
-  return clv_gpu_move_layout(m->g, &v, m->x, m->y, err);
+  return clv_gpu_convert_layout(m->g, &v, m->x, m->y, err);
 }
 
 static clv_code to_channels_last(bench *m, clv_err *err) { return move_channels(m, true, err); }
@@ -291,17 +293,18 @@ static cuda_lookup make_lookup(const bench *m) {
                              .rows = (int64_t)m->n_rows,
                              .minus = -1,
                              .padding = -1},
-                       .out = m->row_width};
+                       .row_size = m->row_width};
 }
 
 static clv_code embedding_lookup(bench *m, clv_err *err) {
   const cuda_lookup l = make_lookup(m);
-  return clv_gpu_lookup(m->g, &l, m->row_permutation, m->x, m->y, err);
+  return clv_gpu_look_up_rows(m->g, &l, m->row_permutation, m->x, m->y, err);
 }
 
 static clv_code embedding_backward(bench *m, clv_err *err) {
   const cuda_lookup l = make_lookup(m);
-  return clv_gpu_lookup_back(m->g, &l, m->row_permutation, m->x, m->partial_sums, m->y, false, err);
+  return clv_gpu_look_up_rows_back(m->g, &l, m->row_permutation, m->x, m->partial_sums, m->y, false,
+                                   err);
 }
 
 /* Copies the first half of each row. */
@@ -336,8 +339,8 @@ static clv_code rmsprop(bench *m, clv_err *err) { return run_optimizer(m, CLV_OP
 static clv_code sum_squares(bench *m, clv_err *err) {
   const clv_extent all_values = {.n = m->n};
   const cuda_runs *runs;
-  CLV_TRY(clv_gpu_find_runs(m->g, &all_values, 1, &runs, err));
-  return clv_gpu_square_sums(m->g, m->x, runs, err);
+  CLV_TRY(clv_gpu_find_run_table(m->g, &all_values, 1, &runs, err));
+  return clv_gpu_sum_run_squares(m->g, m->x, runs, err);
 }
 
 /* ---- kernels of attention and of LSTM cells -------------------------------------------------- */
@@ -392,13 +395,13 @@ static cuda_lstm make_lstm(const bench *m) {
 
 static clv_code run_lstm_cell(bench *m, clv_err *err) {
   const cuda_lstm l = make_lstm(m);
-  return clv_gpu_lstm_cell(m->g, &l, 0, m->small_buffer, m->small_buffer, err);
+  return clv_gpu_compute_lstm_cell(m->g, &l, 0, m->small_buffer, m->small_buffer, err);
 }
 
 static clv_code run_lstm_cell_backward(bench *m, clv_err *err) {
   const cuda_lstm l = make_lstm(m);
   float *dh_from_above = m->w + m->n / 4, *dc = m->w + m->n / 2;
-  return clv_gpu_lstm_cell_back(m->g, &l, 0, dh_from_above, dh_from_above, dc, m->x, err);
+  return clv_gpu_compute_lstm_cell_back(m->g, &l, 0, dh_from_above, dh_from_above, dc, m->x, err);
 }
 
 /* Returns a GRU of one step for each row, whose gates take three of four parts of y. */
@@ -409,18 +412,18 @@ static cuda_gru make_gru(const bench *m) {
 
 static clv_code run_gru_cell(bench *m, clv_err *err) {
   const cuda_gru l = make_gru(m);
-  return clv_gpu_gru_cell(m->g, &l, 0, m->x, m->small_buffer, m->small_buffer, err);
+  return clv_gpu_compute_gru_cell(m->g, &l, 0, m->x, m->small_buffer, m->small_buffer, err);
 }
 
 static clv_code run_gru_cell_backward(bench *m, clv_err *err) {
   const cuda_gru l = make_gru(m);
   const cuda_gru_gradients d = {.dgates_ih = m->x, .dgates_hh = m->z, .dh = m->w + m->n / 2};
-  return clv_gpu_gru_cell_back(m->g, &l, 0, m->w, &d, err);
+  return clv_gpu_compute_gru_cell_back(m->g, &l, 0, m->w, &d, err);
 }
 
 static clv_code shift_gru_steps(bench *m, clv_err *err) {
   const cuda_gru l = make_gru(m);
-  return clv_gpu_gru_shift(m->g, &l, m->x, err);
+  return clv_gpu_shift_gru_steps(m->g, &l, m->x, err);
 }
 
 /* ---- measuring the kernels ------------------------------------------------------------------- */
