@@ -40,7 +40,7 @@ of("tests/gpu/test_cuda.c", "tests/proof/test_proof.py",
 # ---- bf16 ----------------------------------------------------------------------------------------
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),
-   weights_of_attention_are_read_as_f32=("static cuda_weights reserve_weights(", "k->bf16 ? reserve_buffer(next_address, n * sizeof(cuda_bf16)) : w.x", "w.x"))
+   weights_of_attention_are_read_as_f32=("static cuda_attention_weights reserve_weights(", "k->bf16 ? reserve_buffer(next_address, n * sizeof(cuda_bf16)) : w.x", "w.x"))
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    tiles_begin_at_the_first_row=("static clv_code backward_tile(", "size_t offset = h->first_row * h->width;", "size_t offset = 0;"),
    a_tile_forgets_those_before_it=("static clv_code backward_tile(", "float beta = h->first_row ? 1 : 0;", "float beta = 0;"))

@@ -73,7 +73,7 @@ of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
    all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + taps_apart - 1) / taps_apart", "s->attrs->kernel[i]"),
    taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t taps_apart = s->attrs->stride[i] / divisor;", "int64_t taps_apart = s->attrs->stride[i];"))
 of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
-   a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_mixed = count_linear_inputs,", ""))
+   a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_inputs_per_output = count_linear_inputs,", ""))
 SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t previous_mask = clv_cpu_hold_signals();"
 of("kernels/cpu/signals.c", SIGNALS,
    faults_of_the_processor_are_held=("static void block_thread_signals(", "sigdelset(&blocked_signals, fault_signals[i]);", ";"),

@@ -73,7 +73,8 @@ CPU_INLINE void average_planes_body(const mean_job *j, size_t begin, size_t end,
 CPU_CLONES(average_planes, (const mean_job *j, size_t begin, size_t end, int b, bool is_backward),
            (j, begin, end, b, is_backward))
 
-/* Defines `name`, a clv_cpu_range_fn that averages planes of b channels. */
+/* Defines `name`, a clv_cpu_range_fn that averages planes in which b channels are
+ * interleaved. */
 #define DEFINE_RANGE_FN(name, b, is_backward)             \
   static void name(void *arg, size_t begin, size_t end) { \
     average_planes(arg, begin, end, b, is_backward);      \

@@ -55,7 +55,7 @@ typedef enum cpu_shape_class {
   CPU_DILATED,
   CPU_POINTWISE,
   CPU_POINTWISE_STRIDED,
-  CPU_WINDOW,
+  CPU_WINDOW, /* a convolution of more than one tap and at most 3 x 3; the next two, too */
   CPU_WINDOW_SMALL_IMAGE,
   CPU_WINDOW_STRIDED,
   CPU_WIDE_WINDOW,

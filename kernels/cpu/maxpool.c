@@ -146,7 +146,7 @@ CPU_INLINE void backward_plane_1(const pool_job *j, size_t p, bool is_2x2) {
 
 /* Defines `name`, a clv_cpu_range_fn that calls `plane_fn` on the planes [begin, end) of the
  * job. */
-#define POOL_RANGE(name, plane_fn, TARGET)                                             \
+#define DEFINE_POOL_RANGE_FN(name, plane_fn, TARGET)                                   \
   TARGET static void name(void *arg, size_t begin, size_t end) {                       \
     const pool_job *j = arg;                                                           \
     bool is_2x2 = j->windows_tile_image && j->s.kernel[0] == 2 && j->s.kernel[1] == 2; \
@@ -158,18 +158,18 @@ CPU_INLINE void backward_plane_1(const pool_job *j, size_t p, bool is_2x2) {
     }                                                                                  \
   }
 
-#define POOL_RANGES(direction)                                                         \
-  POOL_RANGE(direction##_range_1, direction##_plane_1, CPU_TARGET_PLAIN)               \
-  POOL_RANGE(direction##_range_8_PLAIN, direction##_plane_8_PLAIN, CPU_TARGET_PLAIN)   \
-  POOL_RANGE(direction##_range_8_256, direction##_plane_8_256, CPU_TARGET_256)         \
-  POOL_RANGE(direction##_range_8_512, direction##_plane_8_512, CPU_TARGET_512)         \
-  POOL_RANGE(direction##_range_16_PLAIN, direction##_plane_16_PLAIN, CPU_TARGET_PLAIN) \
-  POOL_RANGE(direction##_range_16_256, direction##_plane_16_256, CPU_TARGET_256)       \
-  POOL_RANGE(direction##_range_16_512, direction##_plane_16_512, CPU_TARGET_512)       \
-  /* functions by channel block (1, 8, 16) and clv_cpu_vector_width() */               \
-  static clv_cpu_range_fn *const direction##_ranges[3][3] = {                          \
-      {direction##_range_1, direction##_range_1, direction##_range_1},                 \
-      {direction##_range_8_PLAIN, direction##_range_8_256, direction##_range_8_512},   \
+#define POOL_RANGES(direction)                                                                   \
+  DEFINE_POOL_RANGE_FN(direction##_range_1, direction##_plane_1, CPU_TARGET_PLAIN)               \
+  DEFINE_POOL_RANGE_FN(direction##_range_8_PLAIN, direction##_plane_8_PLAIN, CPU_TARGET_PLAIN)   \
+  DEFINE_POOL_RANGE_FN(direction##_range_8_256, direction##_plane_8_256, CPU_TARGET_256)         \
+  DEFINE_POOL_RANGE_FN(direction##_range_8_512, direction##_plane_8_512, CPU_TARGET_512)         \
+  DEFINE_POOL_RANGE_FN(direction##_range_16_PLAIN, direction##_plane_16_PLAIN, CPU_TARGET_PLAIN) \
+  DEFINE_POOL_RANGE_FN(direction##_range_16_256, direction##_plane_16_256, CPU_TARGET_256)       \
+  DEFINE_POOL_RANGE_FN(direction##_range_16_512, direction##_plane_16_512, CPU_TARGET_512)       \
+  /* functions by channel block (1, 8, 16) and clv_cpu_vector_width() */                         \
+  static clv_cpu_range_fn *const direction##_ranges[3][3] = {                                    \
+      {direction##_range_1, direction##_range_1, direction##_range_1},                           \
+      {direction##_range_8_PLAIN, direction##_range_8_256, direction##_range_8_512},             \
       {direction##_range_16_PLAIN, direction##_range_16_256, direction##_range_16_512}};
 
 POOL_RANGES(forward)

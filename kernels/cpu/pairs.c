@@ -212,8 +212,8 @@ static batch_size choose_batch_size(const cpu_pairs_impl *impl, size_t m, size_t
   return (batch_size){CLV_MIN(CLV_MAX(max_blocks, (size_t)1), n_blocks), n_tiles};
 }
 
-/* Returns the size in bf16 values of the scratch of one thread: packed values, and sums of columns.
- */
+/* Returns the size of the scratch of one thread, counted in bf16 values: packed values, and sums of
+ * columns. */
 static size_t part_scratch_size(batch_size batch) {
   enum { VALUES_PER_FLOAT = sizeof(float) / sizeof(uint16_t) };
   return batch.n_blocks * (batch.n_tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * VALUES_PER_FLOAT);

@@ -49,7 +49,8 @@ static void add_w_to_sequences(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Adds W to each packed sequence. Rows that belong to no sequence are copied unchanged. */
+/* Adds the table of positions, W, to each packed sequence. Rows that belong to no sequence are
+ * copied unchanged. */
 static clv_code add_w_to_packed(const cpu_kernel *k, const clv_kernel_args *a, positions_job *j,
                                 clv_err *err) {
   const clv_node_desc *d = &k->d;

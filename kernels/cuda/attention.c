@@ -50,7 +50,7 @@ static heads_extents describe_heads(const cuda_kernel *k) {
  * q, k, v and weights.operand; in backward also `out`, which then holds the output's gradient. */
 typedef struct heads_buffers {
   void *first_rows, *q, *k, *v, *out;
-  cuda_weights weights, dweights;
+  cuda_attention_weights weights, dweights;
   float *dq, *dk, *dv;
 } heads_buffers;
 
@@ -68,8 +68,9 @@ static float *reserve_floats(uintptr_t *next_address, size_t n) {
   return reserve_buffer(next_address, n * sizeof(float));
 }
 
-static cuda_weights reserve_weights(const cuda_kernel *k, size_t n, uintptr_t *next_address) {
-  cuda_weights w = {.x = reserve_floats(next_address, n)};
+static cuda_attention_weights reserve_weights(const cuda_kernel *k, size_t n,
+                                              uintptr_t *next_address) {
+  cuda_attention_weights w = {.x = reserve_floats(next_address, n)};
   w.operand = k->bf16 ? reserve_buffer(next_address, n * sizeof(cuda_bf16)) : w.x;
   return w;
 }

@@ -158,7 +158,7 @@ static __global__ void softmax_rows(cuda_heads h, const float *xs, D *ys, const 
 }
 
 template <typename D>
-static clv_code launch_softmax_rows(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+static clv_code launch_softmax_rows(clv_gpu *g, const cuda_heads *h, const cuda_attention_weights *w,
                                     const int64_t *lengths, float *saved, clv_err *err) {
   return gpu_launch(g, gpu_count_row_blocks(h->n * h->kv_heads * h->rows),
                     gpu_count_row_threads(h->s), err, softmax_rows<D>, *h,
@@ -166,7 +166,7 @@ static clv_code launch_softmax_rows(clv_gpu *g, const cuda_heads *h, const cuda_
                     saved, g->fault);
 }
 
-clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_attention_weights *w,
                                    const int64_t *lengths, float *saved, clv_err *err) {
   return GPU_BY_TYPE(h->bf16, launch_softmax_rows, g, h, w, lengths, saved, err);
 }
@@ -204,8 +204,8 @@ static __global__ void softmax_rows_back(cuda_heads h, const float *xs, const fl
 }
 
 template <typename D>
-static clv_code launch_softmax_rows_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
-                                         const cuda_weights *dw, const int64_t *lengths,
+static clv_code launch_softmax_rows_back(clv_gpu *g, const cuda_heads *h, const cuda_attention_weights *w,
+                                         const cuda_attention_weights *dw, const int64_t *lengths,
                                          const float *saved, clv_err *err) {
   return gpu_launch(
       g, gpu_count_row_blocks(h->n * h->kv_heads * h->rows), gpu_count_row_threads(h->s), err,
@@ -213,8 +213,8 @@ static clv_code launch_softmax_rows_back(clv_gpu *g, const cuda_heads *h, const 
       gpu_cast_output<D>(w->operand), gpu_cast_output<D>(dw->operand), lengths, saved);
 }
 
-clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
-                                        const cuda_weights *dw, const int64_t *lengths,
+clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_attention_weights *w,
+                                        const cuda_attention_weights *dw, const int64_t *lengths,
                                         const float *saved, clv_err *err) {
   return GPU_BY_TYPE(h->bf16, launch_softmax_rows_back, g, h, w, dw, lengths, saved, err);
 }

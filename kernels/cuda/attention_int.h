@@ -52,22 +52,23 @@ clv_code clv_gpu_merge_heads(clv_gpu *g, const cuda_by_heads *t, const float *x,
 
 /* Attention weights of a tile, [n kv_heads, rows, s]: x in f32, and `operand` as an operand of
  * products. In bf16 `operand` is a separate buffer, in f32 it is x. */
-typedef struct cuda_weights {
+typedef struct cuda_attention_weights {
   float *x;
   void *operand;
-} cuda_weights;
+} cuda_attention_weights;
 
 /* Computes the attention weights from the scores, which are in w->x. saved: receives the largest
  * score and the inverse of the sum of exponentials of each row of [n, heads, t], or of packed
  * [rows, heads]; NULL: the caller does not need them. lengths: [n]; NULL: all keys are valid, or
  * sequences are packed. */
-clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_attention_weights *w,
                                    const int64_t *lengths, float *saved,
                                    clv_err *err) CLV_USE_RESULT;
 /* Recomputes the attention weights from the scores, which are in w->x, and replaces the gradient of
  * the weights in dw by the gradient of the scores. */
-clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
-                                        const cuda_weights *dw, const int64_t *lengths,
+clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h,
+                                        const cuda_attention_weights *w,
+                                        const cuda_attention_weights *dw, const int64_t *lengths,
                                         const float *saved, clv_err *err) CLV_USE_RESULT;
 /* Launches a kernel that writes the first length that clv_gpu_attention_softmax refused to the
  * device's record of refused values (clv_gpu_fault). */

@@ -42,10 +42,11 @@ typedef struct cuda_slot {
   bool is_busy;               /* a copy was issued, and the host has not waited for it */
 } cuda_slot;
 
-/* A run of a parameter block: n values from index `at` on. */
+/* A run: a contiguous range of a parameter block, n values from index `at` on. A kernel processes
+ * it in chunks, one for each thread block. */
 typedef struct cuda_run {
   size_t at, n;
-  size_t first_chunk; /* number of chunks of the runs before this one */
+  size_t first_chunk; /* number of chunks of all runs before this one in the table */
 } cuda_run;
 
 /* Runs that one launch processes, and the table of these runs on the device. */

@@ -34,8 +34,9 @@ CLV_CUDA_OP(concat) = {.forward = concat_forward, .backward_input = concat_backw
 
 /* ---- the op slice ---------------------------------------------------------------------------- */
 
-/* Returns the index at which the slice starts in each outer row of in[0]. *ret_values_per_row:
- * number of values of the slice in an outer row. */
+/* Returns the index at which the slice starts in each outer row of in[0], which has all values at
+ * one index of the axes before the sliced one. *ret_values_per_row: number of values of the slice
+ * in an outer row. */
 static size_t get_slice_offset(const cuda_kernel *k, const clv_axis *s,
                                size_t *ret_values_per_row) {
   int64_t stop, start = clv_slice_start(&k->r.d.attrs, (int64_t)s->extent, &stop);

@@ -114,7 +114,7 @@ CLV_OP_ROW(linear) = {
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
     .mixing = CLV_MIXES_LAST,
-    .count_mixed = count_linear_inputs,
+    .count_inputs_per_output = count_linear_inputs,
     .attrs = {OUT_ATTR,
               BIAS_ATTR,
               INIT_ZERO_ATTR,

@@ -211,7 +211,7 @@ typedef struct clv_op_def {
   clv_mixing mixing;
   /* returns the largest number of inputs that are summed in one output; NULL: it is the number of
    * values in one row of a parameter */
-  int64_t (*count_mixed)(const clv_op_site *site);
+  int64_t (*count_inputs_per_output)(const clv_op_site *site);
   bool is_alias;            /* the output is the input's row-major memory, with another shape */
   bool is_identity_in_eval; /* outside training the output equals the input */
   bool stride_is_kernel;    /* the default of the attribute `stride` is the attribute `kernel` */

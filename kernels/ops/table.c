@@ -104,7 +104,7 @@ int64_t clv_op_fan_in(clv_op op, const clv_op_site *site) {
   clv_slot slots[CLV_MAX_PARAMS] = {0};
   int64_t largest = 0;
   if (!def || def->mixing == CLV_MIXES_NOTHING) return 0;
-  if (def->count_mixed) return def->count_mixed(site);
+  if (def->count_inputs_per_output) return def->count_inputs_per_output(site);
   for (int i = 0, n = def->slots(site, slots); i < n; i++) {
     const clv_shape *shape = &slots[i].shape;
     int64_t row_size = shape->rank < 2 ? 0 : 1;

@@ -498,7 +498,7 @@ static void do_use_released_handle(void) {
     report_fault("use after release of %" PRIx64 " gave %d", h->fork_id, (int)code);
 }
 
-/* Sends frames of a node that was passed no reference (an additional node that others only hear):
+/* Sends frames as an additional node, which has no reference and to which no other node sends:
  * another node's fork, an unknown id, a wrong key. */
 static void do_forge_frame(void) {
   static const clv_rref_kind kinds[] = {CLV_RREF_FETCH,  CLV_RREF_FETCH,  CLV_RREF_FORK,

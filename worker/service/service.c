@@ -44,8 +44,9 @@ static clv_rpc_pem pem_from_identity(const clv_tls_identity *id) {
   return (clv_rpc_pem){id->ca_pem, id->cert_pem, id->key_pem};
 }
 
-/* Returns memory that is enough for a read buffer for each connection and four messages of the
- * largest size: at most half of memory_limit, but at least enough for two such messages. */
+/* Returns the memory of the transport, bytes: enough for a read buffer for each connection and four
+ * messages of the largest size: at most half of memory_limit, but at least enough for two such
+ * messages. */
 size_t clv_service_transport_memory(const clv_worker_config *c) {
   uint64_t max_bytes = c->limits.connections * CONNECTION_BYTES + 4 * c->limits.message_bytes;
   uint64_t min_bytes = 2 * c->limits.message_bytes + MIN_TRANSPORT_BYTES;

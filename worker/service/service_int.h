@@ -131,8 +131,8 @@ struct clv_session {
   clv_last_error last_error;
   /* the session is being closed, or the next tick closes it because the master's link has ended */
   bool is_closing;
-  /* part of the session's work that the member's ended_work includes already; under the service's
-   * lock */
+  /* part of this session's work that ended_work of its owner's entry (member) already includes, so
+   * that the next addition has the growth alone; under the service's lock */
   clv_work_counts work_in_totals;
   /* part of the session's traffic that the service's traffic_totals include already, in the first
    * half of the array, [2 * CLV_N_LINK_TRAFFIC]; the second half is scratch memory of totals.c;

@@ -242,7 +242,8 @@ static clv_code ensure_filled(shared_tensor *x, const clv_cancel_hook *cancel_ho
   return x->state == FILLED ? CLV_OK : fill_shared_tensor(x, cancel_hook, fill, user, err);
 }
 
-/* Callback of a clv_tensor whose last reference was dropped. */
+/* Callback of a clv_tensor of the table whose last reference was dropped. Drops its reference to
+ * the shared tensor. */
 static void release_shared_tensor(void *owner) {
   shared_tensor *x = owner;
   clv_shared_tensors *b = x->table;

@@ -92,9 +92,9 @@ void clv_epochs_free(clv_epochs *e); /* NULL is allowed */
  * in messages. */
 clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label,
                           clv_err *err) CLV_USE_RESULT;
-/* Registers an attempt before its session is opened. CLV_PRECONDITION: a higher epoch was
- * registered before, or this epoch with another configuration. *ret_config_changed: the
- * configuration differs from that of the attempt before. */
+/* Registers an attempt, whose number is the epoch, before its session is opened. CLV_PRECONDITION:
+ * a higher epoch was registered before, or this epoch with another configuration.
+ * *ret_config_changed: the configuration differs from that of the attempt before. */
 clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t session_id[16],
                              uint64_t epoch, const clv_sha256 *config_digest,
                              bool *ret_config_changed, clv_err *err) CLV_USE_RESULT;

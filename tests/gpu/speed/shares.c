@@ -361,7 +361,7 @@ static cuda_heads make_heads(const bench *m) {
 
 static clv_code attention_weights(bench *m, clv_err *err) {
   const cuda_heads h = make_heads(m);
-  const cuda_weights w = {m->y, m->y};
+  const cuda_attention_weights w = {m->y, m->y};
   return clv_gpu_attention_softmax(m->g, &h, &w, NULL, (float *)m->statistics, err);
 }
 
@@ -369,21 +369,21 @@ static clv_code attention_weights(bench *m, clv_err *err) {
  * bf16, as factors of the next product, to another buffer. */
 static clv_code attention_weights_bf16(bench *m, clv_err *err) {
   cuda_heads h = make_heads(m);
-  const cuda_weights w = {m->x, m->y};
+  const cuda_attention_weights w = {m->x, m->y};
   h.bf16 = true;
   return clv_gpu_attention_softmax(m->g, &h, &w, NULL, (float *)m->statistics, err);
 }
 
 static clv_code attention_weights_backward_bf16(bench *m, clv_err *err) {
   cuda_heads h = make_heads(m);
-  const cuda_weights w = {m->x, m->y}, dw = {m->z, m->w};
+  const cuda_attention_weights w = {m->x, m->y}, dw = {m->z, m->w};
   h.bf16 = true;
   return clv_gpu_attention_softmax_back(m->g, &h, &w, &dw, NULL, (const float *)m->statistics, err);
 }
 
 static clv_code attention_weights_backward(bench *m, clv_err *err) {
   const cuda_heads h = make_heads(m);
-  const cuda_weights w = {m->y, m->y}, dw = {m->z, m->z};
+  const cuda_attention_weights w = {m->y, m->y}, dw = {m->z, m->z};
   return clv_gpu_attention_softmax_back(m->g, &h, &w, &dw, NULL, (const float *)m->statistics, err);
 }
 

@@ -33,7 +33,7 @@ static void keep_packet(void *user, clv_packet *p) {
   clv_node_interrupt(f->node);
 }
 
-static void start_node(fixture *f, bool is_fixed) {
+static void start_node(fixture *f, bool has_fixed_weights) {
   static const char *const weight[] = {"0.weight"};
   clv_err err = {0};
   clv_module *m;
@@ -46,7 +46,7 @@ static void start_node(fixture *f, bool is_fixed) {
       .kind = CLV_OPTIM_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
   so.frozen = weight;
   so.n_frozen = 1;
-  so.is_frozen_for_good = is_fixed;
+  so.is_frozen_for_good = has_fixed_weights;
   assert_ok(clv_module_new(&so, &m, &err));
   assert_ok(clv_node_add_module(f->node, m, &err));
 }

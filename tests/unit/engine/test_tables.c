@@ -459,7 +459,7 @@ static void send_pass_events(engine *w, uint64_t c, clv_pass_state state) {
 static void run_pass_events(engine *w) {
   for (int state = PASS_NONE; state <= PASS_ACTIVE; state++)
     send_pass_events(w, 100 + 10 * (uint64_t)state, (clv_pass_state)state);
-  /* the second context has already had a pass of phase 2 */
+  /* the second context of each pair has already had a backward pass of phase 2 */
   for (uint32_t phase = 1; phase <= 2; phase++) {
     uint64_t c = 200 + 10 * phase;
     send_call(w, c, 11, 0);
