@@ -849,7 +849,7 @@ NETWORKS = [
     *(torchvision_row(n) for n in ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "squeezenet1_1", "shufflenet_v2_x1_0", "efficientnet_b0", "mnasnet1_0")),
     *(torchvision_row(n) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
     *(torchvision_row(n, ["pixels:f32:3x224x224"], num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),
-    torchvision_row("googlenet", output="logits"), torchvision_row("inception_v3", ["pixels:f32:3x299x299"], "logits", ["pixels:f32:3x107x107"]), torchvision_row("vit_b_16", image_size=64), torchvision_row("swin_t"),
+    torchvision_row("googlenet", output="logits"), torchvision_row("inception_v3", ["pixels:f32:3x299x299"], "logits", ["pixels:f32:3x299x299"]), torchvision_row("vit_b_16", image_size=64), torchvision_row("swin_t"),
     torchvision_row("efficientnet_v2_s"), torchvision_row("maxvit_t", ["pixels:f32:3x224x224"], narrow=["pixels:f32:3x224x224"], num_classes=10),
     *(torchvision_row(n, output="out") for n in ("fcn_resnet50", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")),
 ]
