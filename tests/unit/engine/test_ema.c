@@ -94,6 +94,9 @@ static void average_is_the_parameter_until_the_first_step(void **state) {
 static void reverted_step_reverts_the_average(void **state) {
   (void)state;
   clv_module *m = make_module(clv_backend_cpu(), 0.5);
+  clv_pool *pool;
+  assert_ok(clv_pool_new(1 << 20, 64, &pool, &err));
+  clv_module_set_pool(m, pool);
   write_item(m, CLV_STATE_WEIGHTS, "1.weight", 4);
   step(m, 1);
   assert_ok(clv_module_prepare_snapshot(m, &err));
@@ -103,6 +106,7 @@ static void reverted_step_reverts_the_average(void **state) {
   clv_module_restore_snapshot(m);
   assert_begins_with(m, CLV_STATE_OPTIMIZER, "1.weight.ema", 3);
   clv_module_free(m);
+  clv_pool_unref(pool);
 }
 
 /* Fixed parameters and buffers have no average. */
