@@ -682,6 +682,7 @@ EMA, EMA_NET = "tests/unit/engine/test_ema", "tests/net/training/test_ema.py"
 of("common/engine/module_state.c", EMA,
    a_written_parameter_leaves_its_average=("clv_code clv_state_item_set_async(", "item->ema ?", "false ?"),
    a_piece_is_averaged_at_the_beginning=("clv_code clv_state_item_part(", "if (item->ema) ret->ema = (char *)item->ema + offset;", ""),
+   averages_show_what_may_not_be_read=("static void *find_unstepped_ema(", "&& !p->frozen", ""),
    a_stepped_average_is_written=("static void *find_unstepped_ema(", "&& *clv_optim_step_count(m->optim) == 0", ""))
 of("common/engine/module_memory.c", EMA,
    averages_of_drawn_weights_begin_at_0=("static clv_code make_optimizer(", "return clv_optim_begin_ema(m->optim, m->block, err);", "return CLV_OK;"))

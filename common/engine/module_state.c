@@ -24,10 +24,12 @@ uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what) {
   return (uint32_t)clv_optim_n_moments(m->optim) * count_params_with_moments(m) + 1;
 }
 
-/* Returns the average of a parameter until its first step; NULL: there is none. */
+/* Returns the average of a parameter until its first step; NULL: there is none, or the parameter is
+ * frozen. That of a frozen parameter keeps the values drawn from the keys, because the average of a
+ * parameter that may not be read (clv_module_withhold) can be read. */
 static void *find_unstepped_ema(clv_module *m, const clv_param *p) {
   float *ema = m->optim ? clv_optim_ema(m->optim) : NULL;
-  bool is_written = ema && has_moments(p) && *clv_optim_step_count(m->optim) == 0;
+  bool is_written = ema && has_moments(p) && !p->frozen && *clv_optim_step_count(m->optim) == 0;
   return is_written ? (char *)ema + p->offset : NULL;
 }
 
