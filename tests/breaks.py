@@ -700,6 +700,8 @@ of("master/train/resplit.c", EMA_NET,
    a_new_cut_may_not_have_averages=("static clv_code find_tensors(", "r->is_moment_used[i] |= clv_optim_is_ema(r->moments.tensors[i].entry->name);", ""))
 of("master/train/ledger_notes.c", "tests/net/hostile/test_known.py averages_of_weights_a_worker_had_are_not_secret",
    the_ledger_lacks_averages=("clv_code clv_trainer_new_samples(", "kind == CLEAVE_STATE_WEIGHTS || clv_optim_is_ema(items[i].name)", "kind == CLEAVE_STATE_WEIGHTS"))
+of("master/api/core/workers.c", "tests/net/hostile/test_hostile_worker.py worker_that_knows_no_averages_is_refused",
+   workers_may_know_no_averages=("static clv_code check_ema(", "if (p->has_ema || ", "if (true || "))
 of("master/plan/checkpoint_cut.c", EMA_NET,
    a_run_without_averages_has_some=("clv_code clv_checkpoint_choose_weights(", "if (!(config->train.ema > 0))", "if (false)"))
 of("master/train/modules.c", EMA_NET,

@@ -110,7 +110,7 @@ def averages_begin_with_the_weights_of_an_older_checkpoint_and_may_end():
     def resumed(run, steps, ema, first=3):
         session = cluster.session(run, body("w1", f"ema: {ema}, ", "never", first))
         done = cluster.train(session, *["--resume"] * os.path.exists(folder(run)), "--set", f"train.max_steps={steps}", "--accept-egress")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0 and "refused" not in done.stderr + done.stdout, done.stderr
         return done.stdout + done.stderr
 
     def names(run, step):
@@ -130,6 +130,22 @@ def averages_begin_with_the_weights_of_an_older_checkpoint_and_may_end():
         assert all(abs(a - (o + w) / 2) <= 1e-6 * (abs(o) + abs(w)) for o, w, a in zip(old, new, average)), name
     resumed("later", STEPS + 4, 0, first=5)
     assert not names("later", STEPS + 4)
+
+
+@suite.test
+def plan_and_check_count_averages():
+    def planned(name):
+        done = master("plan", f"{name}.yaml", "--json", cwd=cluster.dir)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    plain, away = planned("plain"), planned("away")
+    n = [24 * 144 + 24, 24 * 16 + 2 * 16 + 16 * 10 + 10]  # trained values of each stage
+    assert away["ema"] == {"decay": 0.5, "warmup": True, "bytes": 4 * sum(n)} and "ema" not in plain, away["ema"]
+    for k, a, p in zip(n, away["stages"], plain["stages"]):  # blocks are padded
+        assert 4 * k <= a["optimizer_bytes"] - p["optimizer_bytes"] < 4 * k + 512, (k, a, p)
+    done = master("check", "away.yaml", cwd=cluster.dir)
+    assert done.returncode == 0 and "averages of the trained weights (train.ema 0.5, with warm-up): " in done.stdout, done.stdout + done.stderr
 
 
 @suite.test
