@@ -304,6 +304,21 @@ static void average_is_that_of_torch_and_of_doubles(void **state) {
   golden_close(&g);
 }
 
+/* What the average was before does not matter, however large. */
+static void first_step_sets_the_average_to_the_parameters(void **state) {
+  static const clv_optim_span all = {0, 16, 0};
+  static const double lr[] = {0.05, 0.05};
+  float before[16], p[16], g[16];
+  clv_err err;
+  (void)state;
+  for (int i = 0; i < 16; i++) before[i] = 1e8f, p[i] = 0.1f * (float)i, g[i] = (float)sin(i);
+  clv_optim *o = make_averaging(0.9, false, sizeof p, &all, 1);
+  assert_int_equal(clv_optim_begin_ema(o, before, &err), CLV_OK);
+  clv_optim_step(o, p, g, lr, 1);
+  assert_memory_equal(clv_optim_ema(o), p, sizeof p);
+  clv_optim_free(o);
+}
+
 /* Parameters step with the same bits beside an average, and its state continues as that of moments
  * does. */
 static void restored_average_continues_with_the_same_bits(void **state) {
@@ -528,6 +543,7 @@ int main(void) {
       cmocka_unit_test(test_every_optimizer_matches_torch),
       cmocka_unit_test(test_restored_state_continues_with_the_same_bits),
       cmocka_unit_test(average_is_that_of_torch_and_of_doubles),
+      cmocka_unit_test(first_step_sets_the_average_to_the_parameters),
       cmocka_unit_test(restored_average_continues_with_the_same_bits),
       cmocka_unit_test(test_each_group_uses_its_own_settings),
       cmocka_unit_test(test_moment_count_is_the_maximum_over_groups),
