@@ -672,7 +672,40 @@ of("common/engine/module_block.c", "tests/unit/engine/test_work",
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged_bytes += bytes;", ""))
 of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
-   sums_begin_with_nothing=("static clv_code init_adagrad_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
+   sums_begin_with_nothing=("static clv_code init_adagrad_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""),
+   the_first_average_is_half_of_nothing=("static void update_average(", "o->steps_taken == 1 ? 1 : 1 - decay", "1 - decay"),
+   the_first_average_keeps_rounding_errors=("static void update_average(", "if (o->steps_taken == 1) move_average(o, params, 1, 0);", ""),
+   averages_have_no_warm_up=("static void update_average(", "if (o->groups[0].ema_warmup)", "if (false)"),
+   only_the_first_group_is_averaged=("static void move_average(", "o->total_extents", "o->n_extents[0]"),
+   groups_may_have_other_averages=("static clv_code check_groups(", "groups[i].ema != groups[0].ema", "false"))
+EMA, EMA_NET = "tests/unit/engine/test_ema", "tests/net/training/test_ema.py"
+of("common/engine/module_state.c", EMA,
+   a_written_parameter_leaves_its_average=("clv_code clv_state_item_set_async(", "item->ema ?", "false ?"),
+   a_piece_is_averaged_at_the_beginning=("clv_code clv_state_item_part(", "if (item->ema) ret->ema = (char *)item->ema + offset;", ""),
+   averages_show_what_may_not_be_read=("static void *find_unstepped_ema(", "&& !p->frozen", ""),
+   a_stepped_average_is_written=("static void *find_unstepped_ema(", "&& *clv_optim_step_count(m->optim) == 0", ""))
+of("common/engine/module_memory.c", EMA,
+   averages_of_drawn_weights_begin_at_0=("static clv_code make_optimizer(", "return clv_optim_begin_ema(m->optim, m->block, err);", "return CLV_OK;"))
+of("common/model/weights/read.c", "tests/unit/weights/test_checkpoint",
+   averages_are_read_from_the_file_of_weights=("clv_code clv_weights_read_range(", "if (e->is_ema) f = f->averages;", ""),
+   an_average_may_have_another_shape=("void clv_weights_take_ema(", "|| !clv_shape_equal(&average->shape, &e->shape)", ""))
+of("common/engine/node_files.c", EMA_NET,
+   a_file_must_have_averages=("static clv_code list_wanted(", "part == CLV_STATE_OPTIMIZER && clv_optim_is_ema(item->name)", "false"),
+   a_file_may_not_have_averages=("static clv_code list_wanted(", "!keeps_ema && i < n_params", "false"),
+   averages_of_a_file_are_not_loaded=("static clv_code list_wanted(", "if (part == CLV_STATE_EMA)", "if (false)"))
+of("master/train/state.c", EMA_NET,
+   averages_at_a_worker_are_not_loaded=("static clv_code load_kept_files(", "if (code == CLV_OK && clv_checkpoint_uses_ema(c))", "if (false)"))
+of("master/train/resplit.c", EMA_NET,
+   a_new_cut_must_have_averages=("static clv_code find_moments(", "if (clv_optim_is_ema(w->name) && !clv_checkpoint_tensors_find(&r->moments, w->name)) continue;", ""),
+   a_new_cut_may_not_have_averages=("static clv_code find_tensors(", "r->is_moment_used[i] |= clv_optim_is_ema(r->moments.tensors[i].entry->name);", ""))
+of("master/train/ledger_notes.c", "tests/net/hostile/test_known.py averages_of_weights_a_worker_had_are_not_secret",
+   the_ledger_lacks_averages=("clv_code clv_trainer_new_samples(", "kind == CLEAVE_STATE_WEIGHTS || clv_optim_is_ema(items[i].name)", "kind == CLEAVE_STATE_WEIGHTS"))
+of("master/api/core/workers.c", "tests/net/hostile/test_hostile_worker.py worker_that_knows_no_averages_is_refused",
+   workers_may_know_no_averages=("static clv_code check_ema(", "if (p->has_ema || ", "if (true || "))
+of("master/plan/checkpoint_cut.c", EMA_NET,
+   a_run_without_averages_has_some=("clv_code clv_checkpoint_choose_weights(", "if (!(config->train.ema > 0))", "if (false)"))
+of("master/train/modules.c", EMA_NET,
+   nobody_averages=("static clv_code make_optimizer(", "t->config->train.ema,", "0,"))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
    every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
 of("master/api/core/module.c", "tests/unit/api/test_far",

@@ -98,8 +98,9 @@ clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e, clv
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_TRY(clv_score_finish(r->score, &s, err));
   clv_bytes_printf(&path, "%s/" CLV_RUN_INTERVALS_FILE, r->config->checkpoint.dir);
-  clv_bytes_printf(&text, "{\"step\":%llu,\"event\":\"eval\",\"samples\":%llu,\"scores\":",
+  clv_bytes_printf(&text, "{\"step\":%llu,\"event\":\"eval\"%s,\"samples\":%llu,\"scores\":",
                    (unsigned long long)clv_trainer_step_count(r->trainer),
+                   r->o->weights == CLV_WEIGHTS_EMA ? ",\"weights\":\"ema\"" : "",
                    (unsigned long long)e->samples);
   clv_scores_json(&s, class_name, r, &text);
   clv_bytes_puts(&text, "}\n");

@@ -589,9 +589,53 @@ static void node_can_be_freed_while_device_work_is_running(void **state) {
   free_world(&w);
 }
 
+/* ---- the average of the parameters ----------------------------------------------------------- */
+
+enum { N_VALUES = 5000 };
+
+/* Averages the parameters of three steps of two groups. */
+static void average_parameters(const clv_backend *b, const float *params, const float *gradients,
+                               float *ret) {
+  static const clv_optim_span spans[] = {{8, 300, 0}, {2000, 2300, 1}};
+  const clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .ema = 0.9, .ema_warmup = true};
+  const size_t bytes = N_VALUES * sizeof *params;
+  const double rates[] = {0.1, 0.2};
+  clv_err err = {0};
+  clv_optim *o;
+  float *p, *g;
+  assert_ok(clv_backend_allocate(b, bytes, &p, &err));
+  assert_ok(clv_backend_allocate(b, bytes, &g, &err));
+  assert_ok(clv_backend_put(b, p, params, bytes, &err));
+  assert_ok(clv_backend_put(b, g, gradients, bytes, &err));
+  assert_ok(clv_optim_new((clv_optim_config[]){c, c}, 2, bytes, spans, 2, b, &o, &err));
+  assert_ok(clv_optim_begin_ema(o, p, &err));
+  for (int t = 0; t < 3; t++) clv_optim_step(o, p, g, rates, 1);
+  assert_ok(clv_backend_get(b, ret, clv_optim_ema(o), bytes, &err));
+  clv_optim_free(o);
+  clv_backend_free_memory(b, p);
+  clv_backend_free_memory(b, g);
+}
+
+static void device_averages_parameters_with_the_bits_of_a_processor(void **state) {
+  static float p[N_VALUES], g[N_VALUES], on_device[N_VALUES], on_host[N_VALUES];
+  clv_err err = {0};
+  clv_backend *device;
+  (void)state;
+  clv_rng_uniform(&(clv_rng_key){.seed = 1}, -1, 1, p, N_VALUES);
+  clv_rng_uniform(&(clv_rng_key){.seed = 2}, -1, 1, g, N_VALUES);
+  assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){.seed = 7}), 0, &device, &err));
+  average_parameters(device, p, g, on_device);
+  average_parameters(clv_backend_cpu(), p, g, on_host);
+  assert_memory_equal(on_device, on_host, sizeof on_host);
+  assert_memory_not_equal(on_device, p, sizeof p);
+  clv_cuda_close(device);
+  assert_int_equal(clv_sim_count_leaks(), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(node_thread_never_blocks_on_a_device),
+      cmocka_unit_test(device_averages_parameters_with_the_bits_of_a_processor),
       cmocka_unit_test(device_state_is_read_asynchronously),
       cmocka_unit_test(device_state_is_written_asynchronously),
       cmocka_unit_test(device_state_write_of_wrong_shape_is_refused),

@@ -79,7 +79,9 @@ static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv
 }
 
 static clv_optim_config decode_optimizer(const clv_wire_optimizer *o) {
-  clv_optim_config c = {.kind = o->kind ? (clv_optim_kind)(o->kind - 1) : CLV_OPTIM_SGD};
+  clv_optim_config c = {.kind = o->kind ? (clv_optim_kind)(o->kind - 1) : CLV_OPTIM_SGD,
+                        .ema = o->ema,
+                        .ema_warmup = o->ema_warmup};
   CLV_OPTIM_COPY(&c, o);
   return c;
 }

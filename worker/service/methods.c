@@ -21,7 +21,7 @@ static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { MAX_CAPABILITIES = 11 }; /* largest number of capabilities that a worker reports */
+enum { MAX_CAPABILITIES = 12 }; /* largest number of capabilities that a worker reports */
 
 /* Lists the worker's capabilities for the identity `uri`. Files of state need a state_dir in
  * worker.yaml. Caches need a state_dir and a quota of the identity. */
@@ -36,6 +36,7 @@ static uint32_t list_capabilities(const clv_service *v, const clv_worker_setting
   ret[n++] = CLV_CAPABILITY_TIES;
   ret[n++] = CLV_CAPABILITY_FROZEN_BF16;
   ret[n++] = CLV_CAPABILITY_BF16_VALUES;
+  ret[n++] = CLV_CAPABILITY_EMA;
   if (v->state_files) ret[n++] = CLV_CAPABILITY_STATE_FILES;
   if (v->state_files) ret[n++] = CLV_CAPABILITY_KEPT;
   if (clv_service_has_caches_for(v, newest_settings, uri)) ret[n++] = CLV_CAPABILITY_CACHED;

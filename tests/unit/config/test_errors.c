@@ -593,6 +593,13 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
       "validation.ece, validation.mae, validation.rmse, validation.r2, got 'loss'");
 }
 
+static void averages_need_a_decay_below_1(void **state) {
+  (void)state;
+  assert_set_refused("train.ema=1", "--set train.ema=1: train.ema must be below 1, as 0.999");
+  assert_set_refused("train.ema_warmup=true",
+                     "--set train.ema_warmup=true: train.ema_warmup needs train.ema, as 0.999");
+}
+
 static void early_stopping_without_its_score_is_refused(void **state) {
   (void)state;
   assert_set_refused(
@@ -866,6 +873,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(layer_ranges_must_cover_the_model),
     cmocka_unit_test(conflicting_weight_sources_are_refused),
     cmocka_unit_test(inconsistent_best_checkpoint_is_refused),
+    cmocka_unit_test(averages_need_a_decay_below_1),
     cmocka_unit_test(early_stopping_without_its_score_is_refused),
     cmocka_unit_test(invalid_checkpoint_interval_is_refused),
     cmocka_unit_test(conflicting_optimiser_options_are_refused),

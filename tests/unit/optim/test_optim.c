@@ -5,6 +5,7 @@
  * backends with torch.
  */
 #include "common/model/optim/optim.h"
+#include "kernels/steps/steps.h"
 #include "tests/golden/golden_int.h"
 
 #include <math.h>
@@ -227,6 +228,131 @@ static void test_restored_state_continues_with_the_same_bits(void **state) {
   }
 }
 
+/* ---- the average of the parameters ----------------------------------------------------------- */
+
+/* Takes steps of sgd as backends do, in f32. */
+static void f32_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
+                     float *const m[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs, size_t n) {
+  (void)b;
+  for (const clv_extent *r = runs; r < runs + n; r++)
+    for (size_t i = r->at; i < r->at + r->n; i++) clv_step_sgd(a, i, p, g, m[0], m[1], m[2]);
+}
+
+static const clv_backend f32_backend = {
+    .abi = CLV_KERNELS_ABI, .size = sizeof(clv_backend), .name = "f32", .step = f32_step};
+
+static clv_optim *make_averaging(double decay, bool warmup, size_t bytes,
+                                 const clv_optim_span *spans, size_t n) {
+  const clv_optim_config c = {
+      .kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9, .ema = decay, .ema_warmup = warmup};
+  clv_optim *o = NULL;
+  clv_err err;
+  if (clv_optim_new((clv_optim_config[]){c, c}, 2, bytes, spans, n, &f32_backend, &o, &err) !=
+      CLV_OK)
+    fail_msg("%s", err.text);
+  return o;
+}
+
+/* Updates the average in double from the parameters after step t, by the formula of optim.h. */
+static void average_in_double(double *average, const float *p, int t, double decay, bool warmup) {
+  double d = warmup && (1.0 + t) / (10 + t) < decay ? (1.0 + t) / (10 + t) : decay;
+  for (size_t i = 0; i < N; i++)
+    average[i] = t == 1 ? (double)p[i] : d * average[i] + (1 - d) * (double)p[i];
+}
+
+static void check_average(const golden *g, bool warmup) {
+  const clv_optim_span spans[] = {{3 * 4, 20, 0}, {(23 + GAP_VALUES) * 4, N - 20, 1}};
+  float p[BLOCK_VALUES], grad[BLOCK_VALUES], stepped[N], average[N];
+  double expected[N] = {0};
+  size_t n;
+  const float *grads = find_tensor(g, "ema", "grads", &n),
+              *start = find_tensor(g, "ema", "start", &n),
+              *after = find_tensor(g, "ema", "after", &n),
+              *torch = find_tensor(g, "ema", warmup ? "warm" : "plain", &n);
+  clv_err err;
+  copy_to_block(p, start, 77);
+  clv_optim *o = make_averaging(0.9, warmup, sizeof p, spans, 2);
+  assert_int_equal(clv_optim_begin_ema(o, p, &err), CLV_OK);
+  assert_int_equal(clv_optim_n_moments(o), 2);
+  assert_string_equal(clv_optim_moment_name(o, 1), "ema");
+  assert_ptr_equal(clv_optim_moment(o, 1), clv_optim_ema(o));
+  assert_memory_equal(clv_optim_ema(o), p, sizeof p);
+  for (int t = 1; t <= 6; t++) {
+    copy_to_block(grad, grads + (t - 1) * N, NAN);
+    clv_optim_step(o, p, grad, (double[]){0.05, 0.02}, 1);
+    copy_from_block(stepped, p);
+    copy_from_block(average, clv_optim_ema(o));
+    average_in_double(expected, stepped, t, 0.9, warmup);
+    assert_near("ema", "parameters", stepped, after + (t - 1) * N, N);
+    assert_near("ema", "average", average, torch + (t - 1) * N, N);
+    if (!warmup) assert_memory_equal(average, torch + (t - 1) * N, sizeof average);
+    for (size_t i = 0; i < N; i++)
+      assert_true(fabs(average[i] - expected[i]) < 3e-7 * (1 + fabs(expected[i])));
+    if (t == 1) assert_memory_equal(average, stepped, sizeof average);
+  }
+  for (size_t i = 0; i < BLOCK_VALUES; i++)
+    if (i < 3 || (i >= 23 && i < 23 + GAP_VALUES)) assert_true(clv_optim_ema(o)[i] == 77);
+  clv_optim_free(o);
+}
+
+static void average_is_that_of_torch_and_of_doubles(void **state) {
+  golden g;
+  (void)state;
+  golden_open(&g, "ema");
+  check_average(&g, false);
+  check_average(&g, true);
+  golden_close(&g);
+}
+
+/* What the average was before does not matter, however large. */
+static void first_step_sets_the_average_to_the_parameters(void **state) {
+  static const clv_optim_span all = {0, 16, 0};
+  static const double lr[] = {0.05, 0.05};
+  float before[16], p[16], g[16];
+  clv_err err;
+  (void)state;
+  for (int i = 0; i < 16; i++) before[i] = 1e8f, p[i] = 0.1f * (float)i, g[i] = (float)sin(i);
+  clv_optim *o = make_averaging(0.9, false, sizeof p, &all, 1);
+  assert_int_equal(clv_optim_begin_ema(o, before, &err), CLV_OK);
+  clv_optim_step(o, p, g, lr, 1);
+  assert_memory_equal(clv_optim_ema(o), p, sizeof p);
+  clv_optim_free(o);
+}
+
+/* Parameters step with the same bits beside an average, and its state continues as that of moments
+ * does. */
+static void restored_average_continues_with_the_same_bits(void **state) {
+  static const clv_optim_span all = {0, 16, 0};
+  static const double lr[] = {0.05, 0.05};
+  float p[16], q[16], r[16], g[16];
+  (void)state;
+  for (int i = 0; i < 16; i++) p[i] = r[i] = 1 - 0.3f * (float)i;
+  clv_optim *a = make_averaging(0.99, true, sizeof p, &all, 1),
+            *b = make_averaging(0.99, true, sizeof p, &all, 1),
+            *without = make_averaging(0, false, sizeof p, &all, 1);
+  assert_int_equal(clv_optim_n_moments(without), 1);
+  assert_null(clv_optim_ema(without));
+  for (int t = 0; t < 5; t++) {
+    for (int i = 0; i < 16; i++) g[i] = (float)sin(t * 16 + i);
+    if (t == 2) {
+      memcpy(q, p, sizeof p);
+      *clv_optim_step_count(b) = *clv_optim_step_count(a);
+      for (int i = 0; i < clv_optim_n_moments(a); i++)
+        memcpy(clv_optim_moment(b, i), clv_optim_moment(a, i), sizeof p);
+    }
+    clv_optim_step(a, p, g, lr, 1);
+    clv_optim_step(without, r, g, lr, 1);
+    if (t >= 2) clv_optim_step(b, q, g, lr, 1);
+  }
+  assert_memory_equal(p, r, sizeof p);
+  assert_memory_equal(p, q, sizeof p);
+  assert_memory_equal(clv_optim_ema(a), clv_optim_ema(b), sizeof p);
+  assert_memory_not_equal(clv_optim_ema(a), p, sizeof p);
+  clv_optim_free(a);
+  clv_optim_free(b);
+  clv_optim_free(without);
+}
+
 /* ---- groups of parameters -------------------------------------------------------------------- */
 
 /* Two groups step with the bits of two separate optimisers. Spans 0 and 2 of three belong to the
@@ -317,6 +443,8 @@ static void test_invalid_groups_are_refused(void **state) {
   assert_groups_refused(equal_groups, 2, 0, "group 1 is of kind 1, group 0 of kind 0");
   equal_groups[1] = plain_sgd, equal_groups[1].momentum = 2;
   assert_groups_refused(equal_groups, 2, 0, "momentum is 2");
+  equal_groups[1] = plain_sgd, equal_groups[1].ema = 0.5;
+  assert_groups_refused(equal_groups, 2, 0, "group 1 has ema 0.5, group 0 has 0");
   equal_groups[1] = plain_sgd;
   clv_optim_free(make_groups(equal_groups, CLV_OPTIM_MAX_GROUPS, 64, NULL, 0));
 }
@@ -343,6 +471,8 @@ static void test_invalid_settings_are_refused(void **state) {
   c = sgd, c.momentum = 1.5, assert_config_refused(c, "momentum is 1.5");
   c = sgd, c.nesterov = true, assert_config_refused(c, "nesterov");
   c = sgd, c.weight_decay = INFINITY, assert_config_refused(c, "weight_decay is inf");
+  c = sgd, c.ema = 1, assert_config_refused(c, "average of the weights (ema) is 1");
+  c = sgd, c.ema = NAN, assert_config_refused(c, "(ema) is nan");
   c = adam, c.beta1 = 1, assert_config_refused(c, "beta1 is 1");
   c = adam, c.beta2 = -0.1, assert_config_refused(c, "beta2 is -0.1");
   c = adam, c.eps = -1, assert_config_refused(c, "eps is -1");
@@ -412,6 +542,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_optimizer_matches_torch),
       cmocka_unit_test(test_restored_state_continues_with_the_same_bits),
+      cmocka_unit_test(average_is_that_of_torch_and_of_doubles),
+      cmocka_unit_test(first_step_sets_the_average_to_the_parameters),
+      cmocka_unit_test(restored_average_continues_with_the_same_bits),
       cmocka_unit_test(test_each_group_uses_its_own_settings),
       cmocka_unit_test(test_moment_count_is_the_maximum_over_groups),
       cmocka_unit_test(test_invalid_settings_are_refused),

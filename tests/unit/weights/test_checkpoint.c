@@ -805,6 +805,52 @@ static void tensor_in_two_files_is_refused(void **state) {
   assert_says(&err, "'a.exp_avg' is in the files of stage 0 and of stage 1");
 }
 
+static float first_value(const clv_weights_file *f, const char *name) {
+  const clv_weights_entry *e = clv_weights_find_entry(f, name);
+  float ret = 0;
+  clv_err err;
+  if (!e) fail_msg("no '%s'", name);
+  assert_ok(clv_weights_read_range(f, e, 0, &ret, sizeof ret, &err), &err);
+  return ret;
+}
+
+/* Writes a stage whose parameter "a" has an average; that of "b" has another shape. */
+static clv_checkpoint *write_and_load_averages(void) {
+  static const float one[] = {1, 1}, two[] = {2, 2}, three[] = {3, 3};
+  const char *run = get_run_dir("averages");
+  const clv_weights_tensor model[] = {{"a", CLV_F32, CLV_SHAPE(2), one},
+                                      {"b", CLV_F32, CLV_SHAPE(2), three}},
+                           optimizer[] = {{"a.ema", CLV_F32, CLV_SHAPE(2), two},
+                                          {"a.exp_avg", CLV_F32, CLV_SHAPE(2), three},
+                                          {"b.ema", CLV_F32, CLV_SHAPE(1), two}};
+  clv_checkpoint_writer *w = NULL;
+  clv_checkpoint *c = NULL;
+  clv_err err;
+  assert_ok(clv_checkpoint_begin(run, 5, 1, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_stage(w, 0, model, 2, optimizer, 3, &err), &err);
+  assert_ok(clv_checkpoint_add_state(w, &(clv_trainer_state){.global_step = 5}, &err), &err);
+  assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
+  clv_checkpoint_writer_free(w);
+  assert_ok(clv_checkpoint_load_latest(run, &c, NULL, &err), &err);
+  return c;
+}
+
+static void averages_are_read_in_place_of_weights(void **state) {
+  (void)state;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = write_and_load_averages();
+  clv_err err;
+  for (int uses_ema = 0; uses_ema < 2; uses_ema++) {
+    CLV_AUTO(clv_weights_closep) clv_weights_file *lazy = NULL, *whole = NULL;
+    if (uses_ema) clv_checkpoint_use_ema(c);
+    assert_true(clv_checkpoint_uses_ema(c) == uses_ema);
+    assert_ok(clv_checkpoint_open_model_lazy(c, 0, &lazy, &err), &err);
+    assert_ok(clv_checkpoint_open_model(c, 0, &whole, &err), &err);
+    assert_true(first_value(lazy, "a") == 1 + uses_ema && first_value(whole, "a") == 1 + uses_ema);
+    assert_true(first_value(lazy, "b") == 3 && first_value(whole, "b") == 3);
+    assert_int_equal(clv_weights_n_entries(whole), 2);
+  }
+}
+
 static void peek_opens_the_newest_checkpoint_without_its_weights(void **state) {
   (void)state;
   const char *run = get_run_dir("peek");
@@ -824,6 +870,7 @@ int main(void) {
       cmocka_unit_test(tensors_are_found_by_name_in_any_file),
       cmocka_unit_test(steps_of_optimisers_are_read_by_stage),
       cmocka_unit_test(tensor_in_two_files_is_refused),
+      cmocka_unit_test(averages_are_read_in_place_of_weights),
       cmocka_unit_test(peek_opens_the_newest_checkpoint_without_its_weights),
       cmocka_unit_test(manifest_is_checked_before_it_gets_its_name),
       cmocka_unit_test(checkpoint_state_round_trips),

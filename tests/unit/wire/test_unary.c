@@ -54,7 +54,9 @@ static clv_wire_load_request make_load_request(void) {
                     .alpha = 0.7,
                     .lr_decay = 0.8,
                     .initial_accumulator_value = 0.9,
-                    .centered = true},
+                    .centered = true,
+                    .ema = 0.95,
+                    .ema_warmup = true},
       .device_name = "cuda:1",
       .module_name = "enc\303\266der",
       .init_source = CLV_WIRE_INIT_ARTIFACT,
@@ -111,6 +113,7 @@ static void load_request_round_trips(void **state) {
   assert_true(got.optimizer.beta2 == 0.5 && got.optimizer.eps == 0.6);
   assert_true(got.optimizer.alpha == 0.7 && got.optimizer.lr_decay == 0.8);
   assert_true(got.optimizer.initial_accumulator_value == 0.9 && got.optimizer.centered);
+  assert_true(got.optimizer.ema == 0.95 && got.optimizer.ema_warmup);
   assert_string_equal(got.device_name, "cuda:1");
   assert_string_equal(got.module_name, "enc\303\266der");
   assert_int_equal(got.init_source, CLV_WIRE_INIT_ARTIFACT);
