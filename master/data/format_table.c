@@ -42,10 +42,10 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_learnt *l, clv_err *
 /* Sets the labels by the table's own classes, which the split needs. */
 static clv_code set_labels(clv_dataset *ds, clv_err *err) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
-  if (!ds->table->target) return CLV_OK;
-  if (ds->table->target->has_numbers) return set_number_labels(ds, err);
+  if (!ds->table->target && !ds->table->n_targets) return CLV_OK;
+  if (ds->table->target && ds->table->target->has_numbers) return set_number_labels(ds, err);
   CLV_TRY(clv_table_learn_classes(ds->table, &l, err));
-  return set_class_labels(ds, l, err);
+  return ds->table->n_targets ? clv_targets_set_labels(ds, l, err) : set_class_labels(ds, l, err);
 }
 
 static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
@@ -82,6 +82,7 @@ clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) 
   const clv_dataset_options default_options = {.max_bytes = SIZE_MAX};
   CLV_TRY(clv_table_encode(ds->table, l, &ds->inputs, err));
   if (ds->table->target && !ds->table->target->has_numbers) CLV_TRY(set_class_labels(ds, l, err));
+  if (ds->table->n_targets) CLV_TRY(clv_targets_set_labels(ds, l, err));
   return clv_arrays_set_records(ds, &default_options, err);
 }
 

@@ -181,7 +181,7 @@ static clv_code put_date(const table_reader *r, const clv_source_cell *cell, clv
 static clv_code put_number(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
                            const char *text, size_t len, clv_err *err) {
   double v;
-  bool is_boolean = c->o.use == CLV_COLUMN_BOOLEAN;
+  bool is_boolean = c->o.use == CLV_COLUMN_BOOLEAN || c->is_yes_or_no;
   if (is_boolean ? !clv_table_read_boolean(text, len, &v) : !read_number(r, cell, text, len, &v))
     return is_boolean
                ? fail_cell(r, cell, c, "which is no boolean (0, 1, true, false, yes, no)", err)
@@ -225,8 +225,8 @@ static clv_code put_id(table_reader *r, const clv_source_cell *cell, const clv_t
 }
 
 /* Returns true if the column's cells are not read. */
-static bool is_unread(const table_reader *r, const clv_table_column *c) {
-  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && c != r->t->target);
+static bool is_unread(const clv_table_column *c) {
+  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && !c->is_read_target);
 }
 
 static void set_missing(const table_reader *r, clv_table_column *c) {
@@ -238,7 +238,7 @@ static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table
                          clv_err *err) {
   const char *text = cell->text;
   size_t len = cell->len;
-  if (is_unread(r, c)) return CLV_OK;
+  if (is_unread(c)) return CLV_OK;
   if (cell->kind == CLV_CELL_OTHER)
     return fail_cell(r, cell, c,
                      "and a cell is a text, a number, true, false or null: give each value a "
@@ -316,7 +316,7 @@ static clv_code resolve_fields(table_reader *r, clv_err *err) {
 /* Fails if a column that a record needs is in none of the fields. */
 static clv_code check_found(const table_reader *r, clv_err *err) {
   for (size_t i = 0; i < r->t->n_columns; i++)
-    if (!r->is_found[i] && !is_unread(r, &r->t->columns[i]))
+    if (!r->is_found[i] && !is_unread(&r->t->columns[i]))
       return fail_absent(r, "data.table.columns", r->t->columns[i].o.name, err);
   if (r->o->text.group && r->group_field == SIZE_MAX)
     return fail_absent(r, group_key(r), r->o->text.group, err);
@@ -413,7 +413,7 @@ static clv_code set_absent(table_reader *r, size_t n_groups, clv_err *err) {
   if (!r->source.reader->finds_fields_late) return CLV_OK;
   for (size_t i = 0; i < r->t->n_columns; i++) {
     clv_table_column *c = &r->t->columns[i];
-    if (r->last_record[i] == r->source.n_records || is_unread(r, c)) continue;
+    if (r->last_record[i] == r->source.n_records || is_unread(c)) continue;
     if (c->o.use == CLV_COLUMN_ID || c->o.missing == CLV_MISSING_REFUSE)
       return fail_missing(r, c, true, err);
     set_missing(r, c);
@@ -484,9 +484,27 @@ static clv_code copy_format(clv_table_column *c, const char *format, clv_err *er
   return clv_strdup(format, (char **)(uintptr_t)&c->o.format, err);
 }
 
+/* Sets how the labels of a column are read. Returns true if they are numbers. */
+static bool prepare_target(const clv_dataset_options *o, clv_cell_table *t, clv_table_column *c) {
+  bool has_numbers = o->labels == CLV_LABEL_FLOAT;
+  c->is_read_target = !o->skips_labels;
+  if (!o->table.n_targets && !o->skips_labels) t->target = c;
+  for (size_t i = 0; i < o->table.n_targets; i++) {
+    const clv_target_option *target = &o->table.targets[i];
+    if (strcmp(target->name, c->o.name) != 0) continue;
+    c->is_yes_or_no = target->task == CLV_TASK_LABELS;
+    has_numbers = target->task != CLV_TASK_CLASSES;
+    if (t->targets) t->targets[i] = c;
+  }
+  return has_numbers;
+}
+
 static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, clv_err *err) {
   CLV_TRY(clv_alloc(o->table.n_columns, sizeof *t->columns, &t->columns, err));
   t->n_columns = o->table.n_columns;
+  if (o->table.n_targets && !o->skips_labels)
+    CLV_TRY(clv_alloc(o->table.n_targets, sizeof *t->targets, &t->targets, err));
+  if (t->targets) t->n_targets = o->table.n_targets;
   for (size_t i = 0; i < t->n_columns; i++) {
     const clv_column_options *from = &o->table.columns[i];
     clv_table_column *c = &t->columns[i];
@@ -496,9 +514,10 @@ static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, cl
     if (from->value) CLV_TRY(clv_strdup(from->value, (char **)(uintptr_t)&c->o.value, err));
     if (from->format) CLV_TRY(copy_format(c, from->format, err));
     bool is_target = from->use == CLV_COLUMN_TARGET;
-    if (is_target && !o->skips_labels) t->target = c;
-    c->has_numbers = from->use == CLV_COLUMN_NUMBER || from->use == CLV_COLUMN_BOOLEAN ||
-                     from->use == CLV_COLUMN_DATE || (is_target && o->labels == CLV_LABEL_FLOAT);
+    c->has_numbers = is_target
+                         ? prepare_target(o, t, c)
+                         : from->use == CLV_COLUMN_NUMBER || from->use == CLV_COLUMN_BOOLEAN ||
+                               from->use == CLV_COLUMN_DATE;
     c->names.has_texts = !is_target;
   }
   return CLV_OK;
@@ -552,6 +571,7 @@ void clv_table_free(clv_cell_table *t) {
     clv_name_table_done(&c->names);
   }
   free(t->columns);
+  free(t->targets);
   free(t->ids);
   clv_bytes_done(&t->id_texts);
   clv_bytes_done(&t->groups);

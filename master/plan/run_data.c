@@ -251,6 +251,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   const clv_text_list *files = s->files;
   CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
   CLV_AUTO(clv_freep) clv_column_options *columns = NULL;
+  clv_target_option targets[CLV_MAX_TARGETS];
   clv_table_options table;
   clv_err reason;
   bool needs_classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
@@ -261,6 +262,8 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
   CLV_TRY(copy_floats(&c->data.std, &std, err));
   CLV_TRY(make_table_options(&c->data, &columns, &table, err));
+  table.targets = targets;
+  table.n_targets = clv_targets_list(c, targets);
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
                            .n_named = c->data.inputs.n,
@@ -486,6 +489,7 @@ static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_by
   note_one_class("data.test", d->test, &d->test_rows, notes);
   note_untrained_classes("data.validation", d->train, &d->validation_rows, d, notes);
   note_untrained_classes("data.test", d->test, &d->test_rows, d, notes);
+  clv_targets_note_sets(d, notes);
 }
 
 /* ---- scan for values that are not finite ----------------------------------------------------- */

@@ -51,6 +51,9 @@ static const struct {
     [CLV_COLUMN_REPEATS_IDS] = {"repeats_ids",
                                 "has ids of several records: data.validation.by: group keeps "
                                 "these in one set"},
+    [CLV_COLUMN_IS_CONSTANT_TARGET] = {"constant_target",
+                                       "has one label in all training records: there is nothing "
+                                       "to learn of it"},
 };
 
 static void append_facts(const clv_column_facts *f, clv_bytes *out) {
@@ -70,13 +73,19 @@ static void append_facts(const clv_column_facts *f, clv_bytes *out) {
 }
 
 static void append_suspicion(const clv_column_facts *f, clv_bytes *out) {
-  CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes name = {0}, told = {0};
   if (!f->suspicion) return;
   clv_bytes_puts(&name, f->name);
   out->failed |= name.failed;
   if (!name.failed) clv_text_to_printable(name.data);
-  clv_bytes_printf(out, "warning: column '%s' %s\n", name.data ? name.data : "",
-                   suspicions[f->suspicion].text);
+  if (f->told_target) {
+    clv_bytes_puts(&told, f->told_target);
+    out->failed |= told.failed;
+    if (!told.failed) clv_text_to_printable(told.data);
+  }
+  clv_bytes_printf(out, "warning: column '%s' %s%s%s%s\n", name.data ? name.data : "",
+                   suspicions[f->suspicion].text, told.len ? " (target '" : "",
+                   told.len ? told.data : "", told.len ? "')" : "");
 }
 
 static void append_facts_json(const clv_column_facts *f, clv_bytes *out) {
@@ -87,6 +96,8 @@ static void append_facts_json(const clv_column_facts *f, clv_bytes *out) {
   if (!isnan(f->low)) clv_bytes_printf(out, ",\"low\":%.17g,\"high\":%.17g", f->low, f->high);
   if (f->correlation != 0) clv_bytes_printf(out, ",\"correlation\":%.6g", f->correlation);
   if (f->suspicion) clv_bytes_printf(out, ",\"warning\":\"%s\"", suspicions[f->suspicion].word);
+  if (f->told_target) clv_bytes_puts(out, ",\"target\":");
+  if (f->told_target) clv_bytes_add_json(out, f->told_target);
   clv_bytes_puts(out, "}");
 }
 

@@ -118,6 +118,7 @@ static clv_code check_loss_keys(const clv_session_config *c, clv_err *err) {
 
 static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
   CLV_TRY(check_loss_keys(c, err));
+  CLV_TRY(clv_session_check_targets(c, err));
   CLV_TRY(clv_session_check_scores(c, err));
   if (c->loss.ignore_index != floor(c->loss.ignore_index))
     return fail_at(c, c->loss.ignore_pos, err, "'loss.ignore_index' must be a whole number");

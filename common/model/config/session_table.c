@@ -69,9 +69,14 @@ clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
     const clv_column_spec *s = &c->data.table.columns[i];
     CLV_TRY(check_column(c, s, err));
     n_inputs += is_input(s);
-    if (n_by_use[s->use]++ && (s->use == CLV_COLUMN_TARGET || s->use == CLV_COLUMN_ID))
-      return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s; a record has one",
-                     s->name, s->use == CLV_COLUMN_ID ? "id" : "target");
+    bool may_repeat = s->use != CLV_COLUMN_ID &&
+                      (s->use != CLV_COLUMN_TARGET || c->loss.kind == CLV_LOSS_TARGETS);
+    if (n_by_use[s->use]++ && !may_repeat)
+      return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s%s", s->name,
+                     s->use == CLV_COLUMN_ID ? "id; a record has one" : "target",
+                     s->use == CLV_COLUMN_ID
+                         ? ""
+                         : ": several go with loss.kind: targets, which has a loss for each");
   }
   if (!n_inputs)
     return fail_at(c, pos, err,
