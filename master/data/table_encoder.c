@@ -20,6 +20,15 @@ static int compare_texts(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+void clv_targets_free_learnt(clv_learnt_target *targets, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    for (size_t k = 0; k < targets[i].n_classes; k++) free(targets[i].classes[k]);
+    free(targets[i].classes);
+    free(targets[i].name);
+  }
+  free(targets);
+}
+
 void clv_learnt_free(clv_learnt *l) {
   if (!l) return;
   for (size_t i = 0; i < l->n_columns; i++) {
@@ -211,19 +220,32 @@ static clv_code learn_column(const clv_table_column *from, const clv_subset *row
   return (from->has_numbers ? learn_numbers : learn_words)(from, rows, c, err);
 }
 
-clv_code clv_table_list_classes(const clv_cell_table *t, const clv_table_column *target,
-                                char ***ret, size_t *ret_n, clv_err *err) {
+/* Copies the names of the classes that a column of codes has, sorted. */
+static clv_code list_classes(const clv_cell_table *t, const clv_table_column *target, char ***ret,
+                             size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   CLV_TRY(clv_alloc(target->names.n + 1, sizeof *counts, &counts, err));
   for (size_t i = 0; i < t->count; i++) counts[target->codes[i]]++;
   return list_names(target, counts, ret, ret_n, err);
 }
 
+/* Lists the classes of all targets in the order of y. */
+static clv_code learn_target_classes(const clv_cell_table *t, clv_learnt *l, clv_err *err) {
+  CLV_TRY(clv_alloc(t->n_targets, sizeof *l->targets, &l->targets, err));
+  for (size_t i = 0; i < t->n_targets; i++) {
+    if (t->targets[i]->has_numbers) continue;
+    clv_learnt_target *to = &l->targets[l->n_targets++];
+    CLV_TRY(clv_strdup(t->targets[i]->o.name, &to->name, err));
+    CLV_TRY(list_classes(t, t->targets[i], &to->classes, &to->n_classes, err));
+  }
+  return CLV_OK;
+}
+
 /* Lists the classes of all records, so that a class which only validation has is known, too. */
 static clv_code learn_classes(const clv_cell_table *t, clv_learnt *l, clv_err *err) {
-  if (t->n_targets) return clv_targets_learn(t, l, err);
+  if (t->n_targets) return learn_target_classes(t, l, err);
   if (!t->target || t->target->has_numbers) return CLV_OK;
-  return clv_table_list_classes(t, t->target, &l->classes, &l->n_classes, err);
+  return list_classes(t, t->target, &l->classes, &l->n_classes, err);
 }
 
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret, clv_err *err) {

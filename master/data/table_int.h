@@ -123,12 +123,10 @@ enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV
 
 /* Returns the number of elements that the column has in the input of a record. */
 size_t clv_learnt_column_width(const clv_learnt_column *c);
+void clv_targets_free_learnt(clv_learnt_target *targets, size_t n);
 /* Lists the classes of all records, and no columns. */
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
                                  clv_err *err) CLV_USE_RESULT;
-/* Copies the names of the classes that a column of codes has, sorted. */
-clv_code clv_table_list_classes(const clv_cell_table *t, const clv_table_column *target,
-                                char ***ret, size_t *ret_n, clv_err *err) CLV_USE_RESULT;
 /* Returns, for each code of a column, the index of its name among n sorted values; n: none of them.
  * The caller frees *ret. */
 clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, size_t n,
@@ -144,11 +142,5 @@ clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tens
  * CLV_INVALID: a record has a class that the training records lack. */
 clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,
                                 clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
-
-/* ---- several targets (table_targets.c) ------------------------------------------------------- */
-
-/* Lists the classes of all targets in the order of y, for clv_learnt.targets. */
-clv_code clv_targets_learn(const clv_cell_table *t, clv_learnt *l, clv_err *err) CLV_USE_RESULT;
-void clv_targets_free_learnt(clv_learnt_target *targets, size_t n);
 
 #endif

@@ -11,26 +11,6 @@
 
 /* ---- classes of targets ---------------------------------------------------------------------- */
 
-void clv_targets_free_learnt(clv_learnt_target *targets, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    for (size_t k = 0; k < targets[i].n_classes; k++) free(targets[i].classes[k]);
-    free(targets[i].classes);
-    free(targets[i].name);
-  }
-  free(targets);
-}
-
-clv_code clv_targets_learn(const clv_cell_table *t, clv_learnt *l, clv_err *err) {
-  CLV_TRY(clv_alloc(t->n_targets, sizeof *l->targets, &l->targets, err));
-  for (size_t i = 0; i < t->n_targets; i++) {
-    if (t->targets[i]->has_numbers) continue;
-    clv_learnt_target *to = &l->targets[l->n_targets++];
-    CLV_TRY(clv_strdup(t->targets[i]->o.name, &to->name, err));
-    CLV_TRY(clv_table_list_classes(t, t->targets[i], &to->classes, &to->n_classes, err));
-  }
-  return CLV_OK;
-}
-
 static const clv_learnt_target *find_learnt(const clv_learnt *l, const char *name) {
   for (size_t i = 0; l && i < l->n_targets; i++)
     if (strcmp(l->targets[i].name, name) == 0) return &l->targets[i];
@@ -59,10 +39,11 @@ static clv_code fill_classes(const clv_dataset *ds, const clv_learnt *l, size_t 
   for (size_t i = 0; i < ds->count; i++) {
     size_t class = classes[c->codes[i]];
     if (class == from->n_classes)
-      return clv_fail(err, CLV_INVALID,
-                      "%.200s: record %zu has a class of target '%.80s' that no record of data.train "
-                      "has",
-                      ds->inputs_path, i, c->o.name);
+      return clv_fail(
+          err, CLV_INVALID,
+          "%.200s: record %zu has a class of target '%.80s' that no record of data.train "
+          "has",
+          ds->inputs_path, i, c->o.name);
     y[i * t->n_targets + target] = (float)class;
   }
   return CLV_OK;

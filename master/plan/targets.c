@@ -24,8 +24,9 @@ clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, c
     char last[100];
     if (!s->n_classes || n <= s->n_classes) continue;
     return clv_session_fail_at(
-        c, s->pos, err, "%s: '%.80s' has %zu classes, up to '%s', and loss.targets says classes: "
-                        "%llu: let it and the outputs of the last layer have %zu",
+        c, s->pos, err,
+        "%s: '%.80s' has %zu classes, up to '%s', and loss.targets says classes: "
+        "%llu: let it and the outputs of the last layer have %zu",
         key, s->name, n,
         clv_text_truncate(clv_dataset_target_class_name(ds, i, n - 1), last, sizeof last),
         (unsigned long long)s->n_classes, n);
@@ -47,8 +48,8 @@ static void note_set(const char *key, const clv_dataset *ds, const clv_subset *r
   for (size_t k = 0; ds && k < clv_dataset_target_count(ds); k++) {
     if (!clv_dataset_target_class_count(ds, k) || !is_one_class(ds, rows, k)) continue;
     size_t class = (size_t)clv_dataset_target_class(ds, k, rows->index[0]);
-    clv_bytes_printf(notes, "%s: all of its %zu records are of one class of '%.80s', '%.80s'\n", key,
-                     rows->n, clv_dataset_target_name(ds, k),
+    clv_bytes_printf(notes, "%s: all of its %zu records are of one class of '%.80s', '%.80s'\n",
+                     key, rows->n, clv_dataset_target_name(ds, k),
                      clv_dataset_target_class_name(ds, k, class));
   }
 }

@@ -122,22 +122,6 @@ static const char *find_id(const clv_predictions *r, size_t row) {
 
 /* ---- lines of CSV ---------------------------------------------------------------------------- */
 
-/* Appends a text cell. Puts an apostrophe before a text that a spreadsheet would compute as a
- * formula. */
-void clv_predictions_csv_text(clv_bytes *out, const char *text) {
-  const char *apostrophe = *text && strchr("=+-@\t\r", *text) ? "'" : "";
-  if (!text[strcspn(text, ",\"\r\n")]) {
-    clv_bytes_printf(out, "%s%s", apostrophe, text);
-    return;
-  }
-  clv_bytes_printf(out, "\"%s", apostrophe);
-  for (; *text; text++) {
-    if (*text == '"') clv_bytes_puts(out, "\"");
-    clv_bytes_add(out, text, 1);
-  }
-  clv_bytes_puts(out, "\"");
-}
-
 /* Appends the columns of the values: "output_cat", or with the prefix "low_" "low_output_cat". */
 static void append_csv_columns(clv_bytes *out, const clv_predictions *r, const char *prefix) {
   for (size_t k = 0; k < outputs_per_row(r); k++) {

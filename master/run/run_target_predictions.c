@@ -4,8 +4,27 @@
  * its name in theirs.
  */
 #include <math.h>
+#include <string.h>
 
 #include "master/run/run_int.h"
+
+/* ---- cells of CSV ---------------------------------------------------------------------------- */
+
+void clv_predictions_csv_text(clv_bytes *out, const char *text) {
+  const char *apostrophe = *text && strchr("=+-@\t\r", *text) ? "'" : "";
+  if (!text[strcspn(text, ",\"\r\n")]) {
+    clv_bytes_printf(out, "%s%s", apostrophe, text);
+    return;
+  }
+  clv_bytes_printf(out, "\"%s", apostrophe);
+  for (; *text; text++) {
+    if (*text == '"') clv_bytes_puts(out, "\"");
+    clv_bytes_add(out, text, 1);
+  }
+  clv_bytes_puts(out, "\"");
+}
+
+/* ---- outputs of targets ---------------------------------------------------------------------- */
 
 static bool has_classes(const clv_target_spec *s) { return clv_loss_has_accuracy(s->kind); }
 
@@ -139,8 +158,7 @@ static void append_json_answer(clv_bytes *out, const clv_predictions *r, const c
   size_t class = predicted_class(s, outputs);
   const char *name = class_name(r, s, class);
   if (!has_classes(s)) {
-    clv_bytes_printf(out, "\"number\":%s",
-                     clv_json_number(number_of(s, outputs[0]), 9, number));
+    clv_bytes_printf(out, "\"number\":%s", clv_json_number(number_of(s, outputs[0]), 9, number));
     return;
   }
   clv_bytes_printf(out, "\"class\":%zu", class);

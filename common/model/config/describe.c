@@ -191,6 +191,10 @@ static void write_json_enum_with_target(const json *j, const clv_row *row) {
   clv_bytes_puts(j->out, ")$\"}]");
 }
 
+static void write_json_names(const json *j, const clv_row *row) {
+  (row->target_offset ? write_json_enum_with_target : write_json_enum)(j, row);
+}
+
 static void write_json_nested(const json *j, const clv_row *row) {
   char inner_prefix[CLV_PATH_MAX];
   clv_row_write_inner_prefix(row, inner_prefix);
@@ -248,8 +252,7 @@ static void write_json_row(const json *j, const clv_row *row) {
   write_json_text(j, "description", row->doc);
   bool has_words = kind == CLV_ROW_INT && row->names;
   if (!has_words && (kind == CLV_ROW_INT || kind == CLV_ROW_NUMBER)) write_json_bounds(j, row);
-  if (kind == CLV_ROW_ENUM)
-    (row->target_offset ? write_json_enum_with_target : write_json_enum)(j, row);
+  if (kind == CLV_ROW_ENUM) write_json_names(j, row);
   if (kind == CLV_ROW_TEXT && pattern) write_json_text(j, "pattern", pattern);
   if (kind == CLV_ROW_RANGE) write_json_text(j, "pattern", "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$");
   if (kind == CLV_ROW_SEED) write_json_text(j, "pattern", "^([0-9A-Fa-f]{32}|[0-9]{1,20})$");

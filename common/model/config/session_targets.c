@@ -40,9 +40,10 @@ static clv_code check_keys(const clv_session_config *c, const clv_target_spec *t
                    t->name, keys[i].name, loss_names, clv_loss_name(t->kind));
   }
   bool has_classes = clv_loss_row_of(t->kind)->task == CLV_TASK_CLASSES;
-  if (has_classes && !t->n_classes)
+  if (has_classes && t->n_classes < 2)
     return fail_at(c, t->pos, err,
-                   "loss.targets.%.80s: %s needs classes, the number of classes, which is how many "
+                   "loss.targets.%.80s: %s needs classes, the number of classes (2 or more), which "
+                   "is how many "
                    "outputs of the model belong to it",
                    t->name, clv_loss_name(t->kind));
   if (!has_classes && t->n_classes)
