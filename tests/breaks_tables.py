@@ -19,6 +19,13 @@ of("master/plan/run_data.c", "tests/net/training/test_table.py",
                                  "if (!ds || !clv_dataset_has_table(ds)) return CLV_OK; if (s->skips_labels) { clv_subset all; CLV_TRY(clv_subset_all(ds, &all, err)); CLV_TRY(clv_dataset_learn(ds, &all, &d->learnt, err)); }"))
 of("master/run/run_target_predictions.c", "tests/net/training/test_table.py",
    formulas_stay=("void clv_predictions_csv_text(", 'strchr("=+-@\\t\\r", *text)', "false"))
+FILES = "tests/net/training/test_images.py"
+of("master/data/table.c", f"{FILES} paths_that_leave_the_folder_are_refused_with_their_place",
+   absolute_paths_are_opened=("static bool is_path_inside(", "if (*path == '/') return false;", ""),
+   paths_climb_out=("static bool is_path_inside(", "(part[2] == '/' || !part[2])", "part[2] == '.'"),
+   folders_are_images=("static bool is_file(", "S_ISREG(st.st_mode)", "st.st_mode"))
+of("master/data/table.c", f"{FILES} images_that_a_table_names_train_as_those_of_a_folder",
+   images_keep_the_order_of_the_first=("static clv_code put_file(", "t->files[t->count] = t->id_texts.len;", "t->files[t->count] = t->count ? t->files[0] : t->id_texts.len;"))
 of("master/data/cells_jsonl.c", "tests/unit/data/test_table_forms",
    keys_may_come_twice=("static clv_code find_field(", "if (*last == s->n_records)", "if (false)"),
    nested_values_are_texts=("static clv_code read_value(", "[CLV_JSON_LIST] = CLV_CELL_OTHER", "[CLV_JSON_LIST] = CLV_CELL_TEXT"))

@@ -164,6 +164,8 @@ typedef struct clv_table_options {
    * the one target is read as clv_dataset_options.labels says */
   const clv_target_option *targets;
   size_t n_targets;
+  /* CLV_COLUMN_FILE: folder of the images; NULL: the folder of the table */
+  const char *files;
   /* SQLite: the query whose records are the table's; NULL: none, and a database is refused */
   const char *query;
   uint32_t query_seconds; /* seconds after which the query is stopped */
@@ -229,7 +231,7 @@ typedef struct clv_dataset_options {
   size_t max_bytes;         /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
   bool skips_broken;        /* skip broken texts and pages (clv_dataset_broken). Broken images are
                              * not skipped at open; clv_dataset_scan lists them */
-  clv_image_options images; /* options of CLV_FORMAT_IMAGES; not read for other formats */
+  clv_image_options images; /* options of CLV_FORMAT_IMAGES, and of CLV_COLUMN_FILE */
   clv_text_options text;    /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS */
   clv_page_options pages;   /* options of CLV_FORMAT_DOCUMENTS, beside `text` */
   clv_table_options table;  /* options of CLV_FORMAT_TABLE */

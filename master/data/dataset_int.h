@@ -111,6 +111,12 @@ clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) CLV_USE_RESUL
 clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o,
                                 clv_err *err) CLV_USE_RESULT;
 
+/* ---- records that are images (format_images.c) ----------------------------------------------- */
+
+/* Sets count, shape and normalisation of the records from ds->images. */
+clv_code clv_images_set_records(clv_dataset *ds, const clv_dataset_options *o,
+                                clv_err *err) CLV_USE_RESULT;
+
 /* ---- labels (labels.c) ----------------------------------------------------------------------- */
 
 /* Makes *labels the labels of ds, which then owns them. They are class numbers below n_classes. */

@@ -58,12 +58,13 @@ static int compare_texts(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Counts the different ids. An id that occurs twice may be one patient with two records. */
-static clv_code count_ids(const clv_cell_table *t, const clv_subset *rows, clv_column_facts *f,
-                          clv_err *err) {
+/* Counts the different ids, or paths of images, whose offsets are `texts`. An id that occurs twice
+ * may be one patient with two records. */
+static clv_code count_texts(const clv_cell_table *t, const size_t *texts, const clv_subset *rows,
+                            clv_column_facts *f, clv_err *err) {
   CLV_AUTO(clv_freep) const char **ids = NULL;
   CLV_TRY(clv_alloc(rows->n + 1, sizeof *ids, &ids, err));
-  for (size_t i = 0; i < rows->n; i++) ids[i] = t->id_texts.data + t->ids[rows->index[i]];
+  for (size_t i = 0; i < rows->n; i++) ids[i] = t->id_texts.data + texts[rows->index[i]];
   qsort(ids, rows->n, sizeof *ids, compare_texts);
   for (size_t i = 0; i < rows->n; i++) f->n_distinct += !i || strcmp(ids[i - 1], ids[i]) != 0;
   return CLV_OK;
@@ -170,6 +171,8 @@ clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows,
   *ret = (clv_column_facts){.name = c->o.name, .use = c->o.use, .low = NAN, .high = NAN};
   if (c->has_numbers && c->numbers) CLV_TRY(count_numbers(c, rows, ret, err));
   if (!c->has_numbers && c->codes) CLV_TRY(count_words(c, rows, ret, err));
-  if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_ids(ds->table, rows, ret, err));
+  const clv_cell_table *t = ds->table;
+  if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_texts(t, t->ids, rows, ret, err));
+  if (c->o.use == CLV_COLUMN_FILE) CLV_TRY(count_texts(t, t->files, rows, ret, err));
   return find_suspicion(ds, c, rows, ret, err);
 }

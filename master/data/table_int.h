@@ -36,7 +36,11 @@ typedef struct clv_cell_table {
   size_t n_targets;
   /* [count] offset of each record's id in id_texts; NULL: the table has no column of ids */
   size_t *ids;
-  clv_bytes id_texts; /* texts of the ids, each with its NUL */
+  /* [count] offset of the path of each record's image in id_texts, relative to `files_folder`;
+   * NULL: no column names images */
+  size_t *files;
+  char *files_folder;
+  clv_bytes id_texts; /* texts of the ids and of the paths, each with its NUL */
   clv_bytes groups;   /* [count] int64_t group numbers; empty: no groups */
   size_t count, cap;  /* cap: records for which the arrays have room */
   clv_broken_records broken;

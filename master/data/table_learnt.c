@@ -280,7 +280,7 @@ static clv_code read_learnt(clv_json *j, clv_learnt *l, clv_err *err) {
     if (key == 3) CLV_TRY(read_targets(j, l, err));
   }
   CLV_TRY(clv_json_end(j, err));
-  if ((seen & 7) == 7 && l->n_columns) return CLV_OK;
+  if ((seen & 7) == 7) return CLV_OK;
   return clv_json_fail(j, j->at, err, "version, classes or columns are missing");
 }
 

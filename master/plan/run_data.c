@@ -109,7 +109,8 @@ static clv_code make_table_options(const clv_session_config *c, clv_column_optio
                              .n_targets = clv_targets_list(c, targets),
                              .query = d->table.query,
                              .query_seconds = (uint32_t)d->table.query_seconds,
-                             .query_rows = d->table.query_rows};
+                             .query_rows = d->table.query_rows,
+                             .files = d->table.files};
   return CLV_OK;
 }
 

@@ -252,6 +252,7 @@ typedef enum clv_column_use {
   CLV_COLUMN_TARGET,   /* the label; never an input */
   CLV_COLUMN_ID,       /* names the record in predictions; never an input */
   CLV_COLUMN_IGNORED,
+  CLV_COLUMN_FILE, /* path of the record's image, which is its input */
 } clv_column_use;
 
 extern const char *const clv_column_use_names[]; /* names in files, in order; end with NULL */

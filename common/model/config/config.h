@@ -383,18 +383,21 @@ typedef struct clv_data_config {
     char *first, *last, *pad, *mask;
   } tokenizer;
   struct {
-    clv_config_pos pos, columns_pos;
+    clv_config_pos pos, columns_pos, files_pos;
     clv_separator separator;
     clv_decimal_mark decimal;
     clv_text_list missing_marks; /* n = 0: the usual marks */
     clv_other_columns others;
     clv_column_spec *columns; /* [n_columns] */
     size_t n_columns;
+    char *files; /* folder of the images that a column names; NULL: the folder of the table */
     char *query; /* of an SQLite database; NULL: not given */
     uint64_t query_seconds, query_rows;
   } table;
 } clv_data_config;
 
+/* True if records are images: those of a folder, or those that a column of a table names. */
+bool clv_data_has_images(const clv_data_config *d);
 /* True if training draws records with replacement. */
 static inline bool clv_data_samples(const clv_data_config *d) {
   return d->sampling != CLV_SAMPLING_NONE || d->sampling_weights.n;

@@ -293,6 +293,9 @@ static const clv_row rows[] = {
      .doc = "For an SQLite database: one SELECT that ends with ORDER BY. It reads this file alone and changes nothing."},
     {.path = "data.table.query_seconds", .kind = CLV_ROW_INT, .offset = AT(data.table.query_seconds),
      .min = 1, .max = 86400, .default_text = "60", .doc = "Time that the query may take."},
+    {.path = "data.table.files", .kind = CLV_ROW_PATH, .offset = AT(data.table.files),
+     .pos_offset = AT(data.table.files_pos), .is_commented_out = true, .sample = "scans", .is_place = true,
+     .doc = "For a column `as: file`, the folder of its images; the folder of the table unless given."},
     {.path = "data.table.query_rows", .kind = CLV_ROW_INT, .offset = AT(data.table.query_rows),
      .min = 1, .max = 4294967295, .default_text = "10000000", .doc = "Most records that the query may have."},
     {.path = "data.table.columns", .kind = CLV_ROW_MAP, .offset = AT(data.table.columns),
@@ -303,7 +306,8 @@ static const clv_row rows[] = {
      .names = clv_column_use_names, .required = true, .sample = "number",
      .replacement_hint = "a column of texts is read by data.format: text (data.text.column); here leave it out with ignore",
      .doc = "number; category (a place of the input per value, and one for values that training has not); "
-            "boolean; date; target (the label); id (named in predictions); ignore. target and id are no inputs."},
+            "boolean; date; target (the label); id (named in predictions); file (the path of an image, which is the "
+            "record); ignore. target and id are no inputs."},
     {.path = "data.table.columns{}.scale", .kind = CLV_ROW_ENUM, .offset = COLUMN(scale),
      .names = clv_column_scale_names, .default_text = "standard",
      .doc = "For numbers and dates, as in scikit-learn: StandardScaler (standard), MinMaxScaler (min_max), "
