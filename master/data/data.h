@@ -598,6 +598,10 @@ clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows,
 /* Appends what was learnt as JSON; clv_learnt_parse reads it to the same bits. CLV_INVALID: the
  * text is damaged; the message has line and column. */
 clv_code clv_learnt_write(const clv_learnt *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+/* Return the targets of the training, in the order of the model's outputs; none: a record has one
+ * label. */
+size_t clv_learnt_target_count(const clv_learnt *l);
+const char *clv_learnt_target_name(const clv_learnt *l, size_t target);
 /* Returns the name of a class of one of several targets; NULL: there is none. */
 const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_t class);
 clv_code clv_learnt_parse(const char *text, size_t len, const char *label, clv_learnt **ret,

@@ -233,9 +233,9 @@ static clv_code list_classes(const clv_cell_table *t, const clv_table_column *ta
 static clv_code learn_target_classes(const clv_cell_table *t, clv_learnt *l, clv_err *err) {
   CLV_TRY(clv_alloc(t->n_targets, sizeof *l->targets, &l->targets, err));
   for (size_t i = 0; i < t->n_targets; i++) {
-    if (t->targets[i]->has_numbers) continue;
     clv_learnt_target *to = &l->targets[l->n_targets++];
     CLV_TRY(clv_strdup(t->targets[i]->o.name, &to->name, err));
+    if (t->targets[i]->has_numbers) continue;
     CLV_TRY(list_classes(t, t->targets[i], &to->classes, &to->n_classes, err));
   }
   return CLV_OK;

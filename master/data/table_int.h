@@ -103,10 +103,10 @@ typedef struct clv_learnt_column {
   size_t fill_value;
 } clv_learnt_column;
 
-/* Classes of one of several targets. */
+/* One of several targets. */
 typedef struct clv_learnt_target {
   char *name;     /* name of the column */
-  char **classes; /* [n_classes] names, sorted as bytes */
+  char **classes; /* [n_classes] names of its classes, sorted as bytes; NULL: numbers, yes or no */
   size_t n_classes;
 } clv_learnt_target;
 
@@ -117,7 +117,7 @@ struct clv_learnt {
   /* [n_classes] names of the target's classes, sorted; NULL: the target is a number */
   char **classes;
   size_t n_classes;
-  /* [n_targets] of several targets those that are classes */
+  /* [n_targets] several targets, in the order of y; NULL: a record has one */
   clv_learnt_target *targets;
   size_t n_targets;
 };

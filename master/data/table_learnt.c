@@ -37,7 +37,7 @@ static void write_column(clv_bytes *out, const clv_learnt_column *c) {
   clv_bytes_puts(out, "}");
 }
 
-/* Writes the classes of several targets, if there are any. */
+/* Writes several targets with their classes, if there are any. */
 static void write_targets(clv_bytes *out, const clv_learnt *l) {
   for (size_t i = 0; i < l->n_targets; i++) {
     clv_bytes_puts(out, i ? ",\n{\"name\":" : ",\"targets\":[\n{\"name\":");

@@ -17,6 +17,12 @@ static const clv_learnt_target *find_learnt(const clv_learnt *l, const char *nam
   return NULL;
 }
 
+size_t clv_learnt_target_count(const clv_learnt *l) { return l->n_targets; }
+
+const char *clv_learnt_target_name(const clv_learnt *l, size_t target) {
+  return l->targets[target].name;
+}
+
 const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_t class) {
   const clv_learnt_target *t = find_learnt(l, target);
   return t && class < t->n_classes ? t->classes[class] : NULL;
@@ -30,7 +36,7 @@ static clv_code fill_classes(const clv_dataset *ds, const clv_learnt *l, size_t 
   const clv_cell_table *t = ds->table;
   const clv_table_column *c = t->targets[target];
   const clv_learnt_target *from = find_learnt(l, c->o.name);
-  if (!from)
+  if (!from || !from->n_classes)
     return clv_fail(err, CLV_DATA_LOSS,
                     "target '%.80s' had no classes when the run was trained: train again with "
                     "--fresh",
@@ -61,7 +67,7 @@ static clv_code copy_targets(clv_dataset *ds, const clv_learnt *l, clv_err *err)
     const clv_learnt_target *from = find_learnt(l, t->targets[i]->o.name);
     clv_learnt_target *to = &ds->targets[i];
     CLV_TRY(clv_strdup(t->targets[i]->o.name, &to->name, err));
-    if (!from) continue;
+    if (!from || !from->n_classes) continue;
     CLV_TRY(clv_alloc(from->n_classes, sizeof *to->classes, &to->classes, err));
     for (; to->n_classes < from->n_classes; to->n_classes++)
       CLV_TRY(clv_strdup(from->classes[to->n_classes], &to->classes[to->n_classes], err));

@@ -184,6 +184,21 @@ def predictions_and_reports_name_the_targets():
 
 
 @suite.test
+def targets_in_another_order_than_trained_are_refused():
+    lines = TARGETS.splitlines(keepends=True)
+    session = os.path.join(cluster.dir, "targets.yaml")
+    with open(session) as f:
+        text = f.read()
+    with open(session, "w") as f:
+        f.write(text.replace(TARGETS, "".join(lines[:1] + lines[2:3] + lines[1:2] + lines[3:])))
+    for command in ("eval", "predict"):
+        done = master(command, session, cwd=cluster.dir)
+        assert done.returncode == 7 and re.search(r"targets\.yaml:\d+:5: loss.targets has 'days in bed' where the run was trained with 'died'", done.stderr), done.stderr
+    with open(session, "w") as f:
+        f.write(text)
+
+
+@suite.test
 def check_and_plan_say_what_the_targets_are():
     write(os.path.join(cluster.dir, "t/odd.csv"), X, {**Y, "visits": np.full(RECORDS, 2.0)}, told=2 * Y["days in bed"] + 1)
     session = cluster.session("odd", body(columns="      told: {as: number}\n"))
