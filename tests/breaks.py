@@ -76,6 +76,22 @@ of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (false)"))
+TARGETS = "tests/net/training/test_targets.py losses_weights_and_scores_equal_the_judges"
+of("common/model/models/loss.c", TARGETS,
+   targets_weigh_alike=("static clv_code add_all_targets(", "add_scaled(g, loss, s->loss_weight, &loss, err)", "add_scaled(g, loss, s->loss_weight > 0, &loss, err)"),
+   pos_weight_counts_negatives_too=("static clv_code add_pos_weight(", "pair[1] = t;", "pair[1] = pair[0];"),
+   targets_share_their_outputs=("static clv_code add_all_targets(", "column += clv_target_width(s);", "column += s->n_classes > 0;"))
+of("master/train/eval.c", TARGETS,
+   the_sum_forgets_the_weights=("static clv_code compute_target_losses(", "c->loss.targets[k].loss_weight * loss", "loss"),
+   targets_are_scored_by_the_first_output=("static clv_code add_targets_of_record(", "outputs += clv_target_width(s);", ""))
+of("master/plan/targets.c", TARGETS,
+   labels_move_to_the_next_record=("clv_code clv_target_inputs_make(", "y + i * c->loss.n_targets, i,", "y + (i + 1) % n_records * c->loss.n_targets, i,"))
+of("master/run/run_best.c", "tests/net/training/test_targets.py",
+   any_target_is_the_best=("bool clv_run_is_best(", "b.metric, r->config->checkpoint.best_target)", "CLV_BEST_LOSS, r->config->checkpoint.best_target)"))
+of("master/run/run_table.c", "tests/net/training/test_targets.py",
+   outputs_go_to_the_targets_of_today=("clv_code clv_run_read_learnt(", "return check_targets(r->config, *ret, err);", "return check_targets(r->config, *ret, err) == CLV_EXHAUSTED ? CLV_EXHAUSTED : CLV_OK;"))
+of("master/data/table_facts.c", "tests/net/training/test_targets.py check_and_plan_say_what_the_targets_are",
+   only_the_first_target_is_told=("static clv_code find_told_target(", "k < count_targets(ds)", "k < 1"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
    normalisations_decay=("static bool has_weight_decay(", "p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op)", "p->shape.rank > 1 || is_normalisation(g->nodes[p->node].op)"),
    nothing_is_left_out=("static size_t make_group_per_list(", "if (list_index) ret[n].weight_decay = 0;", ";"))

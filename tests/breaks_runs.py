@@ -46,7 +46,7 @@ of("master/run/run_save.c", "tests/unit/run/test_best",
 of("master/run/run_stop_early.c", "tests/unit/run/test_best",
    any_gain_is_an_improvement=("static bool is_improvement(", "gain > c->early_stopping.min_delta", "gain > 0"),
    what_is_not_finite_improves=("static bool is_improvement(", "if (!isfinite(value)) return false;", ""),
-   the_count_of_another_score_goes_on=("void clv_stopping_count(", "if (s->score != score) *s = (clv_stopping){.score = score};", "s->score = score;"))
+   the_count_of_another_score_goes_on=("void clv_stopping_count(", "if (!has_same_score(s, c)) *s = (clv_stopping){.score = score};", "s->score = score;"))
 of("master/run/run_save.c", "tests/unit/run/test_train",
    early_stopping_counts_from_0_when_resumed=("static clv_train_position find_position(", ".stopping = r->steps.stopping", ".stopping = {0}"))
 of("master/run/run_train.c", "tests/unit/run/test_train",
@@ -54,7 +54,7 @@ of("master/run/run_train.c", "tests/unit/run/test_train",
 of("master/train/save.c", "tests/unit/run/test_best",
    counts_with_other_text_are_taken=("bool clv_stopping_parse(", "|| strcmp(text, rewritten) != 0", ""))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
-   a_score_that_no_evaluation_has_chooses=("static clv_code check_choice(", "return check_score_is_listed(c, k, err);", "return CLV_OK;"))
+   a_score_that_no_evaluation_has_chooses=("static clv_code check_choice(", "return check_score_is_listed(c, k, scores, err);", "return scores ? CLV_OK : CLV_INVALID;"))
 POINTS, RANKED, SWEEP = "tests/unit/sweep/test_points", "tests/unit/sweep/test_scores", "tests/net/training/test_sweep.py"
 of("master/sweep/points.c", POINTS,
    values_in_brackets_are_divided=("static size_t value_len(", "else if (text[i] == ',' && !depth)", "else if (text[i] == ',')"),
@@ -125,7 +125,7 @@ of("master/score/score.c", SCORES,
    the_last_records_are_the_worst=("static void note_worst(", "s->worst[at - 1].loss < loss", "at == CLV_SCORE_N_WORST"),
    rates_are_logarithms=("static double add_numbers(", "s->o.outputs == CLV_SCORE_LOG_NUMBERS", "false"))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
-   any_score_goes_with_any_loss=("clv_code clv_session_check_scores(", "if (clv_score_tasks(score_of(c, i)) & task) continue;", "continue;"))
+   any_score_goes_with_any_loss=("static clv_code check_scores(", "if (clv_score_tasks(score_of(scores->items[i])) & task) continue;", "continue;"))
 of("master/run/run_predictions.c", "tests/unit/run/test_records",
    others_may_read_predictions=("static clv_code write_lines(", "O_TRUNC | O_CLOEXEC, 0600", "O_TRUNC | O_CLOEXEC, 0644"),
    large_outputs_have_no_probability=("static void softmax_row(", "largest = fmax(largest, (double)x[k])", "largest = 0"))

@@ -13,12 +13,19 @@ of("master/data/table.c", "tests/unit/data/test_tables",
 of("master/data/cells_csv.c", "tests/unit/data/test_tables",
    one_field_is_a_header=("static clv_code check_header(", "!strpbrk(", "true || !strpbrk("))
 of("master/data/table_facts.c", "tests/unit/data/test_tables",
-   words_tell_nothing=("static clv_code find_suspicion(", "if (is_pure ||", "if (false ||"))
+   words_tell_nothing=("static clv_code find_told_target(", "if (!is_pure && ", "if ("))
 of("master/plan/run_data.c", "tests/net/training/test_table.py",
    test_records_are_learnt_from=("static clv_code encode_set(", "if (!ds || !clv_dataset_has_table(ds)) return CLV_OK;",
                                  "if (!ds || !clv_dataset_has_table(ds)) return CLV_OK; if (s->skips_labels) { clv_subset all; CLV_TRY(clv_subset_all(ds, &all, err)); CLV_TRY(clv_dataset_learn(ds, &all, &d->learnt, err)); }"))
-of("master/run/run_predictions.c", "tests/net/training/test_table.py",
-   formulas_stay=("static void append_csv_text(", 'strchr("=+-@\\t\\r", *text)', "false"))
+of("master/run/run_target_predictions.c", "tests/net/training/test_table.py",
+   formulas_stay=("void clv_predictions_csv_text(", 'strchr("=+-@\\t\\r", *text)', "false"))
+FILES = "tests/net/training/test_images.py"
+of("master/data/table.c", f"{FILES} paths_that_leave_the_folder_are_refused_with_their_place",
+   absolute_paths_are_opened=("static bool is_path_inside(", "if (*path == '/') return false;", ""),
+   paths_climb_out=("static bool is_path_inside(", "(part[2] == '/' || !part[2])", "part[2] == '.'"),
+   folders_are_images=("static bool is_file(", "S_ISREG(st.st_mode)", "st.st_mode"))
+of("master/data/table.c", f"{FILES} images_that_a_table_names_train_as_those_of_a_folder",
+   images_keep_the_order_of_the_first=("static clv_code put_file(", "t->files[t->count] = t->id_texts.len;", "t->files[t->count] = t->count ? t->files[0] : t->id_texts.len;"))
 of("master/data/cells_jsonl.c", "tests/unit/data/test_table_forms",
    keys_may_come_twice=("static clv_code find_field(", "if (*last == s->n_records)", "if (false)"),
    nested_values_are_texts=("static clv_code read_value(", "[CLV_JSON_LIST] = CLV_CELL_OTHER", "[CLV_JSON_LIST] = CLV_CELL_TEXT"))

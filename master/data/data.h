@@ -140,6 +140,14 @@ typedef struct clv_column_options {
   unsigned parts;
 } clv_column_options;
 
+/* A label of a record that has several, each read from a column of a table. */
+typedef struct clv_target_option {
+  const char *name; /* column whose use is CLV_COLUMN_TARGET */
+  /* CLV_TASK_CLASSES: any text is a class; CLV_TASK_LABELS: 0, 1, true, false, yes or no;
+   * CLV_TASK_NUMBERS: a number */
+  clv_task task;
+} clv_target_option;
+
 /* How a table becomes records: the input of a record has the elements of all columns, one column
  * after the other. */
 typedef struct clv_table_options {
@@ -152,6 +160,12 @@ typedef struct clv_table_options {
   bool ignores_others; /* columns that are not listed are left out; false: they are refused */
   const clv_column_options *columns; /* [n_columns] in the order of the input */
   size_t n_columns;
+  /* [n_targets] several labels per record -> y: [B, n_targets] f32, classes by their numbers; none:
+   * the one target is read as clv_dataset_options.labels says */
+  const clv_target_option *targets;
+  size_t n_targets;
+  /* CLV_COLUMN_FILE: folder of the images; NULL: the folder of the table */
+  const char *files;
   /* SQLite: the query whose records are the table's; NULL: none, and a database is refused */
   const char *query;
   uint32_t query_seconds; /* seconds after which the query is stopped */
@@ -217,7 +231,7 @@ typedef struct clv_dataset_options {
   size_t max_bytes;         /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
   bool skips_broken;        /* skip broken texts and pages (clv_dataset_broken). Broken images are
                              * not skipped at open; clv_dataset_scan lists them */
-  clv_image_options images; /* options of CLV_FORMAT_IMAGES; not read for other formats */
+  clv_image_options images; /* options of CLV_FORMAT_IMAGES, and of CLV_COLUMN_FILE */
   clv_text_options text;    /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS */
   clv_page_options pages;   /* options of CLV_FORMAT_DOCUMENTS, beside `text` */
   clv_table_options table;  /* options of CLV_FORMAT_TABLE */
@@ -256,6 +270,15 @@ bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Returns the number of named classes (images, texts, documents); 0 for other formats. */
 size_t clv_dataset_class_count(const clv_dataset *ds);
 const char *clv_dataset_class_name(const clv_dataset *ds, size_t class);
+/* Returns the number of labels of a record that has several (clv_table_options.targets); 0: a
+ * record has one label. A label is a column of y. */
+size_t clv_dataset_target_count(const clv_dataset *ds);
+const char *clv_dataset_target_name(const clv_dataset *ds, size_t target);
+/* Returns the number of classes of a target, 2 for yes or no; 0: it is a number. */
+size_t clv_dataset_target_class_count(const clv_dataset *ds, size_t target);
+const char *clv_dataset_target_class_name(const clv_dataset *ds, size_t target, size_t class);
+/* Returns the class that a record has in a target; -1: the target is a number. */
+int64_t clv_dataset_target_class(const clv_dataset *ds, size_t target, size_t record);
 /* Returns the path of an image relative to the folder, as in "cat/1.png"; NULL: another format. */
 const char *clv_dataset_image_path(const clv_dataset *ds, size_t record);
 /* Compares the classes of two sets. CLV_DATA_LOSS: both have named classes, and these differ. */
@@ -544,7 +567,8 @@ typedef enum clv_column_suspicion {
   /* the column nearly gives the target away: its correlation with the target is above 0.99 or below
    * -0.99, or each of its few words has one class */
   CLV_COLUMN_TELLS_TARGET,
-  CLV_COLUMN_REPEATS_IDS, /* two records have the same id */
+  CLV_COLUMN_REPEATS_IDS,        /* two records have the same id */
+  CLV_COLUMN_IS_CONSTANT_TARGET, /* all records have the same label */
 } clv_column_suspicion;
 
 enum { CLV_DATE_TEXT = 32 };
@@ -560,8 +584,10 @@ typedef struct clv_column_facts {
    * value */
   double low, high;
   bool has_integers;
-  /* Pearson's correlation with a target of numbers or of two classes; 0: not computed */
+  /* Pearson's correlation with a target of numbers or of two classes, the largest if there are
+   * several; 0: not computed */
   double correlation;
+  const char *told_target; /* of several, the first target that the column gives away; NULL: none */
   clv_column_suspicion suspicion;
 } clv_column_facts;
 /* Returns the number of columns that the session names; 0: another format. */
@@ -572,6 +598,12 @@ clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows,
 /* Appends what was learnt as JSON; clv_learnt_parse reads it to the same bits. CLV_INVALID: the
  * text is damaged; the message has line and column. */
 clv_code clv_learnt_write(const clv_learnt *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+/* Return the targets of the training, in the order of the model's outputs; none: a record has one
+ * label. */
+size_t clv_learnt_target_count(const clv_learnt *l);
+const char *clv_learnt_target_name(const clv_learnt *l, size_t target);
+/* Returns the name of a class of one of several targets; NULL: there is none. */
+const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_t class);
 clv_code clv_learnt_parse(const char *text, size_t len, const char *label, clv_learnt **ret,
                           clv_err *err) CLV_USE_RESULT;
 

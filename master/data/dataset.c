@@ -31,6 +31,7 @@ void clv_dataset_free(clv_dataset *ds) {
   free(ds->groups);
   free(ds->record_numbers);
   free(ds->inputs_path);
+  clv_targets_free_learnt(ds->targets, ds->n_targets);
   free(ds->labels_path);
   free(ds);
 }

@@ -30,6 +30,10 @@ struct clv_dataset {
   clv_texts *texts;      /* format text: labels and groups of the table; NULL: other format */
   clv_page_set *pages;   /* format documents: windows of pages; NULL: other format */
   clv_cell_table *table; /* format table: its cells; NULL: other format */
+  /* [n_targets] name and classes of each label, if records have several; n_classes 0: a number, or
+   * yes or no */
+  clv_learnt_target *targets;
+  size_t n_targets;
   clv_bytes class_names; /* format table: texts of `classes`, each with its NUL */
   clv_tensor *labels;    /* [count or more, ...] i64 or f32; NULL: no labels */
   /* [n_classes] names by class number; the reader of the format owns the texts */
@@ -107,10 +111,22 @@ clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) CLV_USE_RESUL
 clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o,
                                 clv_err *err) CLV_USE_RESULT;
 
+/* ---- records that are images (format_images.c) ----------------------------------------------- */
+
+/* Sets count, shape and normalisation of the records from ds->images. */
+clv_code clv_images_set_records(clv_dataset *ds, const clv_dataset_options *o,
+                                clv_err *err) CLV_USE_RESULT;
+
 /* ---- labels (labels.c) ----------------------------------------------------------------------- */
 
 /* Makes *labels the labels of ds, which then owns them. They are class numbers below n_classes. */
 void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_classes);
+
+/* ---- several labels per record (table_targets.c) --------------------------------------------- */
+
+/* Makes the labels [count, targets] from the cells of ds->table, whose classes have the numbers of
+ * `l`. */
+clv_code clv_targets_set_labels(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
 
 /* ---- labels that follow from the tokens (objective.c) ---------------------------------------- */
 

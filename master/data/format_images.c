@@ -26,14 +26,8 @@ static clv_code name_classes(clv_dataset *ds, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+clv_code clv_images_set_records(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   uint32_t height, width;
-  if ((o->labels != CLV_LABEL_CLASS && !o->skips_labels) || o->labels_path || o->holds_tokens)
-    return clv_fail(err, CLV_INVALID,
-                    "a folder of images has classes as its labels: it goes with cross_entropy or "
-                    "nll, and not with an embedding as the first layer");
-  CLV_TRY(clv_images_open(o, &ds->images, err));
-  CLV_TRY(name_classes(ds, err));
   clv_images_size(ds->images, &height, &width);
   ds->count = clv_images_folder(ds->images)->n;
   ds->channels = o->images.channels;
@@ -43,7 +37,17 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
                     ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record_elements)
                     : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
   CLV_TRY(clv_dataset_set_norm(ds, o, true, err));
-  CLV_TRY(clv_dataset_make_u16_table(ds, err));
+  return clv_dataset_make_u16_table(ds, err);
+}
+
+static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  if ((o->labels != CLV_LABEL_CLASS && !o->skips_labels) || o->labels_path || o->holds_tokens)
+    return clv_fail(err, CLV_INVALID,
+                    "a folder of images has classes as its labels: it goes with cross_entropy or "
+                    "nll, and not with an embedding as the first layer");
+  CLV_TRY(clv_images_open(o, &ds->images, err));
+  CLV_TRY(name_classes(ds, err));
+  CLV_TRY(clv_images_set_records(ds, o, err));
   return o->skips_labels ? CLV_OK : set_folder_labels(ds, err);
 }
 

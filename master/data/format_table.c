@@ -42,10 +42,20 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_learnt *l, clv_err *
 /* Sets the labels by the table's own classes, which the split needs. */
 static clv_code set_labels(clv_dataset *ds, clv_err *err) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
-  if (!ds->table->target) return CLV_OK;
-  if (ds->table->target->has_numbers) return set_number_labels(ds, err);
+  if (!ds->table->target && !ds->table->n_targets) return CLV_OK;
+  if (ds->table->target && ds->table->target->has_numbers) return set_number_labels(ds, err);
   CLV_TRY(clv_table_learn_classes(ds->table, &l, err));
-  return set_class_labels(ds, l, err);
+  return ds->table->n_targets ? clv_targets_set_labels(ds, l, err) : set_class_labels(ds, l, err);
+}
+
+/* Opens the images that a column names, which are the records. */
+static clv_code open_files(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  CLV_AUTO(clv_image_folder_done) clv_image_folder folder = {0};
+  const clv_cell_table *t = ds->table;
+  size_t n = o->limit ? CLV_MIN(o->limit, t->count) : t->count;
+  CLV_TRY(clv_image_folder_list(t->files_folder, t->id_texts.data, t->files, n, &folder, err));
+  CLV_TRY(clv_images_open_list(o, &folder, &ds->images, err));
+  return clv_images_set_records(ds, o, err);
 }
 
 static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
@@ -57,6 +67,7 @@ static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_er
   ds->count = ds->table->count;
   ds->broken = ds->table->broken;
   ds->table->broken = (clv_broken_records){0};
+  if (ds->table->files) CLV_TRY(open_files(ds, o, err));
   return set_labels(ds, err);
 }
 
@@ -80,9 +91,10 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
 
 clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   const clv_dataset_options default_options = {.max_bytes = SIZE_MAX};
-  CLV_TRY(clv_table_encode(ds->table, l, &ds->inputs, err));
+  if (!ds->images) CLV_TRY(clv_table_encode(ds->table, l, &ds->inputs, err));
   if (ds->table->target && !ds->table->target->has_numbers) CLV_TRY(set_class_labels(ds, l, err));
-  return clv_arrays_set_records(ds, &default_options, err);
+  if (ds->table->n_targets) CLV_TRY(clv_targets_set_labels(ds, l, err));
+  return ds->images ? CLV_OK : clv_arrays_set_records(ds, &default_options, err);
 }
 
 const char *clv_dataset_record_id(const clv_dataset *ds, size_t record) {

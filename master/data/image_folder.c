@@ -225,3 +225,13 @@ clv_code clv_image_folder_scan(const char *root, bool is_unlabelled, clv_image_f
   f = (clv_image_folder){0};
   return CLV_OK;
 }
+
+clv_code clv_image_folder_list(const char *root, const char *names, const size_t *paths, size_t n,
+                               clv_image_folder *ret, clv_err *err) {
+  CLV_AUTO(clv_image_folder_done) clv_image_folder f = {0};
+  CLV_TRY(clv_strdup(root, &f.root, err));
+  for (size_t i = 0; i < n; i++) CLV_TRY(add_image(&f, names + paths[i], 0, err));
+  *ret = f;
+  f = (clv_image_folder){0};
+  return CLV_OK;
+}

@@ -122,6 +122,9 @@ typedef struct clv_image_folder {
  * is_unlabelled: lists root/.../NAME without classes, with paths that begin with "./". */
 clv_code clv_image_folder_scan(const char *root, bool is_unlabelled, clv_image_folder *ret,
                                clv_err *err) CLV_USE_RESULT;
+/* Lists n images of root, whose paths are at the offsets `paths` of `names`, without classes. */
+clv_code clv_image_folder_list(const char *root, const char *names, const size_t *paths, size_t n,
+                               clv_image_folder *ret, clv_err *err) CLV_USE_RESULT;
 /* Keeps `limit` images, evenly spread over the order. limit 0 keeps all. */
 void clv_image_folder_limit(clv_image_folder *f, size_t limit);
 void clv_image_folder_done(clv_image_folder *f);
@@ -146,6 +149,9 @@ typedef struct clv_images clv_images;
 
 clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret,
                          clv_err *err) CLV_USE_RESULT;
+/* As clv_images_open, for the images of *folder, which the result then owns. */
+clv_code clv_images_open_list(const clv_dataset_options *options, clv_image_folder *folder,
+                              clv_images **ret, clv_err *err) CLV_USE_RESULT;
 void clv_images_free(clv_images *im);
 const clv_image_folder *clv_images_folder(const clv_images *im);
 /* Drops all images except those of `kept`, which must be ascending. */

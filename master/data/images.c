@@ -318,19 +318,28 @@ static clv_code probe_images(clv_images *im, clv_err *err) {
   return im->skips_broken && im->width ? CLV_OK : clv_images_probe_error(im, err);
 }
 
-clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, clv_err *err) {
+clv_code clv_images_open_list(const clv_dataset_options *options, clv_image_folder *folder,
+                              clv_images **ret, clv_err *err) {
   CLV_AUTO(images_freep) clv_images *im = NULL;
   CLV_TRY(check_options(&options->images, err));
   CLV_TRY(clv_alloc(1, sizeof *im, &im, err));
   im->o = options->images;
   im->o.max_pixels = im->o.max_pixels ? im->o.max_pixels : CLV_IMAGE_MAX_PIXELS;
   im->o.threads = im->o.threads ? im->o.threads : 1;
+  im->folder = *folder;
+  *folder = (clv_image_folder){0};
   CLV_TRY(clv_alloc(im->o.threads, sizeof *im->decoders, &im->decoders, err));
-  CLV_TRY(clv_image_folder_scan(options->inputs_path, options->skips_labels, &im->folder, err));
-  clv_image_folder_limit(&im->folder, options->limit);
   im->skips_broken = options->skips_broken;
   CLV_TRY(probe_images(im, err));
   CLV_TRY(clv_thread_pool_new(im->o.threads, &im->pool, err));
   *ret = clv_steal(&im);
   return CLV_OK;
+}
+
+clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, clv_err *err) {
+  CLV_AUTO(clv_image_folder_done) clv_image_folder folder = {0};
+  CLV_TRY(check_options(&options->images, err));
+  CLV_TRY(clv_image_folder_scan(options->inputs_path, options->skips_labels, &folder, err));
+  clv_image_folder_limit(&folder, options->limit);
+  return clv_images_open_list(options, &folder, ret, err);
 }

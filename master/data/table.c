@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "master/data/cell_source_int.h"
 #include "master/data/table_int.h"
@@ -181,7 +182,7 @@ static clv_code put_date(const table_reader *r, const clv_source_cell *cell, clv
 static clv_code put_number(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
                            const char *text, size_t len, clv_err *err) {
   double v;
-  bool is_boolean = c->o.use == CLV_COLUMN_BOOLEAN;
+  bool is_boolean = c->o.use == CLV_COLUMN_BOOLEAN || c->is_yes_or_no;
   if (is_boolean ? !clv_table_read_boolean(text, len, &v) : !read_number(r, cell, text, len, &v))
     return is_boolean
                ? fail_cell(r, cell, c, "which is no boolean (0, 1, true, false, yes, no)", err)
@@ -224,9 +225,59 @@ static clv_code put_id(table_reader *r, const clv_source_cell *cell, const clv_t
   return r->t->id_texts.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for ids") : CLV_OK;
 }
 
+/* ---- paths of images ------------------------------------------------------------------------- */
+
+/* Returns true for a path that stays in its folder: relative, without a part "..". */
+static bool is_path_inside(const char *path) {
+  if (*path == '/') return false;
+  for (const char *part = path; part; part = strchr(part, '/')) {
+    part += *part == '/';
+    if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || !part[2])) return false;
+  }
+  return true;
+}
+
+static bool is_file(const char *folder, const char *path) {
+  CLV_AUTO(clv_bytes_done) clv_bytes full_path = {0};
+  struct stat st;
+  clv_bytes_printf(&full_path, "%s/%s", folder, path);
+  return !full_path.failed && stat(full_path.data, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static clv_code put_file(table_reader *r, const clv_source_cell *cell, const clv_table_column *c,
+                         const char *text, size_t len, clv_err *err) {
+  clv_cell_table *t = r->t;
+  if (cell->kind == CLV_CELL_MISSING || is_missing(r, text, len))
+    return fail_missing(r, c, false, err);
+  CLV_TRY(check_word(r, cell, c, err));
+  t->files[t->count] = t->id_texts.len;
+  clv_bytes_add(&t->id_texts, text, len);
+  clv_bytes_add(&t->id_texts, "", 1);
+  if (t->id_texts.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for paths");
+  const char *path = t->id_texts.data + t->files[t->count];
+  if (!is_path_inside(path))
+    return fail_cell(r, cell, c,
+                     "which leaves the folder of the images: give a path in it, without '..' "
+                     "(data.table.files names the folder)",
+                     err);
+  if (!is_file(t->files_folder, path))
+    return fail_cell(r, cell, c, "which is no file in the folder of the images (data.table.files)",
+                     err);
+  return CLV_OK;
+}
+
+/* Sets the folder of the images: the one of the session, or the folder of the table. */
+static clv_code set_files_folder(const clv_dataset_options *o, clv_cell_table *t, clv_err *err) {
+  const char *slash = o->inputs_path ? strrchr(o->inputs_path, '/') : NULL;
+  if (o->table.files) return clv_strdup(o->table.files, &t->files_folder, err);
+  CLV_TRY(clv_strdup(slash ? o->inputs_path : ".", &t->files_folder, err));
+  if (slash) t->files_folder[slash == o->inputs_path ? 1 : slash - o->inputs_path] = '\0';
+  return CLV_OK;
+}
+
 /* Returns true if the column's cells are not read. */
-static bool is_unread(const table_reader *r, const clv_table_column *c) {
-  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && c != r->t->target);
+static bool is_unread(const clv_table_column *c) {
+  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && !c->is_read_target);
 }
 
 static void set_missing(const table_reader *r, clv_table_column *c) {
@@ -238,7 +289,7 @@ static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table
                          clv_err *err) {
   const char *text = cell->text;
   size_t len = cell->len;
-  if (is_unread(r, c)) return CLV_OK;
+  if (is_unread(c)) return CLV_OK;
   if (cell->kind == CLV_CELL_OTHER)
     return fail_cell(r, cell, c,
                      "and a cell is a text, a number, true, false or null: give each value a "
@@ -246,6 +297,7 @@ static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table
                      err);
   if (c->o.use == CLV_COLUMN_ID) return put_id(r, cell, c, err);
   trim(&text, &len);
+  if (c->o.use == CLV_COLUMN_FILE) return put_file(r, cell, c, text, len, err);
   if (cell->kind == CLV_CELL_MISSING || is_missing(r, text, len)) {
     if (c->o.missing == CLV_MISSING_REFUSE) return fail_missing(r, c, false, err);
     return set_missing(r, c), CLV_OK;
@@ -316,7 +368,7 @@ static clv_code resolve_fields(table_reader *r, clv_err *err) {
 /* Fails if a column that a record needs is in none of the fields. */
 static clv_code check_found(const table_reader *r, clv_err *err) {
   for (size_t i = 0; i < r->t->n_columns; i++)
-    if (!r->is_found[i] && !is_unread(r, &r->t->columns[i]))
+    if (!r->is_found[i] && !is_unread(&r->t->columns[i]))
       return fail_absent(r, "data.table.columns", r->t->columns[i].o.name, err);
   if (r->o->text.group && r->group_field == SIZE_MAX)
     return fail_absent(r, group_key(r), r->o->text.group, err);
@@ -342,6 +394,8 @@ static clv_code reserve_record(clv_cell_table *t, clv_err *err) {
     clv_table_column *c = &t->columns[i];
     if (c->o.use == CLV_COLUMN_ID)
       GROW(t->ids, cap, err);
+    else if (c->o.use == CLV_COLUMN_FILE)
+      GROW(t->files, cap, err);
     else if (c->has_numbers)
       GROW(c->numbers, cap, err);
     else if (c->o.use != CLV_COLUMN_IGNORED)
@@ -413,8 +467,9 @@ static clv_code set_absent(table_reader *r, size_t n_groups, clv_err *err) {
   if (!r->source.reader->finds_fields_late) return CLV_OK;
   for (size_t i = 0; i < r->t->n_columns; i++) {
     clv_table_column *c = &r->t->columns[i];
-    if (r->last_record[i] == r->source.n_records || is_unread(r, c)) continue;
-    if (c->o.use == CLV_COLUMN_ID || c->o.missing == CLV_MISSING_REFUSE)
+    if (r->last_record[i] == r->source.n_records || is_unread(c)) continue;
+    if (c->o.use == CLV_COLUMN_ID || c->o.use == CLV_COLUMN_FILE ||
+        c->o.missing == CLV_MISSING_REFUSE)
       return fail_missing(r, c, true, err);
     set_missing(r, c);
   }
@@ -484,9 +539,27 @@ static clv_code copy_format(clv_table_column *c, const char *format, clv_err *er
   return clv_strdup(format, (char **)(uintptr_t)&c->o.format, err);
 }
 
+/* Sets how the labels of a column are read. Returns true if they are numbers. */
+static bool prepare_target(const clv_dataset_options *o, clv_cell_table *t, clv_table_column *c) {
+  bool has_numbers = o->labels == CLV_LABEL_FLOAT;
+  c->is_read_target = !o->skips_labels;
+  if (!o->table.n_targets && !o->skips_labels) t->target = c;
+  for (size_t i = 0; i < o->table.n_targets; i++) {
+    const clv_target_option *target = &o->table.targets[i];
+    if (strcmp(target->name, c->o.name) != 0) continue;
+    c->is_yes_or_no = target->task == CLV_TASK_LABELS;
+    has_numbers = target->task != CLV_TASK_CLASSES;
+    if (t->targets) t->targets[i] = c;
+  }
+  return has_numbers;
+}
+
 static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, clv_err *err) {
   CLV_TRY(clv_alloc(o->table.n_columns, sizeof *t->columns, &t->columns, err));
   t->n_columns = o->table.n_columns;
+  if (o->table.n_targets && !o->skips_labels)
+    CLV_TRY(clv_alloc(o->table.n_targets, sizeof *t->targets, &t->targets, err));
+  if (t->targets) t->n_targets = o->table.n_targets;
   for (size_t i = 0; i < t->n_columns; i++) {
     const clv_column_options *from = &o->table.columns[i];
     clv_table_column *c = &t->columns[i];
@@ -496,9 +569,10 @@ static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, cl
     if (from->value) CLV_TRY(clv_strdup(from->value, (char **)(uintptr_t)&c->o.value, err));
     if (from->format) CLV_TRY(copy_format(c, from->format, err));
     bool is_target = from->use == CLV_COLUMN_TARGET;
-    if (is_target && !o->skips_labels) t->target = c;
-    c->has_numbers = from->use == CLV_COLUMN_NUMBER || from->use == CLV_COLUMN_BOOLEAN ||
-                     from->use == CLV_COLUMN_DATE || (is_target && o->labels == CLV_LABEL_FLOAT);
+    c->has_numbers = is_target
+                         ? prepare_target(o, t, c)
+                         : from->use == CLV_COLUMN_NUMBER || from->use == CLV_COLUMN_BOOLEAN ||
+                               from->use == CLV_COLUMN_DATE;
     c->names.has_texts = !is_target;
   }
   return CLV_OK;
@@ -514,6 +588,7 @@ static clv_code allocate_reader(table_reader *r, clv_err *err) {
 static clv_code read_table(table_reader *r, clv_cell_table **ret, clv_err *err) {
   clv_code code = clv_alloc(1, sizeof *r->t, &r->t, err);
   if (code == CLV_OK) code = copy_columns(r->o, r->t, err);
+  if (code == CLV_OK) code = set_files_folder(r->o, r->t, err);
   if (code == CLV_OK) code = allocate_reader(r, err);
   if (code == CLV_OK) code = read_records(r, err);
   free(r->column_of);
@@ -552,7 +627,10 @@ void clv_table_free(clv_cell_table *t) {
     clv_name_table_done(&c->names);
   }
   free(t->columns);
+  free(t->targets);
   free(t->ids);
+  free(t->files);
+  free(t->files_folder);
   clv_bytes_done(&t->id_texts);
   clv_bytes_done(&t->groups);
   clv_broken_done(&t->broken);
@@ -568,6 +646,7 @@ void clv_table_keep_only(clv_cell_table *t, const clv_subset *kept) {
       if (c->codes) c->codes[i] = c->codes[from];
     }
     if (t->ids) t->ids[i] = t->ids[from];
+    if (t->files) t->files[i] = t->files[from];
   }
   t->count = kept->n;
 }

@@ -20,6 +20,15 @@ static int compare_texts(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+void clv_targets_free_learnt(clv_learnt_target *targets, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    for (size_t k = 0; k < targets[i].n_classes; k++) free(targets[i].classes[k]);
+    free(targets[i].classes);
+    free(targets[i].name);
+  }
+  free(targets);
+}
+
 void clv_learnt_free(clv_learnt *l) {
   if (!l) return;
   for (size_t i = 0; i < l->n_columns; i++) {
@@ -31,6 +40,7 @@ void clv_learnt_free(clv_learnt *l) {
   }
   for (size_t k = 0; k < l->n_classes; k++) free(l->classes[k]);
   free(l->classes);
+  clv_targets_free_learnt(l->targets, l->n_targets);
   free(l->columns);
   free(l);
 }
@@ -210,14 +220,32 @@ static clv_code learn_column(const clv_table_column *from, const clv_subset *row
   return (from->has_numbers ? learn_numbers : learn_words)(from, rows, c, err);
 }
 
-/* Lists the classes of all records, so that a class which only validation has is known, too. */
-static clv_code learn_classes(const clv_cell_table *t, clv_learnt *l, clv_err *err) {
+/* Copies the names of the classes that a column of codes has, sorted. */
+static clv_code list_classes(const clv_cell_table *t, const clv_table_column *target, char ***ret,
+                             size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
-  const clv_table_column *target = t->target;
-  if (!target || target->has_numbers) return CLV_OK;
   CLV_TRY(clv_alloc(target->names.n + 1, sizeof *counts, &counts, err));
   for (size_t i = 0; i < t->count; i++) counts[target->codes[i]]++;
-  return list_names(target, counts, &l->classes, &l->n_classes, err);
+  return list_names(target, counts, ret, ret_n, err);
+}
+
+/* Lists the classes of all targets in the order of y. */
+static clv_code learn_target_classes(const clv_cell_table *t, clv_learnt *l, clv_err *err) {
+  CLV_TRY(clv_alloc(t->n_targets, sizeof *l->targets, &l->targets, err));
+  for (size_t i = 0; i < t->n_targets; i++) {
+    clv_learnt_target *to = &l->targets[l->n_targets++];
+    CLV_TRY(clv_strdup(t->targets[i]->o.name, &to->name, err));
+    if (t->targets[i]->has_numbers) continue;
+    CLV_TRY(list_classes(t, t->targets[i], &to->classes, &to->n_classes, err));
+  }
+  return CLV_OK;
+}
+
+/* Lists the classes of all records, so that a class which only validation has is known, too. */
+static clv_code learn_classes(const clv_cell_table *t, clv_learnt *l, clv_err *err) {
+  if (t->n_targets) return learn_target_classes(t, l, err);
+  if (!t->target || t->target->has_numbers) return CLV_OK;
+  return list_classes(t, t->target, &l->classes, &l->n_classes, err);
 }
 
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret, clv_err *err) {
@@ -285,10 +313,8 @@ static double encode_number(const clv_learnt_column *c, double v) {
   return (v - c->offset) / c->divisor;
 }
 
-/* Returns, for each code of a column, the index of its name among n sorted values; n: none of
- * them. */
-static clv_code map_codes(const clv_table_column *from, char *const *values, size_t n, size_t **ret,
-                          clv_err *err) {
+clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, size_t n,
+                             size_t **ret, clv_err *err) {
   CLV_TRY(clv_alloc(from->names.n + 1, sizeof **ret, ret, err));
   for (size_t i = 0; i < from->names.n; i++) {
     const struct clv_name_entry *e = &from->names.sorted[i];
@@ -301,7 +327,7 @@ static clv_code encode_words(const clv_cell_table *t, const clv_table_column *fr
                              const clv_learnt_column *c, float *to, size_t width, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *element_of_code = NULL;
   size_t missing_element = c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
-  CLV_TRY(map_codes(from, c->values, c->n_values, &element_of_code, err));
+  CLV_TRY(clv_table_map_codes(from, c->values, c->n_values, &element_of_code, err));
   for (size_t i = 0; i < t->count; i++) {
     int32_t code = from->codes[i];
     to[i * width + (code == CLV_MISSING_CODE ? missing_element : element_of_code[code])] = 1;
@@ -390,7 +416,7 @@ clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, co
                                 clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
   CLV_AUTO(clv_freep) size_t *classes = NULL;
-  CLV_TRY(map_codes(t->target, l->classes, l->n_classes, &classes, err));
+  CLV_TRY(clv_table_map_codes(t->target, l->classes, l->n_classes, &classes, err));
   CLV_TRY(clv_tensor_new(CLV_I64, &CLV_SHAPE((int64_t)t->count), &y, err));
   int64_t *labels = y->data;
   for (size_t i = 0; i < t->count; i++) {

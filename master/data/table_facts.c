@@ -58,30 +58,48 @@ static int compare_texts(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Counts the different ids. An id that occurs twice may be one patient with two records. */
-static clv_code count_ids(const clv_cell_table *t, const clv_subset *rows, clv_column_facts *f,
-                          clv_err *err) {
+/* Counts the different ids, or paths of images, whose offsets are `texts`. An id that occurs twice
+ * may be one patient with two records. */
+static clv_code count_texts(const clv_cell_table *t, const size_t *texts, const clv_subset *rows,
+                            clv_column_facts *f, clv_err *err) {
   CLV_AUTO(clv_freep) const char **ids = NULL;
   CLV_TRY(clv_alloc(rows->n + 1, sizeof *ids, &ids, err));
-  for (size_t i = 0; i < rows->n; i++) ids[i] = t->id_texts.data + t->ids[rows->index[i]];
+  for (size_t i = 0; i < rows->n; i++) ids[i] = t->id_texts.data + texts[rows->index[i]];
   qsort(ids, rows->n, sizeof *ids, compare_texts);
   for (size_t i = 0; i < rows->n; i++) f->n_distinct += !i || strcmp(ids[i - 1], ids[i]) != 0;
   return CLV_OK;
 }
 
-/* Returns the target of a record as a number: the number itself, or 0 or 1 for one of two classes.
- * NaN: the record has none. */
-static double target_number(const clv_dataset *ds, uint32_t record) {
-  const clv_table_column *t = ds->table->target;
-  if (t->has_numbers) return t->numbers[record];
-  return ds->n_classes == 2 ? (double)clv_dataset_record_class(ds, record) : NAN;
+/* Returns the number of columns with labels. */
+static size_t count_targets(const clv_dataset *ds) {
+  return ds->table->n_targets ? ds->table->n_targets : ds->table->target != NULL;
 }
 
-/* Returns Pearson's correlation of a column of numbers with the target; 0: there is none. */
-static double correlate(const clv_dataset *ds, const clv_table_column *c, const clv_subset *rows) {
+static const clv_table_column *target_column(const clv_dataset *ds, size_t k) {
+  return ds->table->n_targets ? ds->table->targets[k] : ds->table->target;
+}
+
+/* Returns the class of a record in target k, which has classes. */
+static int64_t target_class(const clv_dataset *ds, size_t k, uint32_t record) {
+  return ds->table->n_targets ? clv_dataset_target_class(ds, k, record)
+                              : clv_dataset_record_class(ds, record);
+}
+
+/* Returns target k of a record as a number: the number itself, or 0 or 1 for one of two classes.
+ * NaN: the record has none. */
+static double target_number(const clv_dataset *ds, size_t k, uint32_t record) {
+  const clv_table_column *t = target_column(ds, k);
+  size_t n = ds->table->n_targets ? clv_dataset_target_class_count(ds, k) : ds->n_classes;
+  if (t->has_numbers) return t->numbers[record];
+  return n == 2 ? (double)target_class(ds, k, record) : NAN;
+}
+
+/* Returns Pearson's correlation of a column of numbers with target k; 0: there is none. */
+static double correlate(const clv_dataset *ds, const clv_table_column *c, size_t k,
+                        const clv_subset *rows) {
   double n = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
   for (size_t i = 0; i < rows->n; i++) {
-    double a = c->numbers[rows->index[i]], b = target_number(ds, rows->index[i]);
+    double a = c->numbers[rows->index[i]], b = target_number(ds, k, rows->index[i]);
     if (isnan(a) || isnan(b)) continue;
     n++;
     double da = a - x, db = b - y;
@@ -94,16 +112,16 @@ static double correlate(const clv_dataset *ds, const clv_table_column *c, const 
   return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
 }
 
-/* Returns true if each value of a column of words has one class alone, with few values. */
-static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c,
+/* Returns true if each value of a column of words has one class of target k alone. */
+static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c, size_t k,
                                 const clv_subset *rows, bool *ret, clv_err *err) {
   CLV_AUTO(clv_freep) int64_t *class_of = NULL;
   *ret = false;
-  if (ds->table->target->has_numbers) return CLV_OK;
+  if (target_column(ds, k)->has_numbers) return CLV_OK;
   CLV_TRY(clv_alloc(c->names.n + 1, sizeof *class_of, &class_of, err));
   for (size_t i = 0; i < rows->n; i++) {
     int32_t code = c->codes[rows->index[i]];
-    int64_t class = clv_dataset_record_class(ds, rows->index[i]) + 1;
+    int64_t class = target_class(ds, k, rows->index[i]) + 1;
     if (code == CLV_MISSING_CODE) continue;
     if (class_of[code] && class_of[code] != class) return CLV_OK;
     class_of[code] = class;
@@ -112,11 +130,27 @@ static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c
   return CLV_OK;
 }
 
+/* Finds the target that the column says most of, if it says nearly all of one. */
+static clv_code find_told_target(const clv_dataset *ds, const clv_table_column *c,
+                                 const clv_subset *rows, clv_column_facts *f, clv_err *err) {
+  bool words = !c->has_numbers, has_few = f->n_distinct * 2 < rows->n - f->n_missing;
+  for (size_t k = 0; k < count_targets(ds); k++) {
+    bool is_pure = false;
+    double correlation = words ? 0 : correlate(ds, c, k, rows);
+    if (words && has_few) CLV_TRY(find_pure_words(ds, c, k, rows, &is_pure, err));
+    if (fabs(correlation) > fabs(f->correlation)) f->correlation = correlation;
+    if (!is_pure && !(fabs(correlation) > LEAK_CORRELATION)) continue;
+    f->suspicion = CLV_COLUMN_TELLS_TARGET;
+    if (!f->told_target && ds->table->n_targets) f->told_target = target_column(ds, k)->o.name;
+  }
+  return CLV_OK;
+}
+
 static clv_code find_suspicion(const clv_dataset *ds, const clv_table_column *c,
                                const clv_subset *rows, clv_column_facts *f, clv_err *err) {
-  bool is_pure = false;
   size_t n_present = rows->n - f->n_missing;
-  const clv_table_column *target = ds->table->target;
+  if (c->is_read_target && rows->n >= MIN_RECORDS && f->n_distinct <= 1)
+    f->suspicion = CLV_COLUMN_IS_CONSTANT_TARGET;
   if (c->o.use == CLV_COLUMN_ID && f->n_distinct < rows->n) f->suspicion = CLV_COLUMN_REPEATS_IDS;
   if (!clv_column_is_input(c->o.use) || rows->n < MIN_RECORDS) return CLV_OK;
   if (f->n_distinct <= 1 && !f->n_missing) f->suspicion = CLV_COLUMN_IS_CONSTANT;
@@ -124,11 +158,7 @@ static clv_code find_suspicion(const clv_dataset *ds, const clv_table_column *c,
   if ((words || (f->has_integers && c->o.use != CLV_COLUMN_DATE)) && f->n_distinct == n_present &&
       n_present == rows->n)
     f->suspicion = CLV_COLUMN_NAMES_RECORDS;
-  if (!target || c == target || f->suspicion) return CLV_OK;
-  if (!words) f->correlation = correlate(ds, c, rows);
-  if (words && f->n_distinct * 2 < n_present) CLV_TRY(find_pure_words(ds, c, rows, &is_pure, err));
-  if (is_pure || fabs(f->correlation) > LEAK_CORRELATION) f->suspicion = CLV_COLUMN_TELLS_TARGET;
-  return CLV_OK;
+  return f->suspicion ? CLV_OK : find_told_target(ds, c, rows, f, err);
 }
 
 size_t clv_dataset_column_count(const clv_dataset *ds) {
@@ -141,6 +171,8 @@ clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows,
   *ret = (clv_column_facts){.name = c->o.name, .use = c->o.use, .low = NAN, .high = NAN};
   if (c->has_numbers && c->numbers) CLV_TRY(count_numbers(c, rows, ret, err));
   if (!c->has_numbers && c->codes) CLV_TRY(count_words(c, rows, ret, err));
-  if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_ids(ds->table, rows, ret, err));
+  const clv_cell_table *t = ds->table;
+  if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_texts(t, t->ids, rows, ret, err));
+  if (c->o.use == CLV_COLUMN_FILE) CLV_TRY(count_texts(t, t->files, rows, ret, err));
   return find_suspicion(ds, c, rows, ret, err);
 }

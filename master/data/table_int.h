@@ -18,6 +18,8 @@ enum { CLV_MISSING_CODE = -1 };
 typedef struct clv_table_column {
   clv_column_options o; /* options of the column; it owns name and value */
   bool has_numbers;     /* cells are in `numbers`; false: in `codes` */
+  bool is_read_target;  /* the column has labels, and labels are read */
+  bool is_yes_or_no;    /* the labels are 0 or 1, true or false, yes or no */
   double *numbers;      /* [count] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
   int32_t *codes;       /* [count] number of each cell in `names`; CLV_MISSING_CODE: missing */
   clv_name_table names;
@@ -26,10 +28,19 @@ typedef struct clv_table_column {
 typedef struct clv_cell_table {
   clv_table_column *columns; /* [n_columns] in the order of the session */
   size_t n_columns;
-  clv_table_column *target; /* column with the labels; NULL: labels were not read */
+  /* column with the labels; NULL: labels were not read, or there are several */
+  clv_table_column *target;
+  /* [n_targets] columns with the labels of records that have several, in the order of y; NULL: none
+   */
+  clv_table_column **targets;
+  size_t n_targets;
   /* [count] offset of each record's id in id_texts; NULL: the table has no column of ids */
   size_t *ids;
-  clv_bytes id_texts; /* texts of the ids, each with its NUL */
+  /* [count] offset of the path of each record's image in id_texts, relative to `files_folder`;
+   * NULL: no column names images */
+  size_t *files;
+  char *files_folder;
+  clv_bytes id_texts; /* texts of the ids and of the paths, each with its NUL */
   clv_bytes groups;   /* [count] int64_t group numbers; empty: no groups */
   size_t count, cap;  /* cap: records for which the arrays have room */
   clv_broken_records broken;
@@ -92,6 +103,13 @@ typedef struct clv_learnt_column {
   size_t fill_value;
 } clv_learnt_column;
 
+/* One of several targets. */
+typedef struct clv_learnt_target {
+  char *name;     /* name of the column */
+  char **classes; /* [n_classes] names of its classes, sorted as bytes; NULL: numbers, yes or no */
+  size_t n_classes;
+} clv_learnt_target;
+
 /* All that was learnt from the training records of a table. */
 struct clv_learnt {
   clv_learnt_column *columns; /* [n_columns] inputs, in the order of the input's elements */
@@ -99,6 +117,9 @@ struct clv_learnt {
   /* [n_classes] names of the target's classes, sorted; NULL: the target is a number */
   char **classes;
   size_t n_classes;
+  /* [n_targets] several targets, in the order of y; NULL: a record has one */
+  clv_learnt_target *targets;
+  size_t n_targets;
 };
 
 /* Limits of what a file of learnt values may have; learning obeys them as well. */
@@ -106,9 +127,14 @@ enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV
 
 /* Returns the number of elements that the column has in the input of a record. */
 size_t clv_learnt_column_width(const clv_learnt_column *c);
+void clv_targets_free_learnt(clv_learnt_target *targets, size_t n);
 /* Lists the classes of all records, and no columns. */
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
                                  clv_err *err) CLV_USE_RESULT;
+/* Returns, for each code of a column, the index of its name among n sorted values; n: none of them.
+ * The caller frees *ret. */
+clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, size_t n,
+                             size_t **ret, clv_err *err) CLV_USE_RESULT;
 /* Learns from the records of `rows`, and the classes from all records. */
 clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_learnt **ret,
                          clv_err *err) CLV_USE_RESULT;

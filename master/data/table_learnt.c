@@ -37,9 +37,21 @@ static void write_column(clv_bytes *out, const clv_learnt_column *c) {
   clv_bytes_puts(out, "}");
 }
 
+/* Writes several targets with their classes, if there are any. */
+static void write_targets(clv_bytes *out, const clv_learnt *l) {
+  for (size_t i = 0; i < l->n_targets; i++) {
+    clv_bytes_puts(out, i ? ",\n{\"name\":" : ",\"targets\":[\n{\"name\":");
+    clv_bytes_add_json(out, l->targets[i].name);
+    write_texts(out, "classes", l->targets[i].classes, l->targets[i].n_classes);
+    clv_bytes_puts(out, "}");
+  }
+  if (l->n_targets) clv_bytes_puts(out, "]");
+}
+
 clv_code clv_learnt_write(const clv_learnt *l, clv_bytes *out, clv_err *err) {
   clv_bytes_puts(out, "{\"version\":1");
   write_texts(out, "classes", l->classes, l->n_classes);
+  write_targets(out, l);
   clv_bytes_puts(out, ",\"columns\":[");
   for (size_t i = 0; i < l->n_columns; i++) {
     clv_bytes_puts(out, i ? ",\n" : "\n");
@@ -223,8 +235,35 @@ static clv_code read_columns(clv_json *j, clv_learnt *l, clv_err *err) {
   }
 }
 
+static clv_code read_target(clv_json *j, clv_learnt_target *t, clv_err *err) {
+  static const char *const names[] = {"name", "classes"};
+  bool more = true;
+  uint32_t seen = 0;
+  int key;
+  CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) break;
+    CLV_TRY(clv_json_find_key(j, names, CLV_COUNT(names), &seen, &key, err));
+    if (key < 0) return clv_json_fail(j, j->at, err, "this key is not known");
+    CLV_TRY(key ? read_texts(j, &t->classes, &t->n_classes, err) : read_text(j, &t->name, err));
+  }
+  return seen == 3 ? CLV_OK : clv_json_fail(j, j->at, err, "a target lacks its name or classes");
+}
+
+static clv_code read_targets(clv_json *j, clv_learnt *l, clv_err *err) {
+  bool more = true;
+  CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
+    if (!more) return CLV_OK;
+    CLV_TRY(add_entry(j, &l->targets, &l->n_targets, sizeof *l->targets, CLV_MAX_TARGETS, err));
+    CLV_TRY(read_target(j, &l->targets[n], err));
+  }
+}
+
 static clv_code read_learnt(clv_json *j, clv_learnt *l, clv_err *err) {
-  static const char *const names[] = {"version", "classes", "columns"};
+  static const char *const names[] = {"version", "classes", "columns", "targets"};
   bool more = true;
   uint32_t seen = 0;
   int64_t version;
@@ -238,9 +277,10 @@ static clv_code read_learnt(clv_json *j, clv_learnt *l, clv_err *err) {
     if (key == 0) CLV_TRY(clv_json_read_integer(j, 1, 1, &version, err));
     if (key == 1) CLV_TRY(read_texts(j, &l->classes, &l->n_classes, err));
     if (key == 2) CLV_TRY(read_columns(j, l, err));
+    if (key == 3) CLV_TRY(read_targets(j, l, err));
   }
   CLV_TRY(clv_json_end(j, err));
-  if (seen == 7 && l->n_columns) return CLV_OK;
+  if ((seen & 7) == 7) return CLV_OK;
   return clv_json_fail(j, j->at, err, "version, classes or columns are missing");
 }
 

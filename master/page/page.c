@@ -97,11 +97,19 @@ static void format_time(uint64_t ms, char text[32]) {
 
 /* ---- the table of all runs ------------------------------------------------------------------- */
 
+/* Returns the scores of a target, or those of the evaluation for target NULL. */
+static const page_scores *scores_of(const page_scores *s, const char *target) {
+  static const page_scores none = {.is_set = false};
+  const page_scores *found = target ? page_find_target(s, target) : s;
+  return found ? found : &none;
+}
+
 /* Appends a cell with the run's test score `name` and, if `eval --intervals` has computed one, its
- * interval. */
-static void put_value_cell(clv_bytes *out, const page_run *r, const char *name) {
-  const page_value *v = page_find_value(&r->test_scores, name);
-  const page_value *i = page_find_value(&r->interval_scores, name);
+ * interval. target: name of the target that has the score; NULL: the evaluation. */
+static void put_value_cell(clv_bytes *out, const page_run *r, const char *target,
+                           const char *name) {
+  const page_value *v = page_find_value(scores_of(&r->test_scores, target), name);
+  const page_value *i = page_find_value(scores_of(&r->interval_scores, target), name);
   clv_bytes_puts(out, "<td class=\"n\">");
   page_put_number(out, v ? v->value : (double)NAN);
   if (i && !isnan(i->low)) {
@@ -120,6 +128,21 @@ static const page_scores *test_or_interval_scores(const page_run *r) {
   return r->test_scores.is_set ? &r->test_scores : &r->interval_scores;
 }
 
+/* Appends a row for each value of an evaluation, or of one of its targets. */
+static void put_value_rows(clv_bytes *out, const page_scores *names, const page_run *runs,
+                           size_t n) {
+  for (size_t i = 0; i < names->n_values; i++) {
+    clv_bytes_puts(out, "<tr><th>");
+    if (names->target) page_put_text(out, names->target);
+    if (names->target) clv_bytes_puts(out, ": ");
+    page_put_text(out, names->values[i].name);
+    clv_bytes_puts(out, "</th>");
+    for (size_t k = 0; k < n; k++)
+      put_value_cell(out, &runs[k], names->target, names->values[i].name);
+    clv_bytes_puts(out, "</tr>\n");
+  }
+}
+
 static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
   const page_scores *names = test_or_interval_scores(&runs[0]);
   for (size_t k = 1; k < n && !names->n_values; k++) names = test_or_interval_scores(&runs[k]);
@@ -135,13 +158,8 @@ static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
     clv_bytes_puts(out, "</th>");
   }
   clv_bytes_puts(out, "</tr>\n");
-  for (size_t i = 0; i < names->n_values; i++) {
-    clv_bytes_puts(out, "<tr><th>");
-    page_put_text(out, names->values[i].name);
-    clv_bytes_puts(out, "</th>");
-    for (size_t k = 0; k < n; k++) put_value_cell(out, &runs[k], names->values[i].name);
-    clv_bytes_puts(out, "</tr>\n");
-  }
+  put_value_rows(out, names, runs, n);
+  for (size_t i = 0; i < names->n_targets; i++) put_value_rows(out, &names->targets[i], runs, n);
   clv_bytes_puts(out,
                  "</table></div>\n<p><small>Small print: 95 % of the bootstrap over the "
                  "records, from `eval --intervals`.</small></p>\n");
@@ -241,7 +259,9 @@ static void put_worst_records(clv_bytes *out, const page_run *r) {
   for (size_t i = 0; i < r->n_worst; i++) {
     clv_bytes_puts(out, "<tr><td>");
     page_put_text(out, r->worst[i].id ? r->worst[i].id : "");
-    clv_bytes_puts(out, "</td>");
+    if (r->worst[i].target) clv_bytes_puts(out, " (");
+    if (r->worst[i].target) page_put_text(out, r->worst[i].target);
+    clv_bytes_puts(out, r->worst[i].target ? ")</td>" : "</td>");
     put_cell(out, r->worst[i].loss);
     clv_bytes_puts(out, "</tr>\n");
   }
@@ -369,15 +389,26 @@ static void put_environment(clv_bytes *out, const page_run *r) {
   out->failed |= command.failed;
 }
 
+/* Appends classes, confusion and curves of an evaluation, or of one of its targets. */
+static clv_code put_details(clv_bytes *out, const page_scores *s, clv_err *err) {
+  put_classes(out, s);
+  put_confusion(out, s);
+  put_roc(out, s);
+  return put_calibration(out, s, err);
+}
+
 static clv_code put_run(clv_bytes *out, const page_run *r, clv_err *err) {
   const page_scores *s = test_or_interval_scores(r);
   clv_bytes_puts(out, "<section class=\"run\"><h2>");
   page_put_text(out, run_name(r));
   clv_bytes_puts(out, "</h2>\n");
-  put_classes(out, s);
-  put_confusion(out, s);
-  put_roc(out, s);
-  CLV_TRY(put_calibration(out, s, err));
+  CLV_TRY(put_details(out, s, err));
+  for (size_t i = 0; i < s->n_targets; i++) {
+    clv_bytes_puts(out, "<h3>Target ");
+    page_put_text(out, s->targets[i].target);
+    clv_bytes_puts(out, "</h3>\n");
+    CLV_TRY(put_details(out, &s->targets[i], err));
+  }
   put_worst_records(out, r);
   put_time(out, r);
   put_egress(out, r);

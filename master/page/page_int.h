@@ -56,11 +56,16 @@ typedef struct page_scores {
    * answers */
   double bins[PAGE_MAX_BINS][3];
   size_t n_bins;
+  char *target; /* name of the target that has the scores; NULL: they are of the evaluation */
+  /* [n_targets] scores of the targets, of an evaluation of several; NULL: none */
+  struct page_scores *targets;
+  size_t n_targets;
 } page_scores;
 
 /* A test record with one of the largest losses. */
 typedef struct page_worst_record {
   char *id;
+  char *target; /* target that has the loss; NULL: the record has one label */
   double loss;
 } page_worst_record;
 
@@ -97,6 +102,8 @@ void page_scores_done(page_scores *s);
 void page_series_add(page_series *s, double x, double y);
 /* Returns the value of an evaluation that has this name; NULL: there is none. */
 const page_value *page_find_value(const page_scores *s, const char *name);
+/* Returns the scores of the target that has this name; NULL: there is none. */
+const page_scores *page_find_target(const page_scores *s, const char *name);
 
 /* ---- writing HTML and SVG -------------------------------------------------------------------- */
 

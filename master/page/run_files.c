@@ -160,6 +160,9 @@ void page_run_done(page_run *r) {
   clv_egress_summary_done(&r->egress);
   page_scores_done(&r->test_scores);
   page_scores_done(&r->interval_scores);
-  for (size_t i = 0; i < r->n_worst; i++) free(r->worst[i].id);
+  for (size_t i = 0; i < r->n_worst; i++) {
+    free(r->worst[i].id);
+    free(r->worst[i].target);
+  }
   clv_bytes_done(&r->session);
 }

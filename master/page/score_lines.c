@@ -178,10 +178,36 @@ static clv_code read_bins(clv_json *j, page_scores *s, clv_err *err) {
   }
 }
 
+const page_scores *page_find_target(const page_scores *s, const char *name) {
+  for (size_t i = 0; i < s->n_targets; i++)
+    if (strcmp(s->targets[i].target, name) == 0) return &s->targets[i];
+  return NULL;
+}
+
+/* Adds a target without scores. */
+static clv_code add_target(const clv_json *j, page_scores *s, const char *name, clv_err *err) {
+  if (s->n_targets == CLV_MAX_TARGETS)
+    return clv_json_fail(j, j->at, err, "more than %d targets", CLV_MAX_TARGETS);
+  if (!s->targets) CLV_TRY(clv_alloc(CLV_MAX_TARGETS, sizeof *s->targets, &s->targets, err));
+  CLV_TRY(clv_strdup(name, &s->targets[s->n_targets].target, err));
+  s->n_targets++;
+  return CLV_OK;
+}
+
+static clv_code read_score(clv_json *j, page_scores *s, const char *key, clv_err *err);
+
+/* Reads the scores, or the curves, of one target. */
+static clv_code read_target(clv_json *j, page_scores *s, const char *key, clv_err *err) {
+  if (!page_find_target(s, key)) CLV_TRY(add_target(j, s, key, err));
+  return read_members(j, (page_scores *)(uintptr_t)page_find_target(s, key), read_score, err);
+}
+
 static clv_code read_score(clv_json *j, page_scores *s, const char *key, clv_err *err) {
   clv_json_kind kind;
   double v;
   CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind == CLV_JSON_OBJECT && strcmp(key, "targets") == 0 && !s->target)
+    return read_members(j, s, read_target, err);
   if (kind == CLV_JSON_OBJECT && strcmp(key, "f1") == 0) return read_members(j, s, read_f1, err);
   if (kind == CLV_JSON_OBJECT && strcmp(key, "intervals") == 0)
     return read_members(j, s, read_interval, err);
@@ -196,6 +222,9 @@ static clv_code read_score(clv_json *j, page_scores *s, const char *key, clv_err
 }
 
 void page_scores_done(page_scores *s) {
+  for (size_t i = 0; i < s->n_targets; i++) page_scores_done(&s->targets[i]);
+  free(s->targets);
+  free(s->target);
   for (size_t i = 0; i < s->n_classes; i++) {
     free(s->classes[i].name);
     free(s->classes[i].roc);
@@ -289,6 +318,10 @@ static clv_code read_worst_record(clv_json *j, page_worst_record *w, clv_err *er
       CLV_TRY(clv_json_read_text(j, &id, err));
       free(w->id);
       CLV_TRY(clv_strdup(id.data ? id.data : "", &w->id, err));
+    } else if (key.data && strcmp(key.data, "target") == 0) {
+      CLV_TRY(clv_json_read_text(j, &id, err));
+      free(w->target);
+      CLV_TRY(clv_strdup(id.data ? id.data : "", &w->target, err));
     } else {
       CLV_TRY(clv_json_skip(j, err));
     }

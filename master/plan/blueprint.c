@@ -174,7 +174,8 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
                                   &s->graph, &reason) != CLV_OK)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), reason.text);
   s->graph->nodes[0].max_positions = s->graph->nodes[1].max_positions = out->max_positions;
-  clv_dtype loss_dtype = s->graph->nodes[1].dtype;
+  /* several targets have labels of f32, from which the trainer makes the classes */
+  clv_dtype loss_dtype = c->loss.n_targets ? CLV_F32 : s->graph->nodes[1].dtype;
   if (loss_dtype != label_dtype)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
                                loss_op_name(c), clv_dtype_name(loss_dtype),

@@ -12,9 +12,9 @@
  * epoch. */
 static const char *why_output_changes(const clv_blueprint *b) {
   const clv_data_config *d = &b->config->data;
-  if (d->format == CLV_FORMAT_IMAGES && d->images.train_crop != CLV_TRAIN_CROP_CENTER)
+  if (clv_data_has_images(d) && d->images.train_crop != CLV_TRAIN_CROP_CENTER)
     return "data.images.train_crop draws another part of an image in each epoch: set it to center";
-  if (d->format == CLV_FORMAT_IMAGES && d->images.flip > 0)
+  if (clv_data_has_images(d) && d->images.flip > 0)
     return "data.images.flip flips other images in each epoch: set it to 0";
   if (d->objective == CLV_LABELS_MASKED)
     return "data.objective: masked hides other tokens in each epoch";

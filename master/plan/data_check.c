@@ -130,6 +130,7 @@ static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_e
 static clv_code check_target_shape(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char have[160], want[160];
   clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_layer(b)->shape;
+  if (clv_dataset_target_count(s->ds)) return clv_targets_check(b->config, s->ds, s->key, err);
   if (clv_dataset_y_dtype(s->ds) != CLV_F32 || !clv_dataset_has_labels(s->ds)) return CLV_OK;
   out.dim[0] = 1;
   if (clv_shape_equal(&y, &out)) return CLV_OK;

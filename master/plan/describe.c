@@ -545,6 +545,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"dtype\":\"%s\"",
                      (unsigned long long)c->train.batch, b->micro_batches,
                      clv_compute_name(c->train.dtype));
+    clv_targets_describe(c, true, out);
     append_slower_ops(b, true, out);
     append_ignored_keys(c, true, out);
     clv_bytes_puts(out, ",\"stages\":[");
@@ -554,6 +555,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
                      node_name_of(b, b->n_stages), bf16_text(c));
+    clv_targets_describe(c, false, out);
     append_slower_ops(b, false, out);
     append_unused_blas(out);
     append_ignored_keys(c, false, out);

@@ -242,6 +242,23 @@ clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sa
 /* As clv_blueprint_new_of_inputs, with the input shapes and the label type of `data`. */
 clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_dataset *data,
                                    clv_blueprint **ret, clv_err *err) CLV_USE_RESULT;
+/* Returns a node with the type and the shape of a batch's labels, as a loader makes them. */
+clv_node clv_blueprint_labels_node(const clv_blueprint *b);
+
+/* Labels of n records with several targets, as inputs of the graph of the loss: what
+ * clv_session_make_loss_graph says of them. */
+typedef struct clv_target_inputs {
+  void *memory;
+  uint32_t n; /* number of inputs, without the predictions */
+  /* numbers: [n records][n_numbers] f32 in the first input, if there are any; every other input is
+   * [n records] i64 classes */
+  size_t n_numbers;
+  const void *data[CLV_MAX_INPUTS]; /* [n] */
+} clv_target_inputs;
+/* y: [n_records][targets] labels, as in a batch. Free *ret with clv_target_inputs_done. */
+clv_code clv_target_inputs_make(const clv_session_config *c, const float *y, size_t n_records,
+                                clv_target_inputs *ret, clv_err *err) CLV_USE_RESULT;
+void clv_target_inputs_done(clv_target_inputs *t);
 void clv_blueprint_free(clv_blueprint *b);
 void clv_blueprint_freep(clv_blueprint **b);
 

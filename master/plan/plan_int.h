@@ -180,4 +180,18 @@ clv_code clv_plan_refuse_broken_records(const clv_broken_records *b, clv_err *er
 /* Appends a line with the number of broken records to `notes`; nothing if there are none. */
 void clv_plan_note_broken_records(const char *key, const clv_broken_records *b, clv_bytes *notes);
 
+/* ---- several labels per record (targets.c) --------------------------------------------------- */
+
+/* Lists how the labels of loss.targets are read. Returns how many there are; 0: a record has
+ * one. */
+size_t clv_targets_list(const clv_session_config *c, clv_target_option ret[CLV_MAX_TARGETS]);
+/* Checks that no target has more classes than loss.targets says. key: key of the set. */
+clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, const char *key,
+                           clv_err *err) CLV_USE_RESULT;
+/* Appends the losses of several targets, with their outputs and weights; nothing if a record has
+ * one label. */
+void clv_targets_describe(const clv_session_config *c, bool json, clv_bytes *out);
+/* Notes sets of which all records have one class of a target. */
+void clv_targets_note_sets(const clv_run_data *d, clv_bytes *notes);
+
 #endif

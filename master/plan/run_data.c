@@ -77,8 +77,10 @@ static unsigned date_parts_of_names(const clv_text_list *names) {
   return parts;
 }
 
-static clv_code make_table_options(const clv_data_config *d, clv_column_options **columns,
+static clv_code make_table_options(const clv_session_config *c, clv_column_options **columns,
+                                   clv_target_option targets[CLV_MAX_TARGETS],
                                    clv_table_options *ret, clv_err *err) {
+  const clv_data_config *d = &c->data;
   static const char separators[] = {[CLV_SEPARATOR_BY_NAME] = '\0',
                                     [CLV_SEPARATOR_COMMA] = ',',
                                     [CLV_SEPARATOR_SEMICOLON] = ';',
@@ -103,9 +105,12 @@ static clv_code make_table_options(const clv_data_config *d, clv_column_options 
                              .ignores_others = d->table.others == CLV_OTHERS_IGNORED,
                              .columns = *columns,
                              .n_columns = d->table.n_columns,
+                             .targets = targets,
+                             .n_targets = clv_targets_list(c, targets),
                              .query = d->table.query,
                              .query_seconds = (uint32_t)d->table.query_seconds,
-                             .query_rows = d->table.query_rows};
+                             .query_rows = d->table.query_rows,
+                             .files = d->table.files};
   return CLV_OK;
 }
 
@@ -246,21 +251,25 @@ static void set_split_column(const clv_data_config *d, const set_files *s, clv_d
   set_values(d, o);
 }
 
+static clv_label_kind label_kind_of(const clv_session_config *c) {
+  return clv_loss_has_labels(clv_loss_name(c->loss.kind)) ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT;
+}
+
 static clv_code open_set(const clv_session_config *c, const set_files *s, clv_dataset **ret,
                          clv_err *err) {
   const clv_text_list *files = s->files;
   CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
   CLV_AUTO(clv_freep) clv_column_options *columns = NULL;
+  clv_target_option targets[CLV_MAX_TARGETS];
   clv_table_options table;
   clv_err reason;
-  bool needs_classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
   /* first, because otherwise errors of the model would appear as errors of the records */
   CLV_TRY(clv_model_check_hf(c, err));
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
   CLV_TRY(copy_floats(&c->data.std, &std, err));
-  CLV_TRY(make_table_options(&c->data, &columns, &table, err));
+  CLV_TRY(make_table_options(c, &columns, targets, &table, err));
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
                            .n_named = c->data.inputs.n,
@@ -286,7 +295,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .table = table,
                            .objective = objectives[c->data.objective],
                            .ignored_label = &ignored,
-                           .labels = needs_classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
+                           .labels = label_kind_of(c)};
   set_split_column(&c->data, s, &o);
   return read_records(c, s, &o, ret, &reason) == CLV_OK ? CLV_OK
                                                         : fail_data_set(c, s, &reason, err);
@@ -486,6 +495,7 @@ static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_by
   note_one_class("data.test", d->test, &d->test_rows, notes);
   note_untrained_classes("data.validation", d->train, &d->validation_rows, d, notes);
   note_untrained_classes("data.test", d->test, &d->test_rows, d, notes);
+  clv_targets_note_sets(d, notes);
 }
 
 /* ---- scan for values that are not finite ----------------------------------------------------- */

@@ -214,8 +214,8 @@ static clv_code make_variant(const clv_cut_search *c, const clv_sched_split *spl
   }
   v->config.pipeline.micro_batches = split->n_micro_batches;
   v->config.pipeline.schedule = (clv_pipeline_kind)c->cuts.kind;
-  return clv_blueprint_new_of_inputs(&v->config, &b->inputs,
-                                     b->stages[b->n_stages].graph->nodes[1].dtype, &v->b, err);
+  return clv_blueprint_new_of_inputs(&v->config, &b->inputs, clv_blueprint_labels_node(b).dtype,
+                                     &v->b, err);
 }
 
 /* Appends the key `stages` of a session file that has the new cuts. */

@@ -16,13 +16,9 @@
 
 /* ---- files of a line per step ---------------------------------------------------------------- */
 
-/* MAX_TAG_BYTES: of a tag in event files. MAX_EVALUATION_SCALARS: loss, accuracy and scores.
+/* MAX_TAG_BYTES: of a tag in event files. SCALARS_AT_ONCE: scores that are handed over together.
  * MAX_PENDING_BYTES: the run fails if lines with more bytes wait for the disk. */
-enum {
-  MAX_TAG_BYTES = 64,
-  MAX_EVALUATION_SCALARS = CLV_EVALUATION_SCORES + 2,
-  MAX_PENDING_BYTES = 64 << 20
-};
+enum { MAX_TAG_BYTES = 160, SCALARS_AT_ONCE = 32, MAX_PENDING_BYTES = 64 << 20 };
 
 typedef enum table { METRICS, PACE, EVALUATIONS, TABLES } table;
 
@@ -447,14 +443,16 @@ static void add_scalar(clv_scalar list[], size_t *n, char tag[MAX_TAG_BYTES], co
 }
 
 static void add_evaluation_scalars(clv_reporter *r, const clv_evaluation *e) {
-  char tags[MAX_EVALUATION_SCALARS][MAX_TAG_BYTES];
-  clv_scalar list[MAX_EVALUATION_SCALARS];
+  char tags[SCALARS_AT_ONCE + 2][MAX_TAG_BYTES];
+  clv_scalar list[SCALARS_AT_ONCE + 2];
   size_t n = 0;
   add_scalar(list, &n, tags[n], e->dataset, "loss", e->loss);
   if (e->accuracy >= 0) add_scalar(list, &n, tags[n], e->dataset, "accuracy", e->accuracy);
-  for (size_t i = 0; i < e->n_scalars && n < MAX_EVALUATION_SCALARS; i++)
+  for (size_t i = 0; i < e->n_scalars; i++) {
+    if (n >= SCALARS_AT_ONCE) clv_event_file_add_scalars(r->events, e->step, list, n), n = 0;
     if (!isnan(e->scalars[i].value)) /* a score that is not defined has no point in a curve */
       add_scalar(list, &n, tags[n], e->dataset, e->scalars[i].tag, e->scalars[i].value);
+  }
   clv_event_file_add_scalars(r->events, e->step, list, n);
   clv_event_file_flush(r->events);
 }

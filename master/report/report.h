@@ -40,8 +40,6 @@ void clv_report_notice(clv_journal *j, bool print_json, const char *text, const 
 
 /* ---- event files ----------------------------------------------------------------------------- */
 
-/* most scores of an evaluation that are single numbers */
-enum { CLV_EVALUATION_SCORES = 32 };
 /* A named number, one point of a curve in TensorBoard. */
 typedef struct clv_scalar {
   const char *tag; /* name, such as "train/loss" */

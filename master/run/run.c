@@ -20,7 +20,7 @@ void clv_run_done(clv_run *r) {
   clv_run_close_egress_record(r, r->exit_code);
   clv_profiler_free(r->profiler);
   clv_blueprint_free(r->blueprint);
-  clv_score_free(r->score);
+  clv_run_free_scores(r);
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   free(r->class_weights);
@@ -261,7 +261,7 @@ clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_
   if (open_checkpoint_for_evaluation(r, command, &err) != CLV_OK)
     return clv_run_fail(r, exit_code_of_failed_open(r, &err), &err);
   clv_trainer_set_dropout_pass(r->trainer, r->o->dropout_samples > 0);
-  if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
+  if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->scores, ret, predictions,
                        &err) != CLV_OK)
     return clv_run_fail(r, clv_run_exit_code(r, &err), &err);
   return CLV_EXIT_OK;

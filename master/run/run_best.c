@@ -13,13 +13,13 @@
 
 #include "master/run/run_int.h"
 
-enum { MAX_LINE_LEN = 160 };
+enum { MAX_LINE_LEN = 160 + CLV_BEST_TARGET };
 
 /* ---- the line that names the best checkpoint ------------------------------------------------- */
 
 static void format_best_line(const clv_best_checkpoint *b, char line[MAX_LINE_LEN]) {
-  snprintf(line, MAX_LINE_LEN, "%s %.17g step %llu\n", clv_best_metric_name(b->metric), b->value,
-           (unsigned long long)b->step);
+  snprintf(line, MAX_LINE_LEN, "%s %.17g step %llu%s%s\n", clv_best_metric_name(b->metric),
+           b->value, (unsigned long long)b->step, b->target[0] ? " of " : "", b->target);
 }
 
 /* Accepts a line only in the exact form that clv_run_write_best writes. */
@@ -36,7 +36,9 @@ clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *lab
   char *end;
   clv_best_checkpoint b = {.metric = metric, .value = strtod(value, &end)};
   if (strncmp(end, " step ", 6) == 0 && isdigit((unsigned char)end[6]))
-    b.step = strtoull(end + 6, NULL, 10);
+    b.step = strtoull(end + 6, &end, 10);
+  if (strncmp(end, " of ", 4) == 0)
+    snprintf(b.target, sizeof b.target, "%.*s", (int)strcspn(end + 4, "\n"), end + 4);
   format_best_line(&b, rewritten);
   if (metric == CLV_BEST_NONE || !isfinite(b.value) || b.step > INT64_MAX ||
       len != strlen(rewritten) || memcmp(text, rewritten, len) != 0)
@@ -81,13 +83,19 @@ uint64_t clv_run_best_step(const char *dir) {
   return read_best_file(dir, &b, NULL) == CLV_OK ? b.step : CLV_CHECKPOINT_NONE;
 }
 
+/* Returns the target by which the session chooses; "": the evaluation itself. */
+static const char *target_of(const clv_run *r) {
+  return r->config->checkpoint.best_target ? r->config->checkpoint.best_target : "";
+}
+
 static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_best_checkpoint b;
   clv_code code = read_best_file(r->dir.data, &b, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
   CLV_TRY(clv_checkpoint_load_step(r->dir.data, b.step, &c, err));
-  bool has_other_metric = r->config->checkpoint.best && r->config->checkpoint.best != b.metric;
+  bool has_other_metric = r->config->checkpoint.best && (r->config->checkpoint.best != b.metric ||
+                                                         strcmp(target_of(r), b.target) != 0);
   if (has_other_metric)
     clv_run_forget_best(r->dir.data);
   else
@@ -117,7 +125,8 @@ bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkp
   clv_best_checkpoint b = {.metric = r->config->checkpoint.best,
                            .step = clv_trainer_step_count(r->trainer)};
   if (!b.metric || !e->samples) return false;
-  b.value = clv_run_score_value(r, e, b.metric);
+  snprintf(b.target, sizeof b.target, "%s", target_of(r));
+  b.value = clv_run_score_value(r, e, b.metric, r->config->checkpoint.best_target);
   *ret = b;
   return clv_is_better_checkpoint(&b, &r->best_checkpoint, r->config->checkpoint.mode);
 }

@@ -218,6 +218,90 @@ static clv_code describe_all_classes(const set sets[SETS], clv_bytes *out, clv_e
   return CLV_OK;
 }
 
+/* ---- classes of several targets -------------------------------------------------------------- */
+
+/* Counts the records of each class of a target. counts: [n]. */
+static void count_target_records(const set *s, size_t target, size_t *counts, size_t n) {
+  for (size_t i = 0; i < s->rows->n; i++) {
+    int64_t class = clv_dataset_target_class(s->ds, target, s->rows->index[i]);
+    if (class >= 0 && (uint64_t) class < n) counts[class]++;
+  }
+}
+
+/* Returns the number of labels of a record that has several; 0: it has one, or labels are not read.
+ */
+static size_t count_targets(const set sets[SETS]) {
+  const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
+  return ds ? clv_dataset_target_count(ds) : 0;
+}
+
+/* Appends "  died: 'no' 80, 'yes' 20 in training; 'no' 8, 'yes' 2 in validation". */
+static clv_code append_target(const set sets[SETS], size_t target, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
+  size_t n = clv_dataset_target_class_count(ds, target);
+  clv_bytes_printf(&line, "  %s: ", clv_dataset_target_name(ds, target));
+  for (size_t i = 0, shown = 0; i < SETS; i++) {
+    CLV_AUTO(clv_freep) size_t *counts = NULL;
+    CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
+    if (!sets[i].ds || !sets[i].rows->n) continue;
+    count_target_records(&sets[i], target, counts, n);
+    clv_bytes_puts(&line, shown++ ? "; " : "");
+    for (size_t c = 0; c < CLV_MIN(n, (size_t)MAX_SHOWN_CLASSES); c++)
+      clv_bytes_printf(&line, "%s'%s' %zu", c ? ", " : "",
+                       clv_dataset_target_class_name(ds, target, c), counts[c]);
+    if (n > MAX_SHOWN_CLASSES) append_rest_of_classes(&line, counts, n);
+    clv_bytes_printf(&line, " in %s", sets[i].name);
+  }
+  out->failed |= line.failed;
+  if (line.failed) return CLV_OK;
+  clv_text_to_printable(line.data);
+  clv_bytes_printf(out, "%s\n", line.data);
+  return CLV_OK;
+}
+
+/* Appends ,"targets":{"died":{"training":[{"name":"no","records":80},...],...},...}. */
+static clv_code append_targets_json(const set sets[SETS], clv_bytes *out, clv_err *err) {
+  const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
+  clv_bytes_puts(out, ",\"targets\":{");
+  for (size_t k = 0, n_shown = 0; k < count_targets(sets); k++) {
+    size_t n = clv_dataset_target_class_count(ds, k);
+    if (!n) continue;
+    clv_bytes_puts(out, n_shown++ ? "," : "");
+    clv_bytes_add_json(out, clv_dataset_target_name(ds, k));
+    clv_bytes_puts(out, ":{");
+    for (size_t i = 0; i < SETS; i++) {
+      CLV_AUTO(clv_freep) size_t *counts = NULL;
+      CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
+      if (!sets[i].ds || !sets[i].rows->n) continue;
+      count_target_records(&sets[i], k, counts, n);
+      clv_bytes_printf(out, "%s\"%s\":[", out->data[out->len - 1] == '{' ? "" : ",", sets[i].name);
+      for (size_t c = 0; c < n; c++) {
+        clv_bytes_puts(out, c ? ",{\"name\":" : "{\"name\":");
+        clv_bytes_add_json(out, clv_dataset_target_class_name(ds, k, c));
+        clv_bytes_printf(out, ",\"records\":%zu}", counts[c]);
+      }
+      clv_bytes_puts(out, "]");
+    }
+    clv_bytes_puts(out, "}");
+  }
+  clv_bytes_puts(out, "}");
+  return CLV_OK;
+}
+
+static clv_code describe_targets(const set sets[SETS], bool json, clv_bytes *out, clv_err *err) {
+  const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
+  bool has_title = false;
+  if (json) return count_targets(sets) ? append_targets_json(sets, out, err) : CLV_OK;
+  for (size_t k = 0; k < count_targets(sets); k++) {
+    if (!clv_dataset_target_class_count(ds, k)) continue;
+    if (!has_title) clv_bytes_puts(out, "records by class of each target\n");
+    has_title = true;
+    CLV_TRY(append_target(sets, k, out, err));
+  }
+  return CLV_OK;
+}
+
 /* ---- records that occur twice ---------------------------------------------------------------- */
 
 static void append_duplicates(const set *s, const set *reference_set, bool by_id,
@@ -278,6 +362,7 @@ clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out, clv_
   if (!json) CLV_TRY(describe_all_classes(sets, out, err));
   if (!r->o->is_quick) CLV_TRY(describe_duplicates(sets, json, out, err));
   if (json) clv_bytes_puts(out, "]");
+  CLV_TRY(describe_targets(sets, json, out, err));
   CLV_TRY(clv_run_describe_columns(r, json, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

@@ -116,8 +116,7 @@ clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_t
   *outputs = clv_tensor_ref(of_outputs.mean); /* the class is that of the mean outputs */
   for (size_t i = 0; r->o->probabilities && i < passes.n; i++) {
     clv_tensor *probabilities;
-    CLV_TRY(
-        clv_predictions_probabilities(passes.list[i], r->config->loss.kind, &probabilities, err));
+    CLV_TRY(clv_run_probabilities(r->config, passes.list[i], &probabilities, err));
     clv_tensor_unref(passes.list[i]);
     passes.list[i] = probabilities;
   }

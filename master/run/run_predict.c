@@ -36,7 +36,10 @@ static clv_predictions_format choose_format(const clv_run_options *o) {
 /* Fails, before any record is sent, if --probabilities asks for what the loss does not have. */
 static clv_code check_probabilities(const clv_session_config *c, const clv_run_options *o,
                                     clv_err *err) {
-  if (!o->probabilities || clv_loss_has_accuracy(c->loss.kind)) return CLV_OK;
+  bool has_probabilities = clv_loss_has_accuracy(c->loss.kind);
+  for (size_t i = 0; i < c->loss.n_targets; i++)
+    has_probabilities |= clv_loss_has_accuracy(c->loss.targets[i].kind);
+  if (!o->probabilities || has_probabilities) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "--probabilities goes with losses of classes, and %s predicts numbers: leave it "
                   "out",
@@ -83,7 +86,7 @@ static clv_code write_predictions(clv_run *r, const clv_tensor *outputs,
   const char *path = r->o->out ? r->o->out : default_paths[format];
   CLV_TRY(clv_classes_read(r->config->checkpoint.dir, &classes, err));
   if (r->o->probabilities && !intervals->mean)
-    CLV_TRY(clv_predictions_probabilities(outputs, r->config->loss.kind, &probabilities, err));
+    CLV_TRY(clv_run_probabilities(r->config, outputs, &probabilities, err));
   const clv_predictions predictions = {
       .outputs = outputs,
       .probabilities = r->o->probabilities && intervals->mean ? intervals->mean : probabilities,
@@ -92,7 +95,10 @@ static clv_code write_predictions(clv_run *r, const clv_tensor *outputs,
       .data = r->data.test,
       .index = r->data.test_rows.index,
       .classes = &classes,
-      .loss = r->config->loss.kind};
+      .loss = r->config->loss.kind,
+      .targets = r->config->loss.targets,
+      .n_targets = r->config->loss.n_targets,
+      .learnt = r->data.learnt};
   size_t n_pages = format == CLV_PREDICTIONS_JSONL ? clv_predictions_page_count(&predictions) : 0;
   CLV_TRY(clv_predictions_write(&predictions, format, path, err));
   printf("%s: ", path);

@@ -43,6 +43,33 @@ clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind 
   return CLV_OK;
 }
 
+/* Computes the probabilities of the outputs of one target of a row, x [n]. */
+static void target_probabilities(const clv_target_spec *s, const float *x, float *p) {
+  size_t n = clv_target_width(s);
+  bool is_softmax = s->n_classes && s->kind != CLV_LOSS_NLL;
+  if (is_softmax) softmax_row(x, n, p);
+  for (size_t i = 0; !is_softmax && i < n; i++)
+    p[i] = s->kind == CLV_LOSS_NLL               ? (float)exp((double)x[i])
+           : s->kind == CLV_LOSS_BCE_WITH_LOGITS ? (float)(1 / (1 + exp(-(double)x[i])))
+                                                 : x[i];
+}
+
+clv_code clv_run_probabilities(const clv_session_config *c, const clv_tensor *outputs,
+                               clv_tensor **ret, clv_err *err) {
+  if (!c->loss.n_targets) return clv_predictions_probabilities(outputs, c->loss.kind, ret, err);
+  const float *x = outputs->data;
+  CLV_TRY(clv_tensor_new(CLV_F32, &outputs->shape, ret, err));
+  float *p = (*ret)->data;
+  for (int64_t row = 0; row < outputs->shape.dim[0]; row++)
+    for (size_t k = 0; k < c->loss.n_targets; k++) {
+      size_t width = clv_target_width(&c->loss.targets[k]);
+      target_probabilities(&c->loss.targets[k], x, p);
+      x += width;
+      p += width;
+    }
+  return CLV_OK;
+}
+
 /* ---- ids and classes ------------------------------------------------------------------------- */
 
 static size_t count_rows(const clv_predictions *r) { return (size_t)r->outputs->shape.dim[0]; }
@@ -95,22 +122,6 @@ static const char *find_id(const clv_predictions *r, size_t row) {
 
 /* ---- lines of CSV ---------------------------------------------------------------------------- */
 
-/* Appends a text cell. Puts an apostrophe before a text that a spreadsheet would compute as a
- * formula. */
-static void append_csv_text(clv_bytes *out, const char *text) {
-  const char *apostrophe = *text && strchr("=+-@\t\r", *text) ? "'" : "";
-  if (!text[strcspn(text, ",\"\r\n")]) {
-    clv_bytes_printf(out, "%s%s", apostrophe, text);
-    return;
-  }
-  clv_bytes_printf(out, "\"%s", apostrophe);
-  for (; *text; text++) {
-    if (*text == '"') clv_bytes_puts(out, "\"");
-    clv_bytes_add(out, text, 1);
-  }
-  clv_bytes_puts(out, "\"");
-}
-
 /* Appends the columns of the values: "output_cat", or with the prefix "low_" "low_output_cat". */
 static void append_csv_columns(clv_bytes *out, const clv_predictions *r, const char *prefix) {
   for (size_t k = 0; k < outputs_per_row(r); k++) {
@@ -120,11 +131,17 @@ static void append_csv_columns(clv_bytes *out, const clv_predictions *r, const c
     else
       clv_bytes_printf(&column, "%s%s_%zu", prefix, value_name(r), k);
     clv_bytes_puts(out, ",");
-    append_csv_text(out, column.data ? column.data : "");
+    clv_predictions_csv_text(out, column.data ? column.data : "");
   }
 }
 
 static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
+  if (r->n_targets) {
+    clv_bytes_puts(out, "id");
+    clv_target_predictions_header(out, r);
+    clv_bytes_puts(out, "\n");
+    return;
+  }
   clv_bytes_puts(out, has_predicted_class(r) ? "id,class" : "id");
   if (has_predicted_class(r) && r->classes->n) clv_bytes_puts(out, ",name");
   append_csv_columns(out, r, "");
@@ -145,14 +162,19 @@ static void append_csv_numbers(clv_bytes *out, const clv_predictions *r, const c
 static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
   const char *id = find_id(r, row);
   if (id)
-    append_csv_text(out, id);
+    clv_predictions_csv_text(out, id);
   else
     clv_bytes_printf(out, "%u", r->index[row]);
+  if (r->n_targets) {
+    clv_target_predictions_csv(out, r, row);
+    clv_bytes_puts(out, "\n");
+    return;
+  }
   if (has_predicted_class(r)) clv_bytes_printf(out, ",%zu", predicted_class(r, row));
   if (has_predicted_class(r) && r->classes->n) {
     const char *name = class_name(r, predicted_class(r, row));
     clv_bytes_puts(out, ",");
-    append_csv_text(out, name ? name : "");
+    clv_predictions_csv_text(out, name ? name : "");
   }
   append_csv_numbers(out, r, values_of(r), row);
   append_csv_numbers(out, r, r->low, row);
@@ -185,6 +207,11 @@ static void append_json_numbers(clv_bytes *out, const clv_predictions *r, const 
 static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t row) {
   clv_bytes_puts(out, "{\"id\":");
   append_json_id(out, r, row);
+  if (r->n_targets) {
+    clv_target_predictions_json(out, r, row);
+    clv_bytes_puts(out, "}\n");
+    return;
+  }
   if (has_predicted_class(r)) {
     const char *name = class_name(r, predicted_class(r, row));
     clv_bytes_printf(out, ",\"class\":%zu", predicted_class(r, row));
@@ -299,7 +326,10 @@ static clv_code write_names_file(const clv_predictions *r, const char *npy_path,
     if (i) clv_bytes_puts(&text, ",");
     clv_bytes_add_json(&text, r->classes->names[i]);
   }
-  clv_bytes_puts(&text, "]}\n");
+  clv_bytes_puts(&text, "]");
+  if (r->n_targets) clv_bytes_puts(&text, ",\"outputs\":");
+  if (r->n_targets) clv_target_predictions_names(&text, r);
+  clv_bytes_puts(&text, "}\n");
   if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
@@ -315,6 +345,6 @@ clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format 
     return write_text_file(r, n_pages ? &page_lines : &json_lines, path, err);
   CLV_TRY(write_npy(path, values_of(r), err));
   CLV_TRY(write_interval_files(r, path, err));
-  bool has_names = r->classes->n || (n_rows && find_id(r, 0));
+  bool has_names = r->classes->n || r->n_targets || (n_rows && find_id(r, 0));
   return has_names ? write_names_file(r, path, err) : CLV_OK;
 }

@@ -139,6 +139,6 @@ void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result 
   clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s",
                    set_name, json_when, clv_json_number(e->loss, 9, number), share, samples,
                    positions_json);
-  clv_run_add_scores(r, strcmp(set_name, "test") == 0, &text, &json);
+  clv_run_add_scores(r, e, strcmp(set_name, "test") == 0, &text, &json);
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }

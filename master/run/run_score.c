@@ -5,15 +5,15 @@
 #include "master/run/run_int.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-_Static_assert((int)CLV_SCORE_VALUES <= (int)CLV_EVALUATION_SCORES, "clv_run_scores has them all");
-
-static unsigned wanted_scores(const clv_session_config *c) {
+static unsigned wanted_scores(const clv_text_list *names) {
   unsigned set = 0;
-  for (size_t i = 0; i < c->loss.scores.n; i++)
+  for (size_t i = 0; i < names->n; i++)
     for (int k = 0; k < CLV_SCORE_KINDS; k++)
-      if (strcmp(c->loss.scores.items[i], clv_score_names[k]) == 0) set |= 1u << k;
+      if (strcmp(names->items[i], clv_score_names[k]) == 0) set |= 1u << k;
   return set;
 }
 
@@ -57,7 +57,24 @@ static clv_code check_several_labels(const clv_session_config *c, const clv_scor
   return CLV_OK;
 }
 
-clv_code clv_run_make_score(clv_run *r, clv_err *err) {
+/* Makes the score of a target. Its loss has one output, or one per class. */
+static clv_code make_target_score(const clv_run *r, const clv_target_spec *t, clv_score **ret,
+                                  clv_err *err) {
+  clv_task task = clv_loss_row_of(t->kind)->task;
+  clv_score_options o = {.score_bits = wanted_scores(&t->scores),
+                         .outputs = kind_of_outputs(t->kind, true),
+                         .n_classes = task == CLV_TASK_LABELS ? 2 : clv_target_width(t),
+                         .specificity = t->specificity,
+                         .has_intervals = r->o->intervals};
+  clv_err reason;
+  if (task == CLV_TASK_NUMBERS && o.has_intervals)
+    o.score_bits |= CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
+  if (clv_score_new(&o, ret, &reason) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(r->config, t->pos, err, "loss.targets.%.80s.scores: %s", t->name,
+                             reason.text);
+}
+
+static clv_code make_only_score(const clv_run *r, clv_score **ret, clv_err *err) {
   const clv_session_config *c = r->config;
   const clv_graph *last = r->blueprint->full_graph;
   const clv_shape *out = &last->nodes[last->output_node].shape;
@@ -65,7 +82,7 @@ clv_code clv_run_make_score(clv_run *r, clv_err *err) {
   bool has_one_output = task == CLV_TASK_LABELS && out->rank == 2 && out->dim[1] == 1;
   bool has_classes = task == CLV_TASK_CLASSES || has_one_output;
   clv_score_options o = {
-      .score_bits = wanted_scores(c),
+      .score_bits = wanted_scores(&c->loss.scores),
       .outputs = kind_of_outputs(c->loss.kind, has_one_output),
       .n_classes = count_columns(out, has_classes, has_one_output),
       .has_ignored = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,
@@ -73,39 +90,51 @@ clv_code clv_run_make_score(clv_run *r, clv_err *err) {
       .specificity = c->loss.specificity,
       .has_intervals = r->o->intervals};
   clv_err reason;
-  clv_score_freep(&r->score);
   if (!o.score_bits && !o.has_intervals) return CLV_OK;
   if (task == CLV_TASK_NUMBERS && o.has_intervals)
     o.score_bits |= CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
   if (task == CLV_TASK_LABELS && !has_one_output) CLV_TRY(check_several_labels(c, &o, err));
-  if (clv_score_new(&o, &r->score, &reason) == CLV_OK) return CLV_OK;
+  if (clv_score_new(&o, ret, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->loss.scores_pos, err, "loss.scores: %s", reason.text);
 }
 
+void clv_run_free_scores(clv_run *r) {
+  for (size_t i = 0; r->scores && i < r->n_scores; i++) clv_score_free(r->scores[i]);
+  free(clv_steal(&r->scores));
+  r->n_scores = 0;
+}
+
+clv_code clv_run_make_score(clv_run *r, clv_err *err) {
+  const clv_session_config *c = r->config;
+  CLV_AUTO(clv_score_freep) clv_score *score = NULL;
+  clv_run_free_scores(r);
+  if (!c->loss.n_targets) CLV_TRY(make_only_score(r, &score, err));
+  if (!c->loss.n_targets && !score) return CLV_OK;
+  CLV_TRY(clv_alloc(CLV_MAX(c->loss.n_targets, (size_t)1), sizeof(clv_score *), &r->scores, err));
+  r->n_scores = CLV_MAX(c->loss.n_targets, (size_t)1);
+  if (score) r->scores[0] = clv_steal(&score);
+  for (size_t i = 0; i < c->loss.n_targets; i++)
+    CLV_TRY(make_target_score(r, &c->loss.targets[i], &r->scores[i], err));
+  return CLV_OK;
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* Source of the names of classes: a run and, of several targets, one of them. */
+typedef struct name_source {
+  const clv_run *r;
+  size_t target;
+} name_source;
+
 static const char *class_name(const void *user, size_t c) {
-  const clv_run *r = user;
-  const clv_dataset *ds = r->data.train ? r->data.train : r->data.test;
-  return ds && c < clv_dataset_class_count(ds) ? clv_dataset_class_name(ds, c) : NULL;
-}
-
-static void add_scalar(void *user, const char *name, double value) {
-  clv_run_scores *s = user;
-  if (s->n < CLV_COUNT(s->scalars)) s->scalars[s->n++] = (clv_scalar){name, value};
-}
-
-clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e, clv_err *err) {
-  CLV_AUTO(clv_scores_done) clv_scores s = {0};
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  CLV_TRY(clv_score_finish(r->score, &s, err));
-  clv_bytes_printf(&path, "%s/" CLV_RUN_INTERVALS_FILE, r->config->checkpoint.dir);
-  clv_bytes_printf(&text, "{\"step\":%llu,\"event\":\"eval\"%s,\"samples\":%llu,\"scores\":",
-                   (unsigned long long)clv_trainer_step_count(r->trainer),
-                   r->o->weights == CLV_WEIGHTS_EMA ? ",\"weights\":\"ema\"" : "",
-                   (unsigned long long)e->samples);
-  clv_scores_json(&s, class_name, r, &text);
-  clv_bytes_puts(&text, "}\n");
-  if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+  const name_source *s = user;
+  const clv_dataset *ds = s->r->data.train ? s->r->data.train : s->r->data.test;
+  if (!ds) return NULL;
+  if (!clv_dataset_target_count(ds))
+    return c < clv_dataset_class_count(ds) ? clv_dataset_class_name(ds, c) : NULL;
+  return c < clv_dataset_target_class_count(ds, s->target)
+             ? clv_dataset_target_class_name(ds, s->target, c)
+             : NULL;
 }
 
 static const char *record_name(const void *user, size_t record) {
@@ -114,32 +143,148 @@ static const char *record_name(const void *user, size_t record) {
   return id ? id : clv_dataset_image_path(r->data.test, record);
 }
 
-clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) {
+/* ---- JSON of several targets ----------------------------------------------------------------- */
+
+/* Appends {"targets":{"died":{"loss":0.4,"auc":0.9},...}}. loss: [n_targets] of the evaluation. */
+static void append_json_targets(const clv_run *r, const double *loss, clv_bytes *out) {
+  clv_bytes_puts(out, "{\"targets\":{");
+  for (size_t i = 0; i < r->config->loss.n_targets; i++) {
+    CLV_AUTO(clv_scores_done) clv_scores s = {0};
+    CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+    char number[CLV_JSON_NUMBER];
+    if (clv_score_finish(r->scores[i], &s, NULL) != CLV_OK) continue;
+    clv_scores_json(&s, class_name, &(name_source){r, i}, &json);
+    clv_bytes_puts(out, out->data[out->len - 1] == '{' ? "" : ",");
+    clv_bytes_add_json(out, r->config->loss.targets[i].name);
+    clv_bytes_printf(out, ":{\"loss\":%s", clv_json_number(loss[i], 9, number));
+    if (json.failed) out->failed = true;
+    /* the object without its first brace; "{}" has no member */
+    if (json.len > 2) clv_bytes_printf(out, ",%s", json.data + 1);
+    if (json.len <= 2) clv_bytes_puts(out, "}");
+  }
+  clv_bytes_puts(out, "}}");
+}
+
+static void append_json_scores(const clv_run *r, const clv_step_result *e, const clv_scores *s,
+                               clv_bytes *out) {
+  if (r->config->loss.n_targets)
+    append_json_targets(r, e->target_losses, out);
+  else
+    clv_scores_json(s, class_name, &(name_source){r, 0}, out);
+}
+
+/* Appends the curves for a report; of several targets {"targets":{"died":{"roc":...},...}}. */
+static void append_json_curves(const clv_run *r, const clv_scores *s, clv_bytes *out) {
+  if (!r->config->loss.n_targets) {
+    clv_scores_json_curves(s, out);
+    return;
+  }
+  clv_bytes_puts(out, "{\"targets\":{");
+  for (size_t i = 0; i < r->n_scores; i++) {
+    CLV_AUTO(clv_scores_done) clv_scores of_target = {0};
+    CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+    if (clv_score_finish(r->scores[i], &of_target, NULL) != CLV_OK) continue;
+    clv_scores_json_curves(&of_target, &json);
+    if (json.failed) out->failed = true;
+    if (!json.len) continue;
+    clv_bytes_puts(out, out->data[out->len - 1] == '{' ? "" : ",");
+    clv_bytes_add_json(out, r->config->loss.targets[i].name);
+    clv_bytes_printf(out, ":%s", json.data);
+  }
+  clv_bytes_puts(out, "}}");
+}
+
+/* ---- files of the run ------------------------------------------------------------------------ */
+
+clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e, clv_err *err) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  if (!r->score) return CLV_OK;
-  CLV_TRY(clv_score_finish(r->score, &s, err));
-  if (!s.n_worst) return CLV_OK;
-  clv_scores_json_worst(&s, record_name, r, &text);
+  CLV_TRY(clv_score_finish(r->scores[0], &s, err));
+  clv_bytes_printf(&path, "%s/" CLV_RUN_INTERVALS_FILE, r->config->checkpoint.dir);
+  clv_bytes_printf(&text, "{\"step\":%llu,\"event\":\"eval\"%s,\"samples\":%llu,\"scores\":",
+                   (unsigned long long)clv_trainer_step_count(r->trainer),
+                   r->o->weights == CLV_WEIGHTS_EMA ? ",\"weights\":\"ema\"" : "",
+                   (unsigned long long)e->samples);
+  append_json_scores(r, e, &s, &text);
+  clv_bytes_puts(&text, "}\n");
+  if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+}
+
+clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  const clv_target_spec *targets = r->config->loss.targets;
+  size_t n = 0;
+  for (size_t i = 0; r->scores && i < r->n_scores; i++) {
+    CLV_AUTO(clv_scores_done) clv_scores s = {0};
+    CLV_TRY(clv_score_finish(r->scores[i], &s, err));
+    s.n_worst = CLV_MIN(s.n_worst, CLV_RUN_MAX_WORST / r->n_scores);
+    if (s.n_worst && !n) clv_bytes_puts(&text, "[");
+    clv_scores_json_worst(&s, targets ? targets[i].name : NULL, record_name, r, n > 0, &text);
+    n += s.n_worst;
+  }
+  if (!n) return CLV_OK;
+  clv_bytes_puts(&text, "]\n");
   clv_bytes_printf(&path, "%s/" CLV_RUN_WORST_FILE, r->dir.data);
   if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
-void clv_run_take_scores(const clv_run *r, bool with_curves, clv_run_scores *ret) {
-  CLV_AUTO(clv_scores_done) clv_scores s = {0};
-  *ret = (clv_run_scores){.n = 0};
-  if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return;
-  clv_scores_json(&s, class_name, r, &ret->json);
-  if (with_curves) clv_scores_json_curves(&s, &ret->curves);
-  clv_scores_each(&s, add_scalar, ret);
+/* ---- results of evaluations ------------------------------------------------------------------ */
+
+/* Appends a scalar, whose name is "died.auc" of a target. */
+typedef struct scalar_list {
+  clv_run_scores *to;
+  const char *target; /* NULL: none */
+} scalar_list;
+
+static void add_scalar(void *user, const char *name, double value) {
+  scalar_list *list = user;
+  clv_run_scores *to = list->to;
+  char *tag = to->names[to->n];
+  snprintf(tag, sizeof *to->names, "%.80s%s%s", list->target ? list->target : "",
+           list->target ? "." : "", name);
+  to->scalars[to->n++] = (clv_scalar){tag, value};
 }
 
-double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric) {
+static clv_code list_scalars(const clv_run *r, const clv_step_result *e, clv_run_scores *ret,
+                             clv_err *err) {
+  size_t most = r->n_scores * (CLV_SCORE_VALUES + 1);
+  CLV_TRY(clv_alloc(most, sizeof *ret->scalars, &ret->scalars, err));
+  CLV_TRY(clv_alloc(most, sizeof *ret->names, &ret->names, err));
+  for (size_t i = 0; i < r->n_scores; i++) {
+    CLV_AUTO(clv_scores_done) clv_scores s = {0};
+    const clv_target_spec *t = r->config->loss.n_targets ? &r->config->loss.targets[i] : NULL;
+    scalar_list list = {ret, t ? t->name : NULL};
+    CLV_TRY(clv_score_finish(r->scores[i], &s, err));
+    if (t) add_scalar(&list, "loss", e->target_losses[i]);
+    if (t && s.n_classes) add_scalar(&list, "accuracy", s.values[CLV_VALUE_ACCURACY]);
+    clv_scores_each(&s, add_scalar, &list);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_run_take_scores(const clv_run *r, const clv_step_result *e, bool with_curves,
+                             clv_run_scores *ret, clv_err *err) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
-  if (metric == CLV_BEST_LOSS) return e->loss;
-  if (metric == CLV_BEST_ACCURACY) return clv_step_accuracy(e);
-  if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return NAN;
+  *ret = (clv_run_scores){.n = 0};
+  if (!r->scores || clv_score_finish(r->scores[0], &s, NULL) != CLV_OK) return CLV_OK;
+  append_json_scores(r, e, &s, &ret->json);
+  if (with_curves) append_json_curves(r, &s, &ret->curves);
+  if (ret->json.failed || ret->curves.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return list_scalars(r, e, ret, err);
+}
+
+double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric,
+                           const char *target) {
+  CLV_AUTO(clv_scores_done) clv_scores s = {0};
+  size_t i = 0;
+  while (target && i < r->config->loss.n_targets &&
+         strcmp(r->config->loss.targets[i].name, target) != 0)
+    i++;
+  if (metric == CLV_BEST_LOSS) return target ? e->target_losses[i] : e->loss;
+  if (metric == CLV_BEST_ACCURACY && !target) return clv_step_accuracy(e);
+  if (!r->scores || clv_score_finish(r->scores[i], &s, NULL) != CLV_OK) return NAN;
   return clv_scores_value(&s, (clv_score_value)(metric - 1));
 }
 
@@ -147,21 +292,53 @@ void clv_run_scores_free(clv_run_scores *s) {
   if (!s) return;
   clv_bytes_done(&s->json);
   clv_bytes_done(&s->curves);
+  free(s->scalars);
+  free(s->names);
 }
 
-void clv_run_add_scores(const clv_run *r, bool with_table, clv_bytes *text, clv_bytes *json) {
+/* Appends the scores of one label: in the line of the evaluation, or in one of its target. */
+static void add_text(const clv_run *r, size_t i, bool with_table, const clv_scores *s,
+                     clv_bytes *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  bool is_target = r->config->loss.n_targets > 0;
+  clv_scores_line(s, &line);
+  if (line.failed) text->failed = true;
+  if (line.len) clv_bytes_printf(text, "%s%s", is_target ? ", " : "  ", line.data);
+  if (with_table) clv_scores_table(s, class_name, &(name_source){r, i}, &rows);
+  if (rows.failed) text->failed = true;
+  if (rows.len) clv_bytes_printf(text, "\n%.*s", (int)rows.len - 1, rows.data);
+}
+
+/* Appends a line for each target: its name, loss, accuracy and scores. */
+static void add_target_texts(const clv_run *r, const clv_step_result *e, bool with_table,
+                             clv_bytes *text) {
+  for (size_t i = 0; i < r->config->loss.n_targets; i++) {
+    CLV_AUTO(clv_scores_done) clv_scores s = {0};
+    CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+    char loss[CLV_JSON_NUMBER];
+    if (clv_score_finish(r->scores[i], &s, NULL) != CLV_OK) continue;
+    clv_bytes_puts(&name, r->config->loss.targets[i].name);
+    if (name.failed) text->failed = true;
+    if (!name.failed) clv_text_to_printable(name.data);
+    clv_bytes_printf(text, "\n  %s: loss %s", name.data ? name.data : "",
+                     clv_format_number("%.6f", e->target_losses[i], loss));
+    if (s.n_classes)
+      clv_bytes_printf(text, ", accuracy %.2f %%", 100 * s.values[CLV_VALUE_ACCURACY]);
+    add_text(r, i, with_table, &s, text);
+  }
+}
+
+void clv_run_add_scores(const clv_run *r, const clv_step_result *e, bool with_table,
+                        clv_bytes *text, clv_bytes *json) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
-  if (r->score && clv_score_finish(r->score, &s, NULL) == CLV_OK) {
-    CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};
-    CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
-    clv_scores_line(&s, &line);
-    if (line.failed) text->failed = true;
-    if (line.len) clv_bytes_printf(text, "  %s", line.data);
-    if (with_table) clv_scores_table(&s, class_name, r, &rows);
-    if (rows.failed) text->failed = true;
-    if (rows.len) clv_bytes_printf(text, "\n%.*s", (int)rows.len - 1, rows.data);
+  if (r->scores && clv_score_finish(r->scores[0], &s, NULL) == CLV_OK) {
+    if (r->config->loss.n_targets)
+      add_target_texts(r, e, with_table, text);
+    else
+      add_text(r, 0, with_table, &s, text);
     clv_bytes_puts(json, ",\"scores\":");
-    clv_scores_json(&s, class_name, r, json);
+    append_json_scores(r, e, &s, json);
   }
   clv_bytes_puts(json, "}");
 }

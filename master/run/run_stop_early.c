@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "master/run/run_int.h"
 
@@ -16,24 +17,36 @@ static bool is_improvement(const clv_stopping *s, const clv_train_config *c, dou
   return !s->has_best || gain > c->early_stopping.min_delta;
 }
 
+/* Returns the target that has the score; "": the evaluation itself. */
+static const char *target_of(const clv_train_config *c) {
+  return c->early_stopping.target ? c->early_stopping.target : "";
+}
+
+/* Returns true if `s` has counted the score that the session names. */
+static bool has_same_score(const clv_stopping *s, const clv_train_config *c) {
+  return s->score == c->early_stopping.score && strcmp(s->target, target_of(c)) == 0;
+}
+
 void clv_stopping_count(clv_stopping *s, const clv_train_config *c, double value, uint64_t step) {
   clv_best_metric score = c->early_stopping.score;
   /* a resumed run may compare another score than before: its count then begins again */
-  if (s->score != score) *s = (clv_stopping){.score = score};
+  if (!has_same_score(s, c)) *s = (clv_stopping){.score = score};
   if (score == CLV_BEST_NONE) return;
   bool has_improved = is_improvement(s, c, value);
   s->n_without_improvement++;
-  if (has_improved) *s = (clv_stopping){score, true, value, step, 0};
+  if (has_improved) *s = (clv_stopping){score, true, value, step, 0, ""};
+  snprintf(s->target, sizeof s->target, "%s", target_of(c));
 }
 
 bool clv_stopping_is_over(const clv_stopping *s, const clv_train_config *c) {
-  return c->early_stopping.score != CLV_BEST_NONE && s->score == c->early_stopping.score &&
+  return c->early_stopping.score != CLV_BEST_NONE && has_same_score(s, c) &&
          s->n_without_improvement >= c->early_stopping.patience;
 }
 
 void clv_run_count_validation(clv_run *r, const clv_step_result *e) {
   clv_best_metric score = r->config->train.early_stopping.score;
-  double value = score == CLV_BEST_NONE ? NAN : clv_run_score_value(r, e, score);
+  const char *target = r->config->train.early_stopping.target;
+  double value = score == CLV_BEST_NONE ? NAN : clv_run_score_value(r, e, score, target);
   clv_stopping_count(&r->steps.stopping, &r->config->train, value,
                      clv_trainer_step_count(r->trainer));
 }
@@ -41,21 +54,19 @@ void clv_run_count_validation(clv_run *r, const clv_step_result *e) {
 void clv_run_print_stopping(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   const clv_stopping *s = &r->steps.stopping;
-  char best[CLV_JSON_NUMBER] = "null";
+  char best[CLV_JSON_NUMBER] = "null", name[CLV_BEST_NAME];
   if (!clv_stopping_is_over(s, &r->config->train)) return;
   unsigned long long step = clv_trainer_step_count(r->trainer), best_step = s->best_step;
   clv_bytes_printf(&text, "stopped early after step %llu: %llu validations without a better %s",
                    step, (unsigned long long)s->n_without_improvement,
-                   clv_best_metric_name(s->score));
+                   clv_best_name(s->score, s->target, name));
   if (s->has_best) {
     clv_bytes_printf(&text, " than %g of step %llu", s->best, best_step);
     clv_json_number(s->best, 9, best);
   }
-  clv_bytes_printf(
-      &json,
-      "{\"event\":\"stopped_early\",\"step\":%llu,\"score\":\"%s\",\"validations\":%llu,"
-      "\"best\":%s,\"best_step\":%llu}",
-      step, clv_best_metric_name(s->score), (unsigned long long)s->n_without_improvement, best,
-      best_step);
+  clv_bytes_printf(&json, "{\"event\":\"stopped_early\",\"step\":%llu,\"score\":", step);
+  clv_bytes_add_json(&json, clv_best_name(s->score, s->target, name));
+  clv_bytes_printf(&json, ",\"validations\":%llu,\"best\":%s,\"best_step\":%llu}",
+                   (unsigned long long)s->n_without_improvement, best, best_step);
   if (!text.failed && !json.failed) clv_reporter_notice(r->reporter, text.data, json.data);
 }

@@ -14,6 +14,23 @@ enum { MAX_BYTES = 1 << 30, NAME_WIDTH = 20 };
 
 /* ---- the file table.json --------------------------------------------------------------------- */
 
+/* Fails if the outputs of the trained model belong to other targets, or in another order. */
+static clv_code check_targets(const clv_session_config *c, const clv_learnt *l, clv_err *err) {
+  size_t n = clv_learnt_target_count(l), i = 0;
+  while (i < n && i < c->loss.n_targets &&
+         strcmp(c->loss.targets[i].name, clv_learnt_target_name(l, i)) == 0)
+    i++;
+  if (i == n && i == c->loss.n_targets) return CLV_OK;
+  clv_session_fail_at(c, i < c->loss.n_targets ? c->loss.targets[i].pos : c->loss.pos, err,
+                      "loss.targets has '%.80s' where the run was trained with '%.80s', to which "
+                      "the outputs belong: give it the targets of the run in their order, or train "
+                      "again with --fresh",
+                      i < c->loss.n_targets ? c->loss.targets[i].name : "no target",
+                      i < n ? clv_learnt_target_name(l, i) : "no target");
+  if (err) err->code = CLV_DATA_LOSS;
+  return CLV_DATA_LOSS;
+}
+
 clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_err reason;
@@ -22,7 +39,8 @@ clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) {
   clv_code code = clv_file_read(path.data, MAX_BYTES, &text, err);
   if (code == CLV_NOT_FOUND) return CLV_OK;
   CLV_TRY(code);
-  if (clv_learnt_parse(text.data, text.len, path.data, ret, &reason) == CLV_OK) return CLV_OK;
+  if (clv_learnt_parse(text.data, text.len, path.data, ret, &reason) == CLV_OK)
+    return check_targets(r->config, *ret, err);
   return clv_fail(err, reason.code == CLV_INVALID ? CLV_DATA_LOSS : reason.code,
                   "%s; it has what the run learnt of its table, so train again with --fresh",
                   reason.text);
@@ -51,6 +69,9 @@ static const struct {
     [CLV_COLUMN_REPEATS_IDS] = {"repeats_ids",
                                 "has ids of several records: data.validation.by: group keeps "
                                 "these in one set"},
+    [CLV_COLUMN_IS_CONSTANT_TARGET] = {"constant_target",
+                                       "has one label in all training records: there is nothing "
+                                       "to learn of it"},
 };
 
 static void append_facts(const clv_column_facts *f, clv_bytes *out) {
@@ -70,13 +91,19 @@ static void append_facts(const clv_column_facts *f, clv_bytes *out) {
 }
 
 static void append_suspicion(const clv_column_facts *f, clv_bytes *out) {
-  CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes name = {0}, told = {0};
   if (!f->suspicion) return;
   clv_bytes_puts(&name, f->name);
   out->failed |= name.failed;
   if (!name.failed) clv_text_to_printable(name.data);
-  clv_bytes_printf(out, "warning: column '%s' %s\n", name.data ? name.data : "",
-                   suspicions[f->suspicion].text);
+  if (f->told_target) {
+    clv_bytes_puts(&told, f->told_target);
+    out->failed |= told.failed;
+    if (!told.failed) clv_text_to_printable(told.data);
+  }
+  clv_bytes_printf(out, "warning: column '%s' %s%s%s%s\n", name.data ? name.data : "",
+                   suspicions[f->suspicion].text, told.len ? " (target '" : "",
+                   told.len ? told.data : "", told.len ? "')" : "");
 }
 
 static void append_facts_json(const clv_column_facts *f, clv_bytes *out) {
@@ -87,6 +114,8 @@ static void append_facts_json(const clv_column_facts *f, clv_bytes *out) {
   if (!isnan(f->low)) clv_bytes_printf(out, ",\"low\":%.17g,\"high\":%.17g", f->low, f->high);
   if (f->correlation != 0) clv_bytes_printf(out, ",\"correlation\":%.6g", f->correlation);
   if (f->suspicion) clv_bytes_printf(out, ",\"warning\":\"%s\"", suspicions[f->suspicion].word);
+  if (f->told_target) clv_bytes_puts(out, ",\"target\":");
+  if (f->told_target) clv_bytes_add_json(out, f->told_target);
   clv_bytes_puts(out, "}");
 }
 

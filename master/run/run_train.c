@@ -23,9 +23,7 @@ static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_st
   CLV_AUTO(clv_run_scores_free) clv_run_scores scores;
   bool has_accuracy = clv_run_has_accuracy(r);
   double accuracy = has_accuracy ? clv_step_accuracy(e) : NAN;
-  clv_run_take_scores(r, strcmp(set_name, "test") == 0, &scores);
-  if (scores.json.failed || scores.curves.failed)
-    return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_run_take_scores(r, e, strcmp(set_name, "test") == 0, &scores, err));
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
   clv_evaluation evaluation = {.dataset = set_name,
@@ -61,7 +59,7 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
   clv_step_result e;
   clv_best_checkpoint best;
   if (!r->data.validation_rows.n) return CLV_OK;
-  CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, r->score, &e, NULL,
+  CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, r->scores, &e, NULL,
                            err));
   print_evaluation(r, "validation", &e, epoch, false);
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
@@ -301,7 +299,7 @@ static clv_exit_code finish_training(clv_run *r, clv_err *err) {
   clv_reporter_notice(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
     clv_step_result e;
-    while (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, &e, NULL,
+    while (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->scores, &e, NULL,
                             err) != CLV_OK)
       if (clv_run_recover(r, err) != CLV_OK)
         return fail_after_training(r, r->recovery.exit_code, err);

@@ -264,19 +264,19 @@ void clv_scores_json_curves(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-void clv_scores_json_worst(const clv_scores *s, clv_record_name *name, const void *user,
-                           clv_bytes *out) {
-  clv_bytes_puts(out, "[");
+void clv_scores_json_worst(const clv_scores *s, const char *target, clv_record_name *name,
+                           const void *user, bool has_more_before, clv_bytes *out) {
   for (size_t i = 0; i < s->n_worst; i++) {
     const char *id = name ? name(user, s->worst[i].record) : NULL;
-    clv_bytes_puts(out, i ? ",\n{\"id\":" : "{\"id\":");
+    clv_bytes_puts(out, i || has_more_before ? ",\n{\"id\":" : "{\"id\":");
     if (id)
       clv_bytes_add_json(out, id);
     else
       clv_bytes_printf(out, "\"%zu\"", s->worst[i].record);
+    if (target) clv_bytes_puts(out, ",\"target\":");
+    if (target) clv_bytes_add_json(out, target);
     clv_bytes_puts(out, ",");
     append_json_number(out, "loss", s->worst[i].loss);
     clv_bytes_puts(out, "}");
   }
-  clv_bytes_puts(out, "]\n");
 }

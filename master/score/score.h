@@ -190,8 +190,10 @@ void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user
 void clv_scores_json_curves(const clv_scores *s, clv_bytes *out);
 /* Returns the id of a record; NULL: the record has none, so its number is printed. */
 typedef const char *clv_record_name(const void *user, size_t record);
-/* Appends the records with the largest losses, [{"id":"p012","loss":2.5},...]. */
-void clv_scores_json_worst(const clv_scores *s, clv_record_name *name, const void *user,
-                           clv_bytes *out);
+/* Appends the records with the largest losses, {"id":"p012","loss":2.5},... without brackets.
+ * target: name of the label that has the loss, which becomes the member "target"; NULL: none.
+ * has_more_before: a comma comes first, if there are any. */
+void clv_scores_json_worst(const clv_scores *s, const char *target, clv_record_name *name,
+                           const void *user, bool has_more_before, clv_bytes *out);
 
 #endif

@@ -177,10 +177,11 @@ static clv_code end_run(sweep_work *s, sweep_run *r, int status, size_t *jobs, c
     end_failed_run(s, r, jobs);
     return CLV_OK;
   }
+  char name[CLV_BEST_NAME];
   CLV_TRY(sweep_score_read(&s->score, r, err));
   clv_notice(CLV_LOG_INFO, "finished", "%s finished: %s %.6g at step %llu (%zu of %zu)", r->name,
-             clv_best_metric_name(s->score.metric), r->value, (unsigned long long)r->step,
-             count_runs(s, SWEEP_RUN_FINISHED), s->n_runs);
+             clv_best_name(s->score.metric, s->score.target, name), r->value,
+             (unsigned long long)r->step, count_runs(s, SWEEP_RUN_FINISHED), s->n_runs);
   return CLV_OK;
 }
 

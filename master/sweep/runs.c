@@ -89,17 +89,26 @@ static clv_code make_runs(sweep_work *s, clv_err *err) {
 
 /* Returns the number of validations by which a session chooses. */
 static sweep_score score_of(const clv_session_config *c) {
-  clv_best_metric early = c->train.early_stopping.score;
-  if (c->checkpoint.best) return (sweep_score){c->checkpoint.best, true};
-  if (early) return (sweep_score){early, false};
-  return (sweep_score){clv_loss_has_accuracy(c->loss.kind) ? CLV_BEST_ACCURACY : CLV_BEST_LOSS,
-                       false};
+  sweep_score ret = {.metric =
+                         clv_loss_has_accuracy(c->loss.kind) ? CLV_BEST_ACCURACY : CLV_BEST_LOSS};
+  const char *target = NULL;
+  if (c->train.early_stopping.score) {
+    ret.metric = c->train.early_stopping.score;
+    target = c->train.early_stopping.target;
+  }
+  if (c->checkpoint.best) {
+    ret = (sweep_score){.metric = c->checkpoint.best, .takes_best = true};
+    target = c->checkpoint.best_target;
+  }
+  snprintf(ret.target, sizeof ret.target, "%s", target ? target : "");
+  return ret;
 }
 
 /* Checks keys that a sweep needs, and takes folder and score of the run. */
 static clv_code check_session(sweep_work *s, sweep_run *r, const clv_session_config *c,
                               clv_err *err) {
   sweep_score score = score_of(c);
+  char names[2][CLV_BEST_NAME];
   if (strcmp(c->checkpoint.dir, s->base->checkpoint.dir) == 0)
     return clv_fail(err, CLV_INVALID,
                     "checkpoint.dir is %s: each run of a sweep has a folder of its own in run.dir: "
@@ -115,10 +124,12 @@ static clv_code check_session(sweep_work *s, sweep_run *r, const clv_session_con
                                "leave it out",
                                c->metrics.listen, (unsigned long long)s->o->jobs);
   if (s->score.metric &&
-      (s->score.metric != score.metric || s->score.takes_best != score.takes_best))
-    return clv_session_fail_at(
-        c, c->checkpoint.best_pos, err, "points are compared by %s and by %s: set checkpoint.best",
-        clv_best_metric_name(s->score.metric), clv_best_metric_name(score.metric));
+      (s->score.metric != score.metric || s->score.takes_best != score.takes_best ||
+       strcmp(s->score.target, score.target) != 0))
+    return clv_session_fail_at(c, c->checkpoint.best_pos, err,
+                               "points are compared by %s and by %s: set checkpoint.best",
+                               clv_best_name(s->score.metric, s->score.target, names[0]),
+                               clv_best_name(score.metric, score.target, names[1]));
   s->score = score;
   return clv_strdup(c->checkpoint.dir, &r->folder, err);
 }

@@ -19,8 +19,9 @@ enum { MAX_LINE_BYTES = 16 << 20 };
 
 /* A line while it is read. */
 typedef struct evaluation_line {
-  const char *name; /* name of the number */
-  char prefix[4];   /* "", or "f1_" within the member f1 of scores */
+  const char *name;   /* name of the number */
+  const char *target; /* target that has the number; "": the validation itself */
+  char prefix[4];     /* "", or "f1_" within the member f1 of scores */
   sweep_validation found;
 } evaluation_line;
 
@@ -59,6 +60,23 @@ static clv_code read_score(clv_json *j, evaluation_line *l, const char *key, clv
   return code;
 }
 
+/* Reads the scores of one target, if they are those that are looked for. */
+static clv_code read_target(clv_json *j, evaluation_line *l, const char *key, clv_err *err) {
+  clv_json_kind kind;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind != CLV_JSON_OBJECT || strcmp(key, l->target) != 0) return clv_json_skip(j, err);
+  return read_members(j, l, read_score, err);
+}
+
+/* Reads a member of the scores: of several targets all are in the member `targets`. */
+static clv_code read_scores(clv_json *j, evaluation_line *l, const char *key, clv_err *err) {
+  clv_json_kind kind;
+  if (!*l->target) return read_score(j, l, key, err);
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind != CLV_JSON_OBJECT || strcmp(key, "targets") != 0) return clv_json_skip(j, err);
+  return read_members(j, l, read_target, err);
+}
+
 static clv_code read_line_member(clv_json *j, evaluation_line *l, const char *key, clv_err *err) {
   int64_t step;
   if (strcmp(key, "event") == 0) {
@@ -75,13 +93,14 @@ static clv_code read_line_member(clv_json *j, evaluation_line *l, const char *ke
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
   if (strcmp(key, "scores") == 0 && kind == CLV_JSON_OBJECT)
-    return read_members(j, l, read_score, err);
-  return read_value(j, l, key, err);
+    return read_members(j, l, read_scores, err);
+  return *l->target ? clv_json_skip(j, err) : read_value(j, l, key, err);
 }
 
 clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t number,
-                                const char *name, sweep_validation *ret, clv_err *err) {
-  evaluation_line l = {.name = name, .found = {.value = (double)NAN}};
+                                const char *name, const char *target, sweep_validation *ret,
+                                clv_err *err) {
+  evaluation_line l = {.name = name, .target = target, .found = {.value = (double)NAN}};
   clv_json j = {.label = label, .text = line, .len = len, .lines_before = number};
   CLV_TRY(read_members(&j, &l, read_line_member, err));
   CLV_TRY(clv_json_end(&j, err));
@@ -121,7 +140,8 @@ clv_code sweep_score_read(const sweep_score *score, sweep_run *r, clv_err *err) 
     if (n > MAX_LINE_BYTES)
       return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: the line has more than %d bytes", path.data,
                       number + 1, MAX_LINE_BYTES);
-    CLV_TRY(sweep_validation_parse(path.data, line, (size_t)n - 1, number, name, &v, err));
+    CLV_TRY(sweep_validation_parse(path.data, line, (size_t)n - 1, number, name, score->target, &v,
+                                   err));
     count_validation(score, &v, r);
   }
   return CLV_OK;

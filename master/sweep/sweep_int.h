@@ -92,6 +92,7 @@ typedef struct sweep_run {
 /* By what the points are compared. */
 typedef struct sweep_score {
   clv_best_metric metric;
+  char target[CLV_BEST_TARGET]; /* target that has the metric; "": the validation itself */
   /* the run's best validation counts, since its checkpoint is kept (checkpoint.best); else the
    * last one */
   bool takes_best;
@@ -138,10 +139,10 @@ typedef struct sweep_validation {
   double value; /* NaN: the line does not have the number, or it is null */
 } sweep_validation;
 
-/* Parses a line of `len` bytes. name: the number's name in scores.def. number: index of the line,
- * from 0. */
+/* Parses a line of `len` bytes. name: the number's name in scores.def. target: the target that has
+ * the number; "": the validation itself. number: index of the line, from 0. */
 clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t number,
-                                const char *name, sweep_validation *ret,
+                                const char *name, const char *target, sweep_validation *ret,
                                 clv_err *err) CLV_USE_RESULT;
 /* Reads the score of a run from its folder into r->value and r->step. */
 clv_code sweep_score_read(const sweep_score *score, sweep_run *r, clv_err *err) CLV_USE_RESULT;

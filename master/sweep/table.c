@@ -94,13 +94,14 @@ static void append_json_number(clv_bytes *out, const char *key, double v) {
 
 static void append_json_row(const sweep_work *s, const table_row *row, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes state = {0};
+  char name[CLV_BEST_NAME];
   append_state(s, row, &state);
   out->failed |= state.failed;
   if (out->failed) return;
   clv_bytes_puts(out, "{\"point\":\"");
   append_name(s, row, out);
-  clv_bytes_printf(out, "\",\"state\":\"%s\",\"score\":\"%s\"", state.data,
-                   clv_best_metric_name(s->score.metric));
+  clv_bytes_printf(out, "\",\"state\":\"%s\",\"score\":", state.data);
+  clv_bytes_add_json(out, clv_best_name(s->score.metric, s->score.target, name));
   append_json_number(out, "value", row->value);
   if (s->o->folds)
     append_json_number(out, "deviation", row->deviation);
@@ -151,8 +152,9 @@ static void put_number_cell(cells *c, double v) {
 }
 
 static void make_header(const sweep_work *s, cells *c) {
+  char name[CLV_BEST_NAME];
   put_cell(c, "point");
-  put_cell(c, clv_best_metric_name(s->score.metric));
+  put_cell(c, clv_best_name(s->score.metric, s->score.target, name));
   put_cell(c, s->o->folds ? "deviation" : "step");
   put_cell(c, "state");
   for (size_t k = 0; k < s->points.n_keys; k++) put_cell(c, s->points.keys[k].name);

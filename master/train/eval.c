@@ -43,7 +43,9 @@ typedef struct evaluation {
   /* outputs and labels received; allocated with the first batch */
   answers received_answers;
   double loss_sum, weight_sum; /* sums of weighted losses and of weights */
-  clv_score *score;            /* receives the predictions; NULL: no scores are wanted */
+  /* [n_targets], or [1] if records have one label: receive the predictions; NULL: no scores are
+   * wanted */
+  clv_score *const *scores;
   /* numbers of the records of `received_answers`, row by row; caller-owned */
   const uint32_t *record_of_row;
 } evaluation;
@@ -175,10 +177,11 @@ static clv_code select_sequences(const clv_trainer *t, const clv_tensor *lengths
  * pack buffer one after the other. */
 static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, clv_err *err) {
   clv_trainer *t = e->t;
+  uint32_t n_in;
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
   bool is_packed = t->b->stages[t->b->n_stages].graph->nodes[0].max_positions;
   cleave_context context;
-  cleave_reference loss_inputs[2];
+  cleave_reference loss_inputs[CLV_MAX_INPUTS];
   cleave_future loss;
   cleave_module *module;
   cleave_tensor packed_part;
@@ -190,23 +193,119 @@ static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, 
                                 &packed_part, err));
   CLV_TRY_API(
       cleave_leaf(t->runtime, context, &packed_part, false, &loss_inputs[0], CLV_API_ERROR));
-  CLV_TRY(clv_trainer_pack_targets(t, &sequences, e->received_answers.y, &packed_part, err));
+  CLV_TRY(clv_trainer_loss_inputs(t, context, &sequences, e->received_answers.y, loss_inputs, &n_in,
+                                  err));
   CLV_TRY_API(
-      cleave_leaf(t->runtime, context, &packed_part, false, &loss_inputs[1], CLV_API_ERROR));
-  CLV_TRY_API(
-      cleave_rpc_async(t->runtime, context, module, loss_inputs, 2, NULL, &loss, CLV_API_ERROR));
+      cleave_rpc_async(t->runtime, context, module, loss_inputs, n_in, NULL, &loss, CLV_API_ERROR));
   CLV_TRY_API(cleave_wait(t->runtime, loss, 0, &t->fetched_value, CLV_API_ERROR));
   *ret = *(const float *)t->fetched_value.data;
   CLV_TRY_API(cleave_context_end(t->runtime, context, CLV_API_ERROR));
   return CLV_OK;
 }
 
+/* ---- losses of several targets --------------------------------------------------------------- */
+
+static clv_code load_target_losses(clv_trainer *t, clv_err *err) {
+  size_t n = t->config->loss.n_targets;
+  if (t->target_losses) return CLV_OK;
+  CLV_TRY(clv_alloc(n, sizeof *t->target_losses, &t->target_losses, err));
+  for (size_t k = 0; k < n; k++) CLV_TRY(clv_trainer_load_target_loss(t, k, err));
+  return CLV_OK;
+}
+
+/* Copies the columns of a target from n rows of the collected outputs, and its labels. x:
+ * [n][width] receives the outputs; y: [n] receives the labels, f32, or i64 if they are classes. */
+static void copy_target(const evaluation *e, size_t target, size_t column, size_t start, size_t n,
+                        float *x, void *y) {
+  const clv_tensor *outputs = e->received_answers.outputs, *labels = e->received_answers.y;
+  const clv_target_spec *s = &e->t->config->loss.targets[target];
+  size_t all = outputs->n / (size_t)outputs->shape.dim[0], width = clv_target_width(s);
+  for (size_t i = 0; i < n; i++) {
+    memcpy(x + i * width, (const float *)outputs->data + (start + i) * all + column,
+           width * sizeof *x);
+    float label =
+        ((const float *)labels->data)[(start + i) * e->t->config->loss.n_targets + target];
+    if (s->n_classes)
+      ((int64_t *)y)[i] = (int64_t)label;
+    else
+      ((float *)y)[i] = label;
+  }
+}
+
+/* Computes the loss of a target over n rows, in a separate context. column: its first output. */
+static clv_code compute_target_loss(evaluation *e, size_t target, size_t column, size_t start,
+                                    size_t n, float *ret, clv_err *err) {
+  clv_trainer *t = e->t;
+  const clv_target_spec *s = &t->config->loss.targets[target];
+  const cleave_context_options o = {.size = sizeof o, .evaluation = true};
+  CLV_AUTO(clv_freep) float *x = NULL;
+  CLV_AUTO(clv_freep) int64_t *y = NULL;
+  cleave_reference in[2];
+  cleave_context context;
+  cleave_future loss;
+  CLV_TRY(clv_alloc(n * clv_target_width(s), sizeof *x, &x, err));
+  CLV_TRY(clv_alloc(n, sizeof *y, &y, err));
+  copy_target(e, target, column, start, n, x, y);
+  const cleave_tensor outputs = {.dtype = CLEAVE_F32,
+                                 .rank = 2,
+                                 .shape = {(int64_t)n, (int64_t)clv_target_width(s)},
+                                 .data = x},
+                      labels = {.dtype = s->n_classes ? CLEAVE_I64 : CLEAVE_F32,
+                                .rank = s->n_classes ? 1 : 2,
+                                .shape = {(int64_t)n, s->n_classes ? 0 : 1},
+                                .data = y};
+  CLV_TRY_API(cleave_context_open(t->runtime, &o, &context, CLV_API_ERROR));
+  CLV_TRY_API(cleave_leaf(t->runtime, context, &outputs, false, &in[0], CLV_API_ERROR));
+  CLV_TRY_API(cleave_leaf(t->runtime, context, &labels, false, &in[1], CLV_API_ERROR));
+  CLV_TRY_API(cleave_rpc_async(t->runtime, context, t->target_losses[target], in, 2, NULL, &loss,
+                               CLV_API_ERROR));
+  CLV_TRY_API(cleave_wait(t->runtime, loss, 0, &t->fetched_value, CLV_API_ERROR));
+  *ret = *(const float *)t->fetched_value.data;
+  CLV_TRY_API(cleave_context_end(t->runtime, context, CLV_API_ERROR));
+  return CLV_OK;
+}
+
+/* Adds the losses of all targets over n rows, times n, to ret->target_losses. Sets *ret_loss to
+ * their sum by the weights of the session. */
+static clv_code compute_target_losses(evaluation *e, size_t start, size_t n, double *ret_loss,
+                                      clv_step_result *ret, clv_err *err) {
+  const clv_session_config *c = e->t->config;
+  size_t column = 0;
+  *ret_loss = 0;
+  CLV_TRY(load_target_losses(e->t, err));
+  for (size_t k = 0; k < c->loss.n_targets; k++) {
+    float loss;
+    CLV_TRY(compute_target_loss(e, k, column, start, n, &loss, err));
+    ret->target_losses[k] += loss * (double)n;
+    *ret_loss += c->loss.targets[k].loss_weight * loss;
+    column += clv_target_width(&c->loss.targets[k]);
+  }
+  return CLV_OK;
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
 /* Adds one record whose labels are f32: the class of one yes or no, several of them, or numbers. */
 static clv_code add_f32_record(const evaluation *e, size_t record, const float *outputs,
                                const float *labels, clv_err *err) {
-  if (clv_score_has_classes(e->score))
-    return clv_score_add(e->score, record, outputs, &(int64_t){labels[0] > 0.5f}, 1, err);
-  return clv_score_add_targets(e->score, record, outputs, labels, err);
+  if (clv_score_has_classes(e->scores[0]))
+    return clv_score_add(e->scores[0], record, outputs, &(int64_t){labels[0] > 0.5f}, 1, err);
+  return clv_score_add_targets(e->scores[0], record, outputs, labels, err);
+}
+
+/* Adds one record with several labels, each with its outputs to the score of its target. */
+static clv_code add_targets_of_record(const evaluation *e, size_t record, const float *outputs,
+                                      const float *labels, clv_err *err) {
+  const clv_session_config *c = e->t->config;
+  for (size_t k = 0; k < c->loss.n_targets; k++) {
+    const clv_target_spec *s = &c->loss.targets[k];
+    int64_t class = s->n_classes ? (int64_t)labels[k] : labels[k] > 0.5f;
+    CLV_TRY(clv_score_has_classes(e->scores[k])
+                ? clv_score_add(e->scores[k], record, outputs, &class, 1, err)
+                : clv_score_add_targets(e->scores[k], record, outputs, &labels[k], err));
+    outputs += clv_target_width(s);
+  }
+  return CLV_OK;
 }
 
 /* Adds the scores of n rows from `start` on, record by record. */
@@ -214,15 +313,18 @@ static clv_code add_scores(const evaluation *e, const float *outputs, size_t sta
                            clv_err *err) {
   const clv_tensor *y = e->received_answers.y, *x = e->received_answers.outputs;
   size_t labels = y->n / (size_t)y->shape.dim[0], width = x->n / (size_t)x->shape.dim[0];
-  if (!e->score) return CLV_OK;
+  if (!e->scores) return CLV_OK;
   for (size_t i = 0; i < n; i++) {
     size_t record = e->record_of_row[start + i];
     const float *row = outputs + i * width;
-    if (y->dtype != CLV_I64)
+    if (e->t->config->loss.n_targets)
+      CLV_TRY(add_targets_of_record(e, record, row, (const float *)y->data + (start + i) * labels,
+                                    err));
+    else if (y->dtype != CLV_I64)
       CLV_TRY(add_f32_record(e, record, row, (const float *)y->data + (start + i) * labels, err));
     else
-      CLV_TRY(clv_score_add(e->score, record, row, (const int64_t *)y->data + (start + i) * labels,
-                            labels, err));
+      CLV_TRY(clv_score_add(e->scores[0], record, row,
+                            (const int64_t *)y->data + (start + i) * labels, labels, err));
   }
   return CLV_OK;
 }
@@ -231,8 +333,13 @@ static clv_code add_scores(const evaluation *e, const float *outputs, size_t sta
 static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_result *ret,
                               clv_err *err) {
   clv_trainer *t = e->t;
-  float loss;
-  CLV_TRY(compute_loss(e, start, n, &loss, err));
+  float one_loss = 0;
+  double loss = 0;
+  if (t->config->loss.n_targets)
+    CLV_TRY(compute_target_losses(e, start, n, &loss, ret, err));
+  else
+    CLV_TRY(compute_loss(e, start, n, &one_loss, err));
+  if (!t->config->loss.n_targets) loss = (double)one_loss;
   const cleave_tensor outputs = clv_batch_rows(e->received_answers.outputs, start, n);
   double weight = clv_trainer_batch_weight(t, e->received_answers.y, start, n);
   e->loss_sum += loss * weight;
@@ -329,6 +436,8 @@ static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *
   }
   CLV_TRY(evaluate_collected(e, ret, err));
   ret->loss = e->weight_sum > 0 ? e->loss_sum / e->weight_sum : 0;
+  for (size_t k = 0; k < e->t->config->loss.n_targets; k++)
+    ret->target_losses[k] = e->weight_sum > 0 ? ret->target_losses[k] / e->weight_sum : 0;
   return CLV_OK;
 }
 
@@ -345,10 +454,11 @@ static clv_code allocate_outputs(evaluation *e, bool wants_predictions, clv_err 
 }
 
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
-                          clv_score *score, clv_step_result *ret, clv_tensor **predictions,
+                          clv_score *const *scores, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) {
-  CLV_AUTO(end_evaluation) evaluation e = {.t = t, .data = data, .rows = rows, .score = score};
-  if (score) clv_score_reset(score);
+  CLV_AUTO(end_evaluation) evaluation e = {.t = t, .data = data, .rows = rows, .scores = scores};
+  size_t n_scores = CLV_MAX(t->config->loss.n_targets, (size_t)1);
+  for (size_t i = 0; scores && i < n_scores; i++) clv_score_reset(scores[i]);
   *ret = (clv_step_result){.samples = rows->n};
   clv_trainer_set_activity(t, "evaluation after step", t->committed_steps);
   t->cache.use = CLV_CACHE_NONE;

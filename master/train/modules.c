@@ -119,6 +119,19 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
   return load_graph(t, &o, t->b->stages[t->b->n_stages].graph, ret, err);
 }
 
+clv_code clv_trainer_load_target_loss(clv_trainer *t, size_t target, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
+  char name[CLEAVE_NAME + 1];
+  snprintf(name, sizeof name, "(loss of target %zu)", target);
+  CLV_TRY(clv_target_make_loss_graph(t->config, target, t->b->eval_size, &graph, err));
+  const cleave_module_options o = {.size = sizeof o,
+                                   .name = name,
+                                   .at = node_name_of(t, -1),
+                                   .copies_inputs = true,
+                                   .in_flight = 1};
+  return load_graph(t, &o, graph, &t->target_losses[target], err);
+}
+
 static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   const clv_optimizer_config *c = &t->config->train.optimizer;
   CLV_AUTO(clv_freep) cleave_module **learning_modules = NULL;
@@ -283,6 +296,7 @@ void clv_trainer_close(clv_trainer *t) {
   free(t->results);
   free(t->references);
   free(t->modules);
+  free(t->target_losses);
   free(t->micro_batches);
   free(t->sizes);
   free(t->losses);

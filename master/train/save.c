@@ -157,8 +157,9 @@ void clv_stopping_format(const clv_stopping *s, char text[CLV_STOPPING_TEXT]) {
   int n = snprintf(text, CLV_STOPPING_TEXT, "%s %llu", clv_best_metric_name(s->score),
                    (unsigned long long)s->n_without_improvement);
   if (s->has_best)
-    snprintf(text + n, CLV_STOPPING_TEXT - (size_t)n, " behind %.17g step %llu", s->best,
-             (unsigned long long)s->best_step);
+    n += snprintf(text + n, CLV_STOPPING_TEXT - (size_t)n, " behind %.17g step %llu", s->best,
+                  (unsigned long long)s->best_step);
+  if (s->target[0]) snprintf(text + n, CLV_STOPPING_TEXT - (size_t)n, " of %s", s->target);
 }
 
 bool clv_stopping_parse(const char *text, clv_stopping *ret) {
@@ -170,6 +171,8 @@ bool clv_stopping_parse(const char *text, clv_stopping *ret) {
   if (n != 2 && n != 4) return false;
   for (int i = CLV_BEST_NONE + 1; i < CLV_BEST_COUNT; i++)
     if (strcmp(name, clv_best_metric_name((clv_best_metric)i)) == 0) s.score = (clv_best_metric)i;
+  const char *of = strstr(text, " of ");
+  if (of) snprintf(s.target, sizeof s.target, "%s", of + strlen(" of "));
   s.has_best = n == 4;
   s.n_without_improvement = n_without_improvement;
   s.best_step = step;

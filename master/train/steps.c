@@ -74,7 +74,6 @@ static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t 
   const clv_held_batch *batch = &r->batches[m->batch];
   cleave_reference *refs = &t->references[k * (n + 1)], in[CLV_MAX_INPUTS];
   clv_sequences sequences;
-  cleave_tensor y;
   CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &sequences, err));
   for (uint32_t i = 0, n_in = 2; i <= n; i++) {
     cleave_call_options o = make_call_options(t, r->l, i, k);
@@ -88,10 +87,10 @@ static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t 
       CLV_TRY(clv_trainer_stage_inputs(t, r->context, i, batch->x, &sequences, in, &n_in, err));
     if (i < n)
       CLV_TRY(clv_trainer_charge_direct(t, i, m->size, (uint64_t)sequences.rows, true, err));
-    if (i == n) CLV_TRY(clv_trainer_pack_targets(t, &sequences, batch->y, &y, err));
-    if (i == n) CLV_TRY_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_API_ERROR));
-    CLV_TRY_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : n_in, &o,
-                                 &refs[i], CLV_API_ERROR));
+    if (i == n)
+      CLV_TRY(clv_trainer_loss_inputs(t, r->context, &sequences, batch->y, in, &n_in, err));
+    CLV_TRY_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, n_in, &o, &refs[i],
+                                 CLV_API_ERROR));
     in[0] = refs[i];
   }
   t->losses[k] = refs[n];

@@ -29,6 +29,8 @@ typedef struct clv_step_result {
   /* number of samples, or, if samples have a label per position, of positions whose label is not
    * ignored */
   uint64_t n_labelled;
+  /* evaluations of several targets: [n_targets] mean loss of each, without its loss_weight */
+  double target_losses[CLV_MAX_TARGETS];
   double grad_norm, lr;
   bool changed_weights; /* false: a loss or gradient was not finite, so the step was skipped */
   uint64_t wait_ns;     /* nanoseconds that the master waited for packets */
@@ -103,11 +105,12 @@ bool clv_is_positive(clv_loss_kind loss, float output);
 size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const float *labels,
                                 size_t n, size_t width);
 
-/* Computes the mean loss and the right predictions over the rows. score: is reset and gets every
- * prediction; NULL: no scores are wanted. predictions: receives the outputs of the last stage,
- * [rows, ...] f32, which the caller unreferences; NULL: not wanted. */
+/* Computes the mean loss and the right predictions over the rows. scores: [n_targets], or [1] if
+ * records have one label; each is reset and gets every prediction; NULL: no scores are wanted.
+ * predictions: receives the outputs of the last stage, [rows, ...] f32, which the caller
+ * unreferences; NULL: not wanted. */
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
-                          clv_score *score, clv_step_result *ret, clv_tensor **predictions,
+                          clv_score *const *scores, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
 /* Lets the next evaluations compute with dropout on, as in training, one batch at a time. The
@@ -115,7 +118,7 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
 void clv_trainer_set_dropout_pass(clv_trainer *t, uint64_t pass);
 
 /* bytes of the text of a clv_stopping, with its NUL */
-enum { CLV_STOPPING_TEXT = 128 };
+enum { CLV_STOPPING_TEXT = 128 + CLV_BEST_TARGET };
 
 /* The validations of a run as early stopping has counted them. */
 typedef struct clv_stopping {
@@ -124,7 +127,8 @@ typedef struct clv_stopping {
   double best;           /* best value */
   uint64_t best_step;    /* step of the best value */
   uint64_t
-      n_without_improvement; /* last consecutive validations that have not improved on `best` */
+      n_without_improvement;    /* last consecutive validations that have not improved on `best` */
+  char target[CLV_BEST_TARGET]; /* target that has the score; "": the evaluation itself */
 } clv_stopping;
 
 /* Writes `s` as the text that a checkpoint stores; "": no validation was counted. */

@@ -92,7 +92,9 @@ struct clv_trainer {
   const clv_session_config *config;
   cleave_runtime *runtime;
   clv_trainer_egress egress;
-  cleave_module **modules;     /* [n_stages + 1] module of each stage, and last that of the loss */
+  cleave_module **modules; /* [n_stages + 1] module of each stage, and last that of the loss */
+  /* [n_targets] losses of the targets at the master, for evaluations; NULL until the first one */
+  cleave_module **target_losses;
   cleave_module *local_loss;   /* the loss for evaluations; NULL until the first evaluation */
   cleave_optimizer *optimizer; /* optimiser of all modules; NULL: the trainer only evaluates */
   clv_trainer_use use;
@@ -224,6 +226,11 @@ clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32
                                   clv_tensor *const *x, const clv_sequences *s,
                                   cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,
                                   clv_err *err) CLV_USE_RESULT;
+/* Makes the leaves (input tensors) of the loss with the labels y of sequences `s`. in[0] is the
+ * prediction, which the caller sets; *n: number of inputs with it. */
+clv_code clv_trainer_loss_inputs(clv_trainer *t, cleave_context context, const clv_sequences *s,
+                                 const clv_tensor *y, cleave_reference in[CLV_MAX_INPUTS],
+                                 uint32_t *n, clv_err *err) CLV_USE_RESULT;
 /* Returns input k of a batch, from the loader or from a held copy. */
 clv_tensor *clv_batch_input(const clv_batch *batch, size_t k);
 /* Returns true for losses with classes and binary losses, whose predictions are right or wrong. */
@@ -257,6 +264,8 @@ void clv_trainer_free_decay_lists(clv_trainer_decay_lists *s);
 clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *group,
                                  clv_trainer_decay_lists *decay_lists, cleave_group ret[2],
                                  size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+/* Loads the loss of a target, without its loss_weight, to t->target_losses[target]. */
+clv_code clv_trainer_load_target_loss(clv_trainer *t, size_t target, clv_err *err) CLV_USE_RESULT;
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 

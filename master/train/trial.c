@@ -64,13 +64,13 @@ static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t int
 
 /* Makes a batch of random numbers, with sequences of the largest length. */
 static clv_code make_random_batch(const clv_blueprint *b, int64_t n, clv_batch *ret, clv_err *err) {
-  const clv_node *labels = &b->stages[b->n_stages].graph->nodes[1];
+  const clv_node labels = clv_blueprint_labels_node(b);
   for (size_t k = 0; k < b->inputs.n; k++, ret->n_inputs++)
     CLV_TRY(make_random_tensor(&b->full_graph->nodes[k], n,
                                clv_graph_length_limit(b->full_graph, (int)k), &ret->inputs[k],
                                err));
   ret->n = (size_t)n;
-  return make_random_tensor(labels, n, 0, &ret->y, err);
+  return make_random_tensor(&labels, n, 0, &ret->y, err);
 }
 
 /* Callback of the trainer after each step: stores the costs of the quickest step. The first step
@@ -103,7 +103,6 @@ static clv_code take_trial_steps(trial *t, clv_err *err) {
 
 static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uint64_t n_micro,
                           trial *t, clv_err *err) {
-  const clv_stage_plan *loss = &b->stages[b->n_stages];
   int64_t batch = (int64_t)b->config->train.batch;
   t->quickest_s = INFINITY;
   t->config = *b->config;
@@ -114,7 +113,7 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   if (t->config.pipeline.schedule ==
       CLV_PIPE_INTERLEAVED) /* its micro-batches must be a multiple of the nodes */
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
-  CLV_TRY(clv_blueprint_new_of_inputs(&t->config, &b->inputs, loss->graph->nodes[1].dtype,
+  CLV_TRY(clv_blueprint_new_of_inputs(&t->config, &b->inputs, clv_blueprint_labels_node(b).dtype,
                                       &t->blueprint, err));
   t->blueprint->policy = b->policy;
   CLV_TRY(make_random_batch(b, batch, &t->batch, err));

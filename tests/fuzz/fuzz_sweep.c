@@ -49,8 +49,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (*at == 'r') add_text(&randoms, at + 1);
     if (*at == 's') add_text(&sets, at + 1);
     if (*at == 'f') o.folds = 2;
-    if (*at == 'l' &&
-        sweep_validation_parse("l", at + 1, strlen(at + 1), 0, "f1_macro", &v, &err) == CLV_OK)
+    const char *target = *at == 't' ? "died" : "";
+    if ((*at == 'l' || *at == 't') &&
+        sweep_validation_parse("l", at + 1, strlen(at + 1), 0, "f1_macro", target, &v, &err) ==
+            CLV_OK)
       NEVER(v.step > INT64_MAX || isinf(v.value));
   }
   o.n_points = randoms.n ? POINTS : 0;

@@ -26,7 +26,9 @@ static const clv_column_options columns[] = {
      .has_indicator = true},
     {.name = "t", .use = CLV_COLUMN_TARGET},
     {.name = "id", .use = CLV_COLUMN_ID},
+    {.name = "u", .use = CLV_COLUMN_TARGET}, /* the second of several targets */
 };
+static const clv_target_option targets[] = {{"t", CLV_TASK_CLASSES}, {"u", CLV_TASK_LABELS}};
 
 /* Fails unless clv_learnt_parse reads what clv_learnt_write wrote, to the same text. */
 static void check_learnt(const clv_learnt *l) {
@@ -52,7 +54,21 @@ static void check_encoded(const clv_cell_table *t, const clv_learnt *l) {
   }
 }
 
-static void check_table(const clv_cell_table *t) {
+/* Makes the labels of several targets and checks their range. */
+static void check_targets(clv_cell_table *t, const clv_learnt *l) {
+  clv_dataset ds = {.table = t, .count = t->count, .inputs_path = (char *)(uintptr_t) "fuzz"};
+  clv_err err = {0};
+  NEVER(clv_targets_set_labels(&ds, l, &err) != CLV_OK);
+  for (size_t i = 0; i < ds.count; i++)
+    for (size_t k = 0; k < CLV_COUNT(targets); k++) {
+      int64_t class = clv_dataset_target_class(&ds, k, i);
+      NEVER(class < 0 || (size_t) class >= clv_dataset_target_class_count(&ds, k));
+    }
+  clv_targets_free_learnt(ds.targets, ds.n_targets);
+  clv_tensor_unref(ds.labels);
+}
+
+static void check_table(clv_cell_table *t) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
   uint32_t rows[64];
   clv_subset half = {rows, CLV_MIN((t->count + 1) / 2, CLV_COUNT(rows))};
@@ -64,6 +80,7 @@ static void check_table(const clv_cell_table *t) {
   }
   check_learnt(l);
   check_encoded(t, l);
+  if (t->n_targets) check_targets(t, l);
 }
 
 /* Reads a date in the format of the first line. */
@@ -107,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   }
   if (data[1] & 128) return check_date(&text), 0;
-  bool is_json = data[1] & 1;
+  bool is_json = data[1] & 1, has_targets = data[1] & 8;
   clv_dataset_options o = {.inputs_path = is_json       ? "fuzz.jsonl"
                                           : data[0] & 2 ? "fuzz.tsv"
                                                         : "fuzz.csv",
@@ -117,7 +134,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                            .skips_broken = data[0] & 16,
                            .text = {.group = data[0] & 32 ? "id" : NULL},
                            .table = {.columns = columns,
-                                     .n_columns = CLV_COUNT(columns),
+                                     .n_columns = CLV_COUNT(columns) - !has_targets,
+                                     .targets = targets,
+                                     .n_targets = has_targets ? CLV_COUNT(targets) : 0,
                                      .ignores_others = data[0] & 64,
                                      .has_decimal_comma = data[0] & 128}};
   for (int set = 0; set < CLV_SETS; set++) o.set_values[set] = (clv_set_values){&set_names[set], 1};

@@ -15,6 +15,11 @@ const char *const clv_loss_names[] = {
 #include "common/base/settings/losses.def"
     NULL};
 
+const char *const clv_target_loss_names[] = {
+#define CLV_LOSS(NAME, name, task, ...) (task) == CLV_TASK_TARGETS ? NULL : #name,
+#include "common/base/settings/losses.def"
+    NULL};
+
 const clv_loss_row *clv_loss_row_of(clv_loss_kind kind) { return &rows[kind]; }
 
 void clv_loss_names_of(unsigned key, char *buf, size_t len) {

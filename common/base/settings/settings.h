@@ -178,7 +178,8 @@ void clv_list_names(const char *const *names, char *buf, size_t len);
 typedef enum clv_task {
   CLV_TASK_CLASSES = 1, /* a class number per record or position; an output per class */
   CLV_TASK_LABELS = 2,  /* a number from 0 to 1 per output; each answers a yes-or-no question */
-  CLV_TASK_NUMBERS = 4  /* a number per output */
+  CLV_TASK_NUMBERS = 4, /* a number per output */
+  CLV_TASK_TARGETS = 8  /* several labels per record, each with a task of its own */
 } clv_task;
 
 /* Keys of `loss` that not every loss takes. */
@@ -189,7 +190,8 @@ enum {
   CLV_LOSS_KEY_BETA = 1 << 3,
   CLV_LOSS_KEY_DELTA = 1 << 4,
   CLV_LOSS_KEY_QUANTILE = 1 << 5,
-  CLV_LOSS_KEY_GAMMA = 1 << 6
+  CLV_LOSS_KEY_GAMMA = 1 << 6,
+  CLV_LOSS_KEY_POS_WEIGHT = 1 << 7 /* in loss.targets alone */
 };
 
 typedef enum clv_loss_kind {
@@ -198,6 +200,11 @@ typedef enum clv_loss_kind {
   CLV_LOSS_COUNT
 } clv_loss_kind;
 extern const char *const clv_loss_names[]; /* [CLV_LOSS_COUNT] and NULL */
+/* As clv_loss_names, without `targets`, the last one: the losses that one target can have. */
+extern const char *const clv_target_loss_names[];
+/* CLV_MAX_TARGETS: most labels of a record with losses of their own; CLV_MAX_CLASS_TARGETS: most of
+ * them that are classes, since the graph of the loss has an input for each. */
+enum { CLV_MAX_TARGETS = 64, CLV_MAX_CLASS_TARGETS = 6 };
 
 typedef struct clv_loss_row {
   const char *name;
@@ -210,7 +217,7 @@ const clv_loss_row *clv_loss_row_of(clv_loss_kind kind);
 void clv_loss_names_of(unsigned key, char *buf, size_t len);
 /* Returns true if a prediction can be right or wrong. */
 static inline bool clv_loss_has_accuracy(clv_loss_kind kind) {
-  return clv_loss_row_of(kind)->task != CLV_TASK_NUMBERS;
+  return (clv_loss_row_of(kind)->task & (CLV_TASK_CLASSES | CLV_TASK_LABELS)) != 0;
 }
 
 /* ---- scores of evaluations ------------------------------------------------------------------- */
@@ -257,6 +264,7 @@ typedef enum clv_column_use {
   CLV_COLUMN_TARGET,   /* the label; never an input */
   CLV_COLUMN_ID,       /* names the record in predictions; never an input */
   CLV_COLUMN_IGNORED,
+  CLV_COLUMN_FILE, /* path of the record's image, which is its input */
 } clv_column_use;
 
 extern const char *const clv_column_use_names[]; /* names in files, in order; end with NULL */

@@ -134,8 +134,33 @@ static clv_code read_enum_index(const clv_binder *b, const binding *s, int *ret,
                               clv_text_for_message(s->node->text, shown_text), suggestion);
 }
 
+/* Divides a value "set.TARGET.metric" at its first and its last dot. Returns false for a value that
+ * has no target, or whose "set.metric" is none of the row's names. */
+static bool read_target_of_enum(const binding *s, const char *const *names, int *ret_index,
+                                const char **ret_target, size_t *ret_len) {
+  const char *text = s->node->text, *first = strchr(text, '.'), *last = strrchr(text, '.');
+  if (!s->row->target_offset || !first || last <= first + 1) return false;
+  for (int i = 0; names[i]; i++) {
+    size_t set = (size_t)(first - text);
+    if (strncmp(names[i], text, set) != 0 || strcmp(names[i] + set, last) != 0) continue;
+    *ret_index = i;
+    *ret_target = first + 1;
+    *ret_len = (size_t)(last - first - 1);
+    return true;
+  }
+  return false;
+}
+
 static clv_code bind_enum(const clv_binder *b, const binding *s, clv_err *err) {
-  return read_enum_index(b, s, (int *)s->at, err);
+  const char *target;
+  size_t len;
+  char *copy;
+  if (!is_text_scalar(s) || !read_target_of_enum(s, s->row->names, (int *)s->at, &target, &len))
+    return read_enum_index(b, s, (int *)s->at, err);
+  CLV_TRY(clv_alloc(len + 1, 1, &copy, err));
+  memcpy(copy, target, len);
+  *(char **)address_of_field(s, s->row->target_offset) = copy;
+  return CLV_OK;
 }
 
 static clv_code bind_text(const clv_binder *b, const binding *s, clv_err *err) {
@@ -525,6 +550,7 @@ static void free_field(const clv_schema *schema, const clv_row *row, char *base)
   char inner_prefix[CLV_PATH_MAX];
   void *at = base + row->offset;
   if (row->kind == CLV_ROW_TEXT || row->kind == CLV_ROW_PATH) free(*(char **)at);
+  if (row->target_offset) free(*(char **)(void *)(base + row->target_offset));
   if (row->kind == CLV_ROW_TEXTS) clv_text_list_clear(at);
   if (row->kind == CLV_ROW_NUMBERS) free(((clv_number_list *)at)->items);
   if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) free_entries(schema, row, base);

@@ -383,18 +383,21 @@ typedef struct clv_data_config {
     char *first, *last, *pad, *mask;
   } tokenizer;
   struct {
-    clv_config_pos pos, columns_pos;
+    clv_config_pos pos, columns_pos, files_pos;
     clv_separator separator;
     clv_decimal_mark decimal;
     clv_text_list missing_marks; /* n = 0: the usual marks */
     clv_other_columns others;
     clv_column_spec *columns; /* [n_columns] */
     size_t n_columns;
+    char *files; /* folder of the images that a column names; NULL: the folder of the table */
     char *query; /* of an SQLite database; NULL: not given */
     uint64_t query_seconds, query_rows;
   } table;
 } clv_data_config;
 
+/* True if records are images: those of a folder, or those that a column of a table names. */
+bool clv_data_has_images(const clv_data_config *d);
 /* True if training draws records with replacement. */
 static inline bool clv_data_samples(const clv_data_config *d) {
   return d->sampling != CLV_SAMPLING_NONE || d->sampling_weights.n;
@@ -498,10 +501,27 @@ typedef struct clv_train_config {
   struct {
     clv_config_pos pos, score_pos;
     clv_best_metric score; /* CLV_BEST_NONE: the run does not stop early */
+    char *target;          /* target that has the score; NULL: the evaluation itself */
     uint64_t patience;     /* validations in a row that are no improvement, after which it stops */
     double min_delta;      /* an improvement is larger than this */
   } early_stopping;
 } clv_train_config;
+
+/* A label of a record that has a loss of its own (loss.targets). */
+typedef struct clv_target_spec {
+  clv_config_pos pos;
+  char *name; /* name of the table's column */
+  clv_loss_kind kind;
+  uint64_t n_classes; /* key classes; 0: not given, and the target is no class */
+  double loss_weight; /* factor of this loss in the sum */
+  double pos_weight;  /* factor of the terms of a binary loss whose label is 1 */
+  double label_smoothing, beta, delta, quantile, gamma, specificity; /* as in `loss` */
+  clv_config_pos scores_pos;
+  clv_text_list scores;
+} clv_target_spec;
+
+/* Returns the number of the model's outputs that belong to a target: one per class, otherwise 1. */
+size_t clv_target_width(const clv_target_spec *s);
 
 typedef struct clv_session_config {
   char *file; /* path of the file as given to the loader, for messages */
@@ -529,6 +549,10 @@ typedef struct clv_session_config {
     clv_config_pos class_weights_pos;
     clv_config_pos scores_pos;
     clv_text_list scores; /* scores that evaluations report in addition to loss and accuracy */
+    clv_config_pos targets_pos;
+    /* [n_targets] kind CLV_LOSS_TARGETS: labels of a record, in the order of the model's outputs */
+    clv_target_spec *targets;
+    size_t n_targets;
     char *at;
     int worker; /* index into `workers` of the node that runs it; -1: the master */
   } loss;
@@ -569,6 +593,7 @@ typedef struct clv_session_config {
     clv_checkpoint_home home;
     clv_config_pos best_pos;
     clv_best_metric best; /* metric whose best checkpoint is kept in addition to the newest ones */
+    char *best_target;    /* target that has the metric; NULL: the evaluation itself */
     clv_best_mode mode;   /* MIN or MAX after loading */
     struct {
       clv_config_pos every_pos;
@@ -808,6 +833,12 @@ uint64_t clv_session_checkpoint_every_ms(const clv_session_config *config);
 bool clv_session_checkpoint_is_auto(const clv_session_config *config);
 /* Return the names that the files use for these values, such as "cross_entropy". */
 const char *clv_best_metric_name(clv_best_metric metric);
+/* CLV_BEST_TARGET: bytes of the name of a target by which a run chooses, with its NUL;
+ * CLV_BEST_NAME: bytes of a metric's name with the target's, with its NUL */
+enum { CLV_BEST_TARGET = 128, CLV_BEST_NAME = CLV_BEST_TARGET + 40 };
+/* Writes the name of a metric, such as "validation.auc", or, of a target, "validation.died.auc".
+ * target: name of a target; NULL or "": none. Returns `name`. */
+const char *clv_best_name(clv_best_metric metric, const char *target, char name[CLV_BEST_NAME]);
 /* Returns true if the largest value of the metric is the best one, false for the smallest. */
 bool clv_best_metric_is_largest(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);

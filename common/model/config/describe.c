@@ -175,6 +175,26 @@ static void write_json_enum(const json *j, const clv_row *row) {
   clv_bytes_puts(j->out, "]");
 }
 
+/* Writes the alternatives of a value that may name a target: one of the names, or one with the
+ * target in it. */
+static void write_json_enum_with_target(const json *j, const clv_row *row) {
+  const char *separator = "";
+  clv_bytes_puts(j->out, ",\"anyOf\":[{\"type\":\"string\"");
+  write_json_enum(j, row);
+  clv_bytes_puts(j->out, "},{\"pattern\":\"^validation\\\\..+\\\\.(");
+  for (const char *const *name = row->names; *name; name++) {
+    const char *metric = strchr(*name, '.');
+    if (!metric) continue;
+    clv_bytes_printf(j->out, "%s%s", separator, metric + 1);
+    separator = "|";
+  }
+  clv_bytes_puts(j->out, ")$\"}]");
+}
+
+static void write_json_names(const json *j, const clv_row *row) {
+  (row->target_offset ? write_json_enum_with_target : write_json_enum)(j, row);
+}
+
 static void write_json_nested(const json *j, const clv_row *row) {
   char inner_prefix[CLV_PATH_MAX];
   clv_row_write_inner_prefix(row, inner_prefix);
@@ -232,7 +252,7 @@ static void write_json_row(const json *j, const clv_row *row) {
   write_json_text(j, "description", row->doc);
   bool has_words = kind == CLV_ROW_INT && row->names;
   if (!has_words && (kind == CLV_ROW_INT || kind == CLV_ROW_NUMBER)) write_json_bounds(j, row);
-  if (kind == CLV_ROW_ENUM) write_json_enum(j, row);
+  if (kind == CLV_ROW_ENUM) write_json_names(j, row);
   if (kind == CLV_ROW_TEXT && pattern) write_json_text(j, "pattern", pattern);
   if (kind == CLV_ROW_RANGE) write_json_text(j, "pattern", "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$");
   if (kind == CLV_ROW_SEED) write_json_text(j, "pattern", "^([0-9A-Fa-f]{32}|[0-9]{1,20})$");

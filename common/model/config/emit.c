@@ -217,6 +217,21 @@ static void write_seed(clv_bytes *out, const clv_seed *seed) {
     clv_bytes_printf(out, "\"%s\"", hex);
 }
 
+static void write_enum(writer *w, const clv_row *row, const void *at) {
+  const char *name = row->names[*(const int *)at], *base = (const char *)at - row->offset;
+  const char *target =
+      row->target_offset ? *(char *const *)(const void *)(base + row->target_offset) : NULL;
+  const char *metric = target ? strchr(name, '.') : NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (!metric) {
+    clv_bytes_puts(w->out, name);
+    return;
+  }
+  clv_bytes_printf(&text, "%.*s.%s%s", (int)(metric - name), name, target, metric);
+  w->out->failed |= text.failed;
+  if (!text.failed) write_text(w->out, text.data);
+}
+
 static void write_value(writer *w, const clv_row *row, const void *at) {
   const clv_layer_range *range = at;
   switch (row->kind) {
@@ -227,7 +242,7 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
       write_number(w->out, *(const double *)at);
       break;
     case CLV_ROW_ENUM:
-      clv_bytes_puts(w->out, row->names[*(const int *)at]);
+      write_enum(w, row, at);
       break;
     case CLV_ROW_TEXT:
     case CLV_ROW_PATH:

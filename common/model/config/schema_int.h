@@ -74,6 +74,9 @@ typedef struct clv_row {
    * SIZE: words that may stand for a number; the word at i is stored as -i, modulo 2^64, and min is
    * at least 1. */
   const char *const *names;
+  /* ENUM whose names are "set.metric": offset of a char * that stores TARGET of the value
+   * "set.TARGET.metric"; 0: there is no such value */
+  size_t target_offset;
   /* default value, as a file would have it; NULL: the default is 0, NULL or empty */
   const char *default_text;
   /* Value in the example file if there is no default. For LIST: the lines of its entries; the
@@ -131,6 +134,13 @@ clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) CLV_
 clv_code clv_session_check_choices(clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 /* Checks that the scores of loss.scores go with the loss. */
 clv_code clv_session_check_scores(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
+
+/* ---- several targets (session_targets.c) ----------------------------------------------------- */
+
+/* Checks loss.targets: its keys go with the losses, and its names are the targets of data.table. */
+clv_code clv_session_check_targets(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
+/* Returns the target with this name; NULL: there is none. */
+const clv_target_spec *clv_session_find_target(const clv_session_config *c, const char *name);
 
 /* ---- scalars (scalar.c) ---------------------------------------------------------------------- */
 

@@ -118,6 +118,7 @@ static clv_code check_loss_keys(const clv_session_config *c, clv_err *err) {
 
 static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
   CLV_TRY(check_loss_keys(c, err));
+  CLV_TRY(clv_session_check_targets(c, err));
   CLV_TRY(clv_session_check_scores(c, err));
   if (c->loss.ignore_index != floor(c->loss.ignore_index))
     return fail_at(c, c->loss.ignore_pos, err, "'loss.ignore_index' must be a whole number");
@@ -450,7 +451,7 @@ static clv_code check_no_normalisation(const clv_session_config *c, clv_err *err
       return fail_at(c, keys[i].pos, err,
                      "%s does not go with data.format %s, whose records become tokens: remove it",
                      keys[i].key, data_format_row(c)->name);
-    if (!(data_format_row(c)->accepted_keys & CLV_KEY_NORMALIZE))
+    if (!(data_format_row(c)->accepted_keys & CLV_KEY_NORMALIZE) && !clv_data_has_images(d))
       return fail_at(
           c, keys[i].pos, err,
           "%s does not go with data.format %s, whose columns have a scale each: remove it",
@@ -619,7 +620,8 @@ static clv_code check_inapplicable_sections(const clv_session_config *c, clv_err
   for (char *line = lines.data, *end; line && (end = strchr(line, '\n')) != NULL; line = end + 1) {
     *end = '\0';
     for (size_t i = 0; i < CLV_COUNT(sections); i++) {
-      if (data_format_row(c)->accepted_keys & sections[i].key ||
+      bool is_of_column = sections[i].key == CLV_KEY_IMAGES && clv_data_has_images(&c->data);
+      if (data_format_row(c)->accepted_keys & sections[i].key || is_of_column ||
           strncmp(line, sections[i].prefix, strlen(sections[i].prefix)) != 0 ||
           text_has_line(&usual, line))
         continue;

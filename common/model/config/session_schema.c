@@ -2,6 +2,7 @@
  *
  * Every key of session.yaml.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/model/config/schema_int.h"
@@ -11,6 +12,7 @@
 #define STAGE(member) offsetof(clv_stage_spec, member)
 #define LAYER(member) offsetof(clv_layer_spec, member)
 #define COLUMN(member) offsetof(clv_column_spec, member)
+#define TARGET(member) offsetof(clv_target_spec, member)
 
 enum { MAX_STEPS = 1000000000 };
 
@@ -291,6 +293,9 @@ static const clv_row rows[] = {
      .doc = "For an SQLite database: one SELECT that ends with ORDER BY. It reads this file alone and changes nothing."},
     {.path = "data.table.query_seconds", .kind = CLV_ROW_INT, .offset = AT(data.table.query_seconds),
      .min = 1, .max = 86400, .default_text = "60", .doc = "Time that the query may take."},
+    {.path = "data.table.files", .kind = CLV_ROW_PATH, .offset = AT(data.table.files),
+     .pos_offset = AT(data.table.files_pos), .is_commented_out = true, .sample = "scans", .is_place = true,
+     .doc = "For a column `as: file`, the folder of its images; the folder of the table unless given."},
     {.path = "data.table.query_rows", .kind = CLV_ROW_INT, .offset = AT(data.table.query_rows),
      .min = 1, .max = 4294967295, .default_text = "10000000", .doc = "Most records that the query may have."},
     {.path = "data.table.columns", .kind = CLV_ROW_MAP, .offset = AT(data.table.columns),
@@ -301,7 +306,8 @@ static const clv_row rows[] = {
      .names = clv_column_use_names, .required = true, .sample = "number",
      .replacement_hint = "a column of texts is read by data.format: text (data.text.column); here leave it out with ignore",
      .doc = "number; category (a place of the input per value, and one for values that training has not); "
-            "boolean; date; target (the label); id (named in predictions); ignore. target and id are no inputs."},
+            "boolean; date; target (the label); id (named in predictions); file (the path of an image, which is the "
+            "record); ignore. target and id are no inputs."},
     {.path = "data.table.columns{}.scale", .kind = CLV_ROW_ENUM, .offset = COLUMN(scale),
      .names = clv_column_scale_names, .default_text = "standard",
      .doc = "For numbers and dates, as in scikit-learn: StandardScaler (standard), MinMaxScaler (min_max), "
@@ -525,7 +531,39 @@ static const clv_row rows[] = {
      .required = true, .sample = "cross_entropy",
      .doc = "The loss function, with the formula of PyTorch. For numbers mse, smooth_l1, huber, quantile, or "
             "poisson for counts (the output is the logarithm of the rate); for classes cross_entropy, focal or "
-            "nll; for yes or no bce and bce_with_logits."},
+            "nll; for yes or no bce and bce_with_logits. targets: the sum of the losses in loss.targets."},
+    {.path = "loss.targets", .kind = CLV_ROW_MAP, .offset = AT(loss.targets), .count_offset = AT(loss.n_targets),
+     .pos_offset = AT(loss.targets_pos), .max = CLV_MAX_TARGETS, .entry_bytes = sizeof(clv_target_spec),
+     .is_commented_out = true, .sample = "outcome", .is_place = true,
+     .doc = "For targets: a loss for each target of a table, by the name of its column. The outputs of the "
+            "model belong to the targets in this order."},
+    {.path = "loss.targets{}.kind", .kind = CLV_ROW_ENUM, .offset = TARGET(kind),
+     .names = clv_target_loss_names, .required = true, .sample = "bce_with_logits",
+     .doc = "The loss of this target."},
+    {.path = "loss.targets{}.classes", .kind = CLV_ROW_INT, .offset = TARGET(n_classes), .max = 65536,
+     .default_text = "0",
+     .doc = "For classes: how many there are, at least 2, which is how many outputs the target has. Others have one."},
+    {.path = "loss.targets{}.loss_weight", .kind = CLV_ROW_NUMBER, .offset = TARGET(loss_weight),
+     .excludes_low = true, .high = 1e6, .default_text = "1",
+     .doc = "Factor of this loss in the sum."},
+    {.path = "loss.targets{}.pos_weight", .kind = CLV_ROW_NUMBER, .offset = TARGET(pos_weight),
+     .excludes_low = true, .high = 1e6, .default_text = "1",
+     .doc = "For bce_with_logits: factor of the terms of records whose label is 1, as PyTorch's pos_weight."},
+    {.path = "loss.targets{}.label_smoothing", .kind = CLV_ROW_NUMBER, .offset = TARGET(label_smoothing),
+     .high = 1, .default_text = "0", .doc = "As loss.label_smoothing."},
+    {.path = "loss.targets{}.beta", .kind = CLV_ROW_NUMBER, .offset = TARGET(beta), .high = 1e6,
+     .default_text = "1", .doc = "As loss.beta."},
+    {.path = "loss.targets{}.delta", .kind = CLV_ROW_NUMBER, .offset = TARGET(delta), .low = 1e-6, .high = 1e6,
+     .default_text = "1", .doc = "As loss.delta."},
+    {.path = "loss.targets{}.quantile", .kind = CLV_ROW_NUMBER, .offset = TARGET(quantile), .high = 1,
+     .default_text = "0.5", .doc = "As loss.quantile."},
+    {.path = "loss.targets{}.gamma", .kind = CLV_ROW_NUMBER, .offset = TARGET(gamma), .high = 100,
+     .default_text = "2", .doc = "As loss.gamma."},
+    {.path = "loss.targets{}.scores", .kind = CLV_ROW_TEXTS, .offset = TARGET(scores),
+     .pos_offset = TARGET(scores_pos), .max = CLV_SCORE_KINDS, .names = clv_score_names, .is_commented_out = true,
+     .sample = "[auc]", .doc = "Scores of this target, as loss.scores."},
+    {.path = "loss.targets{}.specificity", .kind = CLV_ROW_NUMBER, .offset = TARGET(specificity), .high = 1,
+     .default_text = "0.9", .doc = "As loss.specificity."},
     {.path = "loss.weight", .kind = CLV_ROW_NUMBERS, .offset = AT(loss.weight),
      .pos_offset = AT(loss.options_pos), .max = 128, .high = 1e30, .is_commented_out = true, .sample = "[1, 2.5]",
      .doc = "For cross_entropy and focal: a weight for each class; all 1 unless given."},
@@ -694,9 +732,9 @@ static const clv_row rows[] = {
             "resumed run stops at the same step. Needs data.validation."},
     {.path = "train.early_stopping.score", .kind = CLV_ROW_ENUM, .offset = AT(train.early_stopping.score),
      .pos_offset = AT(train.early_stopping.score_pos), .names = best_names, .required = true,
-     .sample = "validation.loss",
+     .target_offset = AT(train.early_stopping.target), .sample = "validation.loss",
      .doc = "Number that has to improve: loss, perplexity and errors fall, the others rise. All but loss "
-            "and accuracy have to be in loss.scores."},
+            "and accuracy have to be in loss.scores. Of a target it is validation.TARGET.auc and so on."},
     {.path = "train.early_stopping.patience", .kind = CLV_ROW_INT,
      .offset = AT(train.early_stopping.patience), .min = 1, .max = 1000000, .default_text = "5",
      .doc = "Validations in a row without an improvement after which the run stops; one follows each epoch."},
@@ -789,9 +827,10 @@ static const clv_row rows[] = {
      .doc = "Number of checkpoints kept, the newest ones."},
     {.path = "checkpoint.best", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.best),
      .pos_offset = AT(checkpoint.best_pos), .names = best_names, .sample = "validation.loss",
-     .is_commented_out = true,
+     .target_offset = AT(checkpoint.best_target), .is_commented_out = true,
      .doc = "Keep the checkpoint with the best validation in addition, for --checkpoint best; "
-            "needs data.validation, and for all but loss and accuracy loss.scores."},
+            "needs data.validation, and for all but loss and accuracy loss.scores. Of a target it is "
+            "validation.TARGET.auc and so on."},
     {.path = "checkpoint.mode", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.mode),
      .names = mode_names, .sample = "min", .is_commented_out = true,
      .doc = "Which value is the best: min for validation.loss, max for validation.accuracy, and so "
@@ -860,6 +899,15 @@ bool clv_session_key_changes_records(const char *key) {
 
 const char *clv_loss_name(clv_loss_kind kind) { return clv_loss_names[kind]; }
 const char *clv_best_metric_name(clv_best_metric metric) { return best_names[metric]; }
+
+const char *clv_best_name(clv_best_metric metric, const char *target, char name[CLV_BEST_NAME]) {
+  const char *value = strchr(best_names[metric], '.');
+  if (target && *target && value)
+    snprintf(name, CLV_BEST_NAME, "validation.%.*s%s", CLV_BEST_TARGET - 1, target, value);
+  else
+    snprintf(name, CLV_BEST_NAME, "%s", best_names[metric]);
+  return name;
+}
 
 bool clv_best_metric_is_largest(clv_best_metric metric) {
   return metric && clv_score_value_row_of((clv_score_value)(metric - 1))->largest_is_best;

@@ -61,19 +61,56 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
   return CLV_OK;
 }
 
+static const clv_column_spec *find_file_column(const clv_data_config *d) {
+  for (size_t i = 0; i < d->table.n_columns; i++)
+    if (d->table.columns[i].use == CLV_COLUMN_FILE) return &d->table.columns[i];
+  return NULL;
+}
+
+bool clv_data_has_images(const clv_data_config *d) {
+  bool is_table = clv_format_row_of(d->format)->accepted_keys & CLV_KEY_TABLE;
+  return d->format == CLV_FORMAT_IMAGES || (is_table && find_file_column(d));
+}
+
+/* Checks that a column of images is the only input. */
+static clv_code check_file_column(const clv_session_config *c, size_t n_files, size_t n_inputs,
+                                  clv_err *err) {
+  const clv_column_spec *s = find_file_column(&c->data);
+  if (!s && c->data.table.files)
+    return fail_at(c, c->data.table.files_pos, err,
+                   "data.table.files goes with a column `as: file`, which names images in it");
+  if (n_files > 1)
+    return fail_at(c, s->pos, err,
+                   "data.table.columns.%.80s: a second column `as: file`; a record "
+                   "has one image",
+                   s->name);
+  if (s && n_inputs)
+    return fail_at(c, s->pos, err,
+                   "data.table.columns.%.80s: `as: file` makes the image the record, without "
+                   "further inputs: say `as: ignore` for the others",
+                   s->name);
+  return CLV_OK;
+}
+
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
-  size_t n_by_use[CLV_COLUMN_IGNORED + 1] = {0}, n_inputs = 0;
+  size_t n_by_use[CLV_COLUMN_FILE + 1] = {0}, n_inputs = 0;
   if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE)) return CLV_OK;
   clv_config_pos pos = c->data.table.n_columns ? c->data.table.columns_pos : c->data.pos;
   for (size_t i = 0; i < c->data.table.n_columns; i++) {
     const clv_column_spec *s = &c->data.table.columns[i];
     CLV_TRY(check_column(c, s, err));
     n_inputs += is_input(s);
-    if (n_by_use[s->use]++ && (s->use == CLV_COLUMN_TARGET || s->use == CLV_COLUMN_ID))
-      return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s; a record has one",
-                     s->name, s->use == CLV_COLUMN_ID ? "id" : "target");
+    bool may_repeat = s->use != CLV_COLUMN_ID &&
+                      (s->use != CLV_COLUMN_TARGET || c->loss.kind == CLV_LOSS_TARGETS);
+    if (n_by_use[s->use]++ && !may_repeat)
+      return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s%s", s->name,
+                     s->use == CLV_COLUMN_ID ? "id; a record has one" : "target",
+                     s->use == CLV_COLUMN_ID
+                         ? ""
+                         : ": several go with loss.kind: targets, which has a loss for each");
   }
-  if (!n_inputs)
+  CLV_TRY(check_file_column(c, n_by_use[CLV_COLUMN_FILE], n_inputs, err));
+  if (!n_inputs && !n_by_use[CLV_COLUMN_FILE])
     return fail_at(c, pos, err,
                    "data.table.columns names no input: list the columns of the header, as in "
                    "`columns: {age: {as: number}, sex: {as: category}, outcome: {as: target}}`");

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Building the graph of a loss: one node that reads predictions and targets.
+ * Building the graph of a loss: one node that reads predictions and targets, or, with several
+ * targets per record, the sum of such nodes.
  */
 #include "common/model/models/models.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 bool clv_loss_has_labels(const char *kind) {
@@ -50,33 +52,199 @@ clv_code clv_loss_make_graph(const char *kind, const clv_shape *pred, int64_t ba
   return make_loss_graph(kind, NULL, 0, pred, batch, ret, err);
 }
 
-/* Keys of `loss` that are one number, with the attributes of the ops that have them. */
+/* Keys of `loss` and of loss.targets that are one number, with the attributes of the ops that have
+ * them. */
 static const struct {
   unsigned key;
   clv_attr_key attr;
-  size_t offset; /* offset of the number in clv_session_config */
-} number_keys[] = {
-    {CLV_LOSS_KEY_LABEL_SMOOTHING, CLV_ATTR_LABEL_SMOOTHING,
-     offsetof(clv_session_config, loss.label_smoothing)},
-    {CLV_LOSS_KEY_BETA, CLV_ATTR_BETA, offsetof(clv_session_config, loss.beta)},
-    {CLV_LOSS_KEY_DELTA, CLV_ATTR_BETA, offsetof(clv_session_config, loss.delta)},
-    {CLV_LOSS_KEY_QUANTILE, CLV_ATTR_P, offsetof(clv_session_config, loss.quantile)},
-    {CLV_LOSS_KEY_GAMMA, CLV_ATTR_EXPONENT, offsetof(clv_session_config, loss.gamma)}};
+  size_t offset;        /* offset of the number in clv_session_config */
+  size_t target_offset; /* offset of the number in clv_target_spec */
+} number_keys[] = {{CLV_LOSS_KEY_LABEL_SMOOTHING, CLV_ATTR_LABEL_SMOOTHING,
+                    offsetof(clv_session_config, loss.label_smoothing),
+                    offsetof(clv_target_spec, label_smoothing)},
+                   {CLV_LOSS_KEY_BETA, CLV_ATTR_BETA, offsetof(clv_session_config, loss.beta),
+                    offsetof(clv_target_spec, beta)},
+                   {CLV_LOSS_KEY_DELTA, CLV_ATTR_BETA, offsetof(clv_session_config, loss.delta),
+                    offsetof(clv_target_spec, delta)},
+                   {CLV_LOSS_KEY_QUANTILE, CLV_ATTR_P, offsetof(clv_session_config, loss.quantile),
+                    offsetof(clv_target_spec, quantile)},
+                   {CLV_LOSS_KEY_GAMMA, CLV_ATTR_EXPONENT, offsetof(clv_session_config, loss.gamma),
+                    offsetof(clv_target_spec, gamma)}};
+
+static clv_attr_value number_value(clv_attr_key key, const char *base, size_t offset) {
+  return (clv_attr_value){
+      .key = key, .is_number = true, .number = *(const double *)(const void *)(base + offset)};
+}
 
 /* Writes the numbers that the loss takes. Returns how many. */
 static int list_numbers(const clv_session_config *c, clv_attr_value *values) {
   int n = 0;
   for (size_t i = 0; i < CLV_COUNT(number_keys); i++)
     if (clv_loss_row_of(c->loss.kind)->keys & number_keys[i].key)
-      values[n++] = (clv_attr_value){
-          .key = number_keys[i].attr,
-          .is_number = true,
-          .number = *(const double *)(const void *)((const char *)c + number_keys[i].offset)};
+      values[n++] = number_value(number_keys[i].attr, (const char *)c, number_keys[i].offset);
   return n;
 }
 
+/* ---- several targets per record -------------------------------------------------------------- */
+
+/* Names of the nodes count up, because each needs one of its own. */
+static clv_code add_node(clv_graph *g, const char *op_name, const clv_attr_value *values, int n,
+                         const int *in, int n_in, int *ret, clv_err *err) {
+  char name[CLV_NAME_MAX];
+  clv_attrs attrs;
+  clv_op op;
+  snprintf(name, sizeof name, "loss%d", g->n_nodes);
+  CLV_TRY(clv_op_find(op_name, &op, err));
+  CLV_TRY(clv_attrs_parse(op, values, n, &attrs, err));
+  return clv_graph_add(g, op, &attrs, name, 0, in, n_in, ret, err);
+}
+
+/* Adds a node that takes `width` columns of node `from`, beginning at column `at`. */
+static clv_code add_columns(clv_graph *g, int from, size_t at, size_t width, int *ret,
+                            clv_err *err) {
+  const clv_attr_value values[] = {
+      {.key = CLV_ATTR_DIM, .n_ints = 1, .ints = {1}},
+      {.key = CLV_ATTR_START, .n_ints = 1, .ints = {(int64_t)at}},
+      {.key = CLV_ATTR_STOP, .n_ints = 1, .ints = {(int64_t)(at + width)}}};
+  if ((int64_t)width == g->nodes[from].shape.dim[1]) return *ret = from, CLV_OK;
+  return add_node(g, "slice", values, CLV_COUNT(values), &from, 1, ret, err);
+}
+
+static clv_code add_scaled(clv_graph *g, int from, double factor, int *ret, clv_err *err) {
+  const clv_attr_value value = {.key = CLV_ATTR_FACTOR, .is_number = true, .number = factor};
+  if (factor == 1) return *ret = from, CLV_OK;
+  return add_node(g, "scale", &value, 1, &from, 1, ret, err);
+}
+
+/* Adds what pos_weight p adds to binary cross entropy of logits x and labels t: (p - 1) times the
+ * mean of t softplus(-x). The mean is that of absolute values, smooth_l1 with beta 0 against zeros,
+ * because no other op takes the mean over a batch, and t softplus(-x) is never negative. */
+static clv_code add_pos_weight(clv_graph *g, double pos_weight, int x, int t, int loss, int *ret,
+                               clv_err *err) {
+  const clv_attr_value zero = {.key = CLV_ATTR_FACTOR, .is_number = true, .number = 0},
+                       beta = {.key = CLV_ATTR_BETA, .is_number = true, .number = 0};
+  int negative, term, pair[2];
+  if (pos_weight == 1) return *ret = loss, CLV_OK;
+  CLV_TRY(add_scaled(g, x, -1, &negative, err));
+  CLV_TRY(add_node(g, "softplus", NULL, 0, &negative, 1, &pair[0], err));
+  pair[1] = t;
+  CLV_TRY(add_node(g, "mul", NULL, 0, pair, 2, &pair[0], err));
+  CLV_TRY(add_node(g, "scale", &zero, 1, &t, 1, &pair[1], err));
+  CLV_TRY(add_node(g, "smooth_l1", &beta, 1, pair, 2, &term, err));
+  CLV_TRY(add_scaled(g, term, pos_weight - 1, &pair[1], err));
+  pair[0] = loss;
+  return add_node(g, "add", NULL, 0, pair, 2, ret, err);
+}
+
+/* Adds the loss of a target, without its loss_weight. x: logits or numbers [N, width]; t:
+ * labels. */
+static clv_code add_target_loss(clv_graph *g, const clv_target_spec *s, int x, int t, int *ret,
+                                clv_err *err) {
+  clv_attr_value values[CLV_COUNT(number_keys)];
+  const int in[2] = {x, t};
+  int n = 0;
+  for (size_t i = 0; i < CLV_COUNT(number_keys); i++)
+    if (clv_loss_row_of(s->kind)->keys & number_keys[i].key)
+      values[n++] =
+          number_value(number_keys[i].attr, (const char *)s, number_keys[i].target_offset);
+  CLV_TRY(add_node(g, clv_loss_name(s->kind), values, n, in, 2, ret, err));
+  return add_pos_weight(g, s->pos_weight, x, t, *ret, ret, err);
+}
+
+/* Adds the input with the labels of a target that are classes. */
+static clv_code add_class_input(clv_graph *g, size_t target, int64_t batch, int *ret,
+                                clv_err *err) {
+  char name[CLV_NAME_MAX];
+  snprintf(name, sizeof name, "classes%zu", target);
+  return clv_graph_add_input(g, name, CLV_I64, &CLV_SHAPE(batch), ret, err);
+}
+
+static size_t count_numbers(const clv_session_config *c) {
+  size_t n = 0;
+  for (size_t i = 0; i < c->loss.n_targets; i++) n += !c->loss.targets[i].n_classes;
+  return n;
+}
+
+/* Adds the inputs: predictions, the labels that are numbers, and the classes of each other target.
+ * numbers: receives the node of the numbers; classes: [n_targets] nodes of the classes. */
+static clv_code add_target_inputs(clv_graph *g, const clv_session_config *c, clv_shape pred,
+                                  int *prediction, int *numbers, int *classes, clv_err *err) {
+  size_t n_numbers = count_numbers(c);
+  CLV_TRY(clv_graph_add_input(g, "prediction", CLV_F32, &pred, prediction, err));
+  if (n_numbers)
+    CLV_TRY(clv_graph_add_input(g, "target", CLV_F32, &CLV_SHAPE(pred.dim[0], (int64_t)n_numbers),
+                                numbers, err));
+  for (size_t i = 0; i < c->loss.n_targets; i++)
+    if (c->loss.targets[i].n_classes) CLV_TRY(add_class_input(g, i, pred.dim[0], &classes[i], err));
+  return CLV_OK;
+}
+
+static clv_code check_outputs(const clv_session_config *c, const clv_shape *pred, clv_err *err) {
+  size_t width = 0;
+  char text[160];
+  for (size_t i = 0; i < c->loss.n_targets; i++) width += clv_target_width(&c->loss.targets[i]);
+  if (pred->rank == 2 && pred->dim[1] == (int64_t)width) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "the outputs of the model are %s, and loss.targets needs [N, %zu]: one for each "
+                  "class of a target with classes, and one for each other target",
+                  clv_shape_format(pred, text, sizeof text), width);
+}
+
+static clv_code add_all_targets(clv_graph *g, const clv_session_config *c, clv_shape pred,
+                                clv_err *err) {
+  int classes[CLV_MAX_TARGETS] = {0}, prediction, numbers = -1, sum = -1;
+  size_t column = 0, number = 0;
+  CLV_TRY(add_target_inputs(g, c, pred, &prediction, &numbers, classes, err));
+  for (size_t i = 0; i < c->loss.n_targets; i++) {
+    const clv_target_spec *s = &c->loss.targets[i];
+    int x, t = classes[i], loss;
+    CLV_TRY(add_columns(g, prediction, column, clv_target_width(s), &x, err));
+    if (!s->n_classes) CLV_TRY(add_columns(g, numbers, number++, 1, &t, err));
+    CLV_TRY(add_target_loss(g, s, x, t, &loss, err));
+    CLV_TRY(add_scaled(g, loss, s->loss_weight, &loss, err));
+    const int both[2] = {sum, loss};
+    if (i) CLV_TRY(add_node(g, "add", NULL, 0, both, 2, &loss, err));
+    sum = loss;
+    column += clv_target_width(s);
+  }
+  return CLV_OK;
+}
+
+static clv_code make_targets_graph(const clv_session_config *c, const clv_shape *pred,
+                                   int64_t batch, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_shape p = *pred;
+  CLV_TRY(check_outputs(c, pred, err));
+  p.dim[0] = batch;
+  CLV_TRY(clv_graph_new(&g, err));
+  CLV_TRY(add_all_targets(g, c, p, err));
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}
+
+clv_code clv_target_make_loss_graph(const clv_session_config *config, size_t target, int64_t batch,
+                                    clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  const clv_target_spec *s = &config->loss.targets[target];
+  int x, t, loss;
+  CLV_TRY(clv_graph_new(&g, err));
+  const clv_shape shape = CLV_SHAPE(batch, (int64_t)clv_target_width(s));
+  CLV_TRY(clv_graph_add_input(g, "prediction", CLV_F32, &shape, &x, err));
+  if (s->n_classes)
+    CLV_TRY(add_class_input(g, target, batch, &t, err));
+  else
+    CLV_TRY(clv_graph_add_input(g, "target", CLV_F32, &shape, &t, err));
+  CLV_TRY(add_target_loss(g, s, x, t, &loss, err));
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}
+
+/* ---- the loss of a session ------------------------------------------------------------------- */
+
 clv_code clv_session_make_loss_graph(const clv_session_config *config, const clv_shape *pred,
                                      int64_t batch, clv_graph **ret, clv_err *err) {
+  if (config->loss.kind == CLV_LOSS_TARGETS)
+    return make_targets_graph(config, pred, batch, ret, err);
   const char *kind = clv_loss_name(config->loss.kind);
   float class_weights[CLV_MAX_CLASS_WEIGHTS];
   int weights = (int)CLV_MIN(config->loss.weight.n, CLV_COUNT(class_weights));

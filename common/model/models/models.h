@@ -107,6 +107,14 @@ clv_code clv_loss_make_graph(const char *kind, const clv_shape *pred, int64_t ba
  * options. */
 clv_code clv_session_make_loss_graph(const clv_session_config *config, const clv_shape *pred,
                                      int64_t batch, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+/* Builds the graph of the loss of one target (loss.targets), without its loss_weight. Inputs:
+ * predictions [batch, width of the target] f32, and labels [batch, 1] f32 or, of classes, [batch]
+ * i64. The graph that clv_session_make_loss_graph builds for several targets is the sum of all,
+ * each times its loss_weight. Its inputs are the predictions of all targets, [N, widths]; then, if
+ * there are any, the labels that are numbers, [N, numbers] f32; then the classes [N] i64 of each
+ * target that has classes. */
+clv_code clv_target_make_loss_graph(const clv_session_config *config, size_t target, int64_t batch,
+                                    clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

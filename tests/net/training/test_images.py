@@ -202,6 +202,58 @@ def bad_folders_and_options_are_refused():
             r"when resized, and others are .*: set data.images.crop")
 
 
+def table_of(name, part, **more):
+    """Writes a table of the images of a part, in the order of the folder: file, class, its number
+    and an id."""
+    root = os.path.join(cluster.dir, "photos")
+    files = sorted((os.path.relpath(f, root) for f in glob.glob(f"{root}/{part}/*/*/*.png")), key=lambda f: (os.path.dirname(f), f))
+    with open(os.path.join(root, name), "w", newline="") as f:
+        rows = csv.writer(f)
+        rows.writerow(["id", "scan", "colour", "bright", "odd"])
+        for i, file in enumerate(files):
+            label = file.split("/")[1]
+            rows.writerow([f"p{i}", more.get(str(i), file), label, ("no", "yes")[label == "red"], i % 5])
+    return files
+
+
+COLUMNS = "  table:\n    columns: {id: {as: id}, scan: {as: file}, colour: {as: target}, bright: {as: ignore}, odd: {as: ignore}}\n"
+TABLE = DATA.replace("format: images", "format: table").replace("[train]", "[train.csv]").replace("[test]", "[test.csv]") + COLUMNS
+
+
+@suite.test
+def images_that_a_table_names_train_as_those_of_a_folder():
+    table_of("train.csv", "train"), table_of("test.csv", "test")
+    folder = cluster.trained("of-folder", body(), 36)[0]
+    values, _, said = cluster.trained("of-table", body(TABLE), 36)
+    assert values == folder and "test accuracy" in said, said
+    out = os.path.join(cluster.dir, "p.csv")
+    done = master("predict", os.path.join(cluster.dir, "of-table.yaml"), "--output", out, cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    with open(out, newline="") as f:
+        assert [r["id"] for r in csv.DictReader(f)][:3] == ["p0", "p1", "p2"]
+    several = TABLE.replace("bright: {as: ignore}, odd: {as: ignore}", "bright: {as: target}, odd: {as: target}")
+    losses = ("loss: {kind: targets, targets: {colour: {kind: cross_entropy, classes: 3}, bright: {kind: bce_with_logits},"
+              " odd: {kind: mse, loss_weight: 0.1}}}\n")
+    tail = losses + TAIL.split("\n", 1)[1].replace("epochs: 6", "epochs: 1")
+    said = cluster.trained("several", body(several, tail).replace("out: 3", "out: 5"), 6)[2]
+    assert re.search(r"\n  bright: loss [\d.]+, accuracy [\d.]+ %\n", said), said
+
+
+@suite.test
+def paths_that_leave_the_folder_are_refused_with_their_place():
+    for path, text in (("/etc/passwd", "which leaves the folder of the images"), ("train/../../x.png", "which leaves"),
+                       ("..", "which leaves"), ("train/none.png", "which is no file in the folder of the images"),
+                       ("train", "which is no file"), ("", "has no value here")):
+        table_of("bad.csv", "train", **{"3": path})
+        done = master("check", cluster.session("bad", body(TABLE.replace("train.csv", "bad.csv"))), cwd=cluster.dir)
+        assert done.returncode == 7 and re.search(r"bad\.csv:5:4: column 'scan' .*" + re.escape(text), done.stderr), (path, done.stderr)
+    for columns, text in (("odd: {as: number}", "`as: file` makes the image the record"), ("odd: {as: file}", "a second column `as: file`")):
+        done = master("check", cluster.session("bad", body(TABLE.replace("odd: {as: ignore}", columns))), cwd=cluster.dir)
+        assert done.returncode == 3 and text in done.stderr, done.stderr
+    done = master("check", cluster.session("bad", body(TABLE.replace("scan: {as: file}", "scan: {as: ignore}, x: {as: number}"))), cwd=cluster.dir)
+    assert done.returncode == 3 and "does not go with data.format table" in done.stderr, done.stderr
+
+
 with Cluster(1) as cluster:
     for part, count, seed in (("train", 96, 1), ("test", 48, 2)):
         photos(os.path.join(cluster.dir, "photos", part), count, seed)

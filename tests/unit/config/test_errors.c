@@ -252,7 +252,8 @@ static void unknown_enum_values_are_refused(void **state) {
   assert_edit_refused(
       "kind: cross_entropy", "kind: crossentropy",
       "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
-      "bce_with_logits, smooth_l1, huber, quantile, poisson, focal, got 'crossentropy', did you "
+      "bce_with_logits, smooth_l1, huber, quantile, poisson, focal, targets, got 'crossentropy', "
+      "did you "
       "mean 'cross_entropy'?");
   assert_edit_refused(
       "kind: sgd", "kind: rmspop",
@@ -607,7 +608,8 @@ static void early_stopping_without_its_score_is_refused(void **state) {
       "--set train.early_stopping={patience: 3}: missing key "
       "'train.early_stopping.score': Number that has to improve: loss, perplexity and "
       "errors fall, the others rise. All but loss and accuracy have to be in "
-      "loss.scores. For example: `score: validation.loss`");
+      "loss.scores. Of a target it is validation.TARGET.auc and so on. For example: "
+      "`score: validation.loss`");
   assert_set_refused("train.early_stopping={score: validation.loss}",
                      "--set train.early_stopping={score: validation.loss}: "
                      "train.early_stopping.score needs validations: set "
@@ -850,9 +852,93 @@ static void long_path_does_not_cut_the_end_of_a_message(void **state) {
   clv_session_config_free(c);
 }
 
+/* A session over a table with the targets `died` and `grade`. */
+static const char targets_text[] =
+    "version: 1\n"
+    "name: small\n"
+    "data:\n"
+    "  format: table\n"
+    "  train: [a.csv]\n"
+    "  validation: {fraction: 0.2}\n"
+    "  table: {columns: {age: {as: number}, died: {as: target}, grade: {as: target}}}\n"
+    "stages: [{name: all, at: master, layers: [{op: linear, out: 4}]}]\n"
+    "loss:\n"
+    "  kind: targets\n"
+    "  targets:\n"
+    "    died: {kind: bce_with_logits, pos_weight: 2, scores: [auc]}\n"
+    "    grade: {kind: cross_entropy, classes: 3, loss_weight: 0.5}\n"
+    "checkpoint: {best: validation.died.auc}\n"
+    "train: {batch: 32, optimizer: {kind: sgd, lr: 0.1}}\n";
+
+static const struct {
+  const char *from, *to, *message;
+} target_cases[] = {
+    {"died: {kind: bce_with_logits, pos_weight: 2", "died: {kind: mse, pos_weight: 2",
+     "12:5: loss.targets.died.pos_weight goes with bce_with_logits, and not with mse: remove it"},
+    {", classes: 3", "",
+     "13:5: loss.targets.grade: cross_entropy needs classes, the number of classes (2 or more), "
+     "which is how many outputs of the model belong to it"},
+    {"pos_weight: 2", "classes: 2",
+     "12:5: loss.targets.died.classes goes with losses of classes, and bce_with_logits has one "
+     "output: remove it"},
+    {"    grade: {kind", "    grad: {kind",
+     "13:5: loss.targets.grad: data.table.columns has no target of this name: say `as: target` "
+     "for it there"},
+    {"age: {as: number}", "age: {as: number}, lived: {as: target}",
+     "7:40: data.table.columns.lived: loss.targets has no loss for this target: add one, or say "
+     "`as: ignore`"},
+    {"kind: targets", "kind: mse",
+     "7:60: data.table.columns.grade: a second target: several go with loss.kind: targets, which "
+     "has a loss for each"},
+    {"kind: targets", "kind: targets\n  scores: [f1]",
+     "11:3: loss.scores: each target has its own scores: list them in loss.targets.died.scores"},
+    {"scores: [auc]", "scores: [mae]",
+     "12:50: loss.targets.died.scores: mae does not go with bce_with_logits, whose scores are "
+     "f1, "
+     "auc, confusion, perplexity, average_precision, sensitivity and ece"},
+    {"validation.died.auc", "validation.auc",
+     "14:20: checkpoint.best: the targets have scores of their own: set checkpoint.best: "
+     "validation.loss, or name one of them, as in validation.died.auc"},
+    {"validation.died.auc", "validation.grade.f1_macro",
+     "14:20: checkpoint.best: validation.grade.f1_macro needs f1 among "
+     "loss.targets.grade.scores: "
+     "add it there"},
+    {"format: table", "format: table\n  sampling: balanced",
+     "5:13: data.sampling goes by the class of a record, and one with several targets has none: "
+     "remove it"},
+};
+
+static void targets_of_a_table_are_checked_with_their_place(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(target_cases); i++) {
+    char *text = replace_in_session_text(targets_text, target_cases[i].from, target_cases[i].to);
+    char message[400];
+    snprintf(message, sizeof message, "/etc/cleave/s.yaml:%s", target_cases[i].message);
+    assert_refused(text, NULL, message);
+    free(text);
+  }
+}
+
+/* The metric of a target is written as it was read. */
+static void metric_of_a_target_is_written_again(void **state) {
+  (void)state;
+  clv_session_config *c = parse_accepted(targets_text, NULL);
+  CLV_AUTO(clv_bytes_done) clv_bytes written = {0};
+  clv_err err;
+  assert_int_equal(clv_session_config_write(c, &written, &err), CLV_OK);
+  assert_non_null(strstr(written.data, "best: validation.died.auc\n"));
+  clv_session_config *again = parse_accepted(written.data, NULL);
+  assert_string_equal(again->checkpoint.best_target, "died");
+  assert_int_equal(again->checkpoint.best, CLV_BEST_AUC);
+  clv_session_config_free(c);
+  clv_session_config_free(again);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(unknown_keys_are_refused_with_a_suggestion),
     cmocka_unit_test(duplicate_keys_are_refused),
+    cmocka_unit_test(targets_of_a_table_are_checked_with_their_place),
+    cmocka_unit_test(metric_of_a_target_is_written_again),
     cmocka_unit_test(wrong_types_are_refused),
     cmocka_unit_test(wrong_types_of_lists_and_maps_are_refused),
     cmocka_unit_test(old_key_beside_the_new_one_is_refused),

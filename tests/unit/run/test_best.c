@@ -135,8 +135,9 @@ static void early_stopping_is_read_from_its_exact_text_alone(void **state) {
                                           "validation.loss 1 behind 0.5 step 3 ",
                                           "validation.loss -1",
                                           "validation.loss 1 behind 0.50 step 3"};
-  const clv_stopping valid_states[] = {{CLV_BEST_LOSS, true, 0.1, 12, 3},
-                                       {CLV_BEST_F1_MACRO, false, 0, 0, 4}};
+  const clv_stopping valid_states[] = {{CLV_BEST_LOSS, true, 0.1, 12, 3, ""},
+                                       {CLV_BEST_AUC, true, 0.9, 6, 2, "days in bed"},
+                                       {CLV_BEST_F1_MACRO, false, 0, 0, 4, ""}};
   char text[CLV_STOPPING_TEXT];
   clv_stopping s = {0};
   (void)state;
@@ -147,7 +148,8 @@ static void early_stopping_is_read_from_its_exact_text_alone(void **state) {
     assert_true(clv_stopping_parse(text, &s));
     assert_true(s.score == valid_states[i].score && s.has_best == valid_states[i].has_best &&
                 s.best == valid_states[i].best && s.best_step == valid_states[i].best_step &&
-                s.n_without_improvement == valid_states[i].n_without_improvement);
+                s.n_without_improvement == valid_states[i].n_without_improvement &&
+                strcmp(s.target, valid_states[i].target) == 0);
   }
   clv_stopping_format(&(clv_stopping){0}, text);
   assert_string_equal(text, "");

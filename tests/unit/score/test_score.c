@@ -213,8 +213,8 @@ static void the_records_with_the_largest_losses_are_kept_in_order(void **state) 
     assert_true(r.worst[i].loss == (double)(29 - i));
     assert_int_equal((r.worst[i].record - 100) * 7 % 30, 29 - i);
   }
-  clv_scores_json_worst(&r, NULL, NULL, &json);
-  assert_non_null(strstr(json.data, "[{\"id\":\"117\",\"loss\":29},\n{\"id\":"));
+  clv_scores_json_worst(&r, NULL, NULL, NULL, false, &json);
+  assert_non_null(strstr(json.data, "{\"id\":\"117\",\"loss\":29},\n{\"id\":"));
 }
 
 int main(void) {

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checks loss.targets of a session: the losses of several labels per record, and their columns
+ * (clv_session_check_targets).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/model/config/schema_int.h"
+
+#define fail_at clv_session_fail_at
+
+size_t clv_target_width(const clv_target_spec *s) {
+  return s->n_classes ? (size_t)s->n_classes : 1;
+}
+
+const clv_target_spec *clv_session_find_target(const clv_session_config *c, const char *name) {
+  for (size_t i = 0; i < c->loss.n_targets; i++)
+    if (strcmp(c->loss.targets[i].name, name) == 0) return &c->loss.targets[i];
+  return NULL;
+}
+
+/* Checks that the keys of a target that are given go with its loss. */
+static clv_code check_keys(const clv_session_config *c, const clv_target_spec *t, clv_err *err) {
+  const struct {
+    const char *name;
+    unsigned key;
+    bool is_given;
+  } keys[] = {{"pos_weight", CLV_LOSS_KEY_POS_WEIGHT, t->pos_weight != 1},
+              {"label_smoothing", CLV_LOSS_KEY_LABEL_SMOOTHING, t->label_smoothing != 0},
+              {"beta", CLV_LOSS_KEY_BETA, t->beta != 1},
+              {"delta", CLV_LOSS_KEY_DELTA, t->delta != 1},
+              {"quantile", CLV_LOSS_KEY_QUANTILE, t->quantile != 0.5},
+              {"gamma", CLV_LOSS_KEY_GAMMA, t->gamma != 2}};
+  char loss_names[80];
+  for (size_t i = 0; i < CLV_COUNT(keys); i++) {
+    if (!keys[i].is_given || clv_loss_row_of(t->kind)->keys & keys[i].key) continue;
+    clv_loss_names_of(keys[i].key, loss_names, sizeof loss_names);
+    return fail_at(c, t->pos, err, "loss.targets.%.80s.%s goes with %s, and not with %s: remove it",
+                   t->name, keys[i].name, loss_names, clv_loss_name(t->kind));
+  }
+  bool has_classes = clv_loss_row_of(t->kind)->task == CLV_TASK_CLASSES;
+  if (has_classes && t->n_classes < 2)
+    return fail_at(c, t->pos, err,
+                   "loss.targets.%.80s: %s needs classes, the number of classes (2 or more), which "
+                   "is how many "
+                   "outputs of the model belong to it",
+                   t->name, clv_loss_name(t->kind));
+  if (!has_classes && t->n_classes)
+    return fail_at(c, t->pos, err,
+                   "loss.targets.%.80s.classes goes with losses of classes, and %s has one output: "
+                   "remove it",
+                   t->name, clv_loss_name(t->kind));
+  return CLV_OK;
+}
+
+static const clv_column_spec *find_column(const clv_session_config *c, const char *name) {
+  for (size_t i = 0; i < c->data.table.n_columns; i++)
+    if (strcmp(c->data.table.columns[i].name, name) == 0) return &c->data.table.columns[i];
+  return NULL;
+}
+
+static bool has_control_character(const char *text) {
+  for (; *text; text++)
+    if ((unsigned char)*text < 0x20 || *text == 0x7f) return true;
+  return false;
+}
+
+static clv_code check_target(const clv_session_config *c, const clv_target_spec *t, clv_err *err) {
+  const clv_column_spec *column = find_column(c, t->name);
+  if (has_control_character(t->name))
+    return fail_at(c, t->pos, err,
+                   "loss.targets: a name has a control character: rename the column");
+  if (!column || column->use != CLV_COLUMN_TARGET)
+    return fail_at(c, t->pos, err,
+                   "loss.targets.%.80s: data.table.columns has no target of this name: say `as: "
+                   "target` for it there",
+                   t->name);
+  return check_keys(c, t, err);
+}
+
+/* Checks the keys of the session with which several targets do not go. */
+static clv_code check_rest_of_session(const clv_session_config *c, clv_err *err) {
+  if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE))
+    return fail_at(c, c->loss.targets_pos, err,
+                   "loss.targets goes with data.format: table, whose columns they are");
+  if (c->loss.at && strcmp(c->loss.at, "master") != 0)
+    return fail_at(c, c->loss.at_pos, err,
+                   "loss.at: the losses of several targets are computed at the master: remove it");
+  if (clv_data_samples(&c->data))
+    return fail_at(c, c->data.sampling_pos, err,
+                   "data.sampling goes by the class of a record, and one with several targets has "
+                   "none: remove it");
+  if (c->loss.specificity != 0.9)
+    return fail_at(c, c->loss.pos, err,
+                   "loss.specificity: each target has its own: write it in loss.targets.%.80s",
+                   c->loss.targets[0].name);
+  return CLV_OK;
+}
+
+clv_code clv_session_check_targets(const clv_session_config *c, clv_err *err) {
+  size_t n_with_classes = 0;
+  bool has_targets = c->loss.kind == CLV_LOSS_TARGETS;
+  if (!has_targets && c->loss.n_targets)
+    return fail_at(c, c->loss.targets_pos, err,
+                   "loss.targets goes with loss.kind: targets, and it is %s",
+                   clv_loss_name(c->loss.kind));
+  if (!has_targets) return CLV_OK;
+  if (!c->loss.n_targets)
+    return fail_at(c, c->loss.pos, err,
+                   "loss.kind: targets needs loss.targets, as in `targets: {died: {kind: "
+                   "bce_with_logits}, days: {kind: mse}}`");
+  CLV_TRY(check_rest_of_session(c, err));
+  for (size_t i = 0; i < c->loss.n_targets; i++) {
+    CLV_TRY(check_target(c, &c->loss.targets[i], err));
+    n_with_classes += c->loss.targets[i].n_classes > 0;
+  }
+  if (n_with_classes > CLV_MAX_CLASS_TARGETS)
+    return fail_at(c, c->loss.targets_pos, err,
+                   "loss.targets has %zu targets of classes, and at most %d are possible: of two "
+                   "classes bce_with_logits takes any number",
+                   n_with_classes, CLV_MAX_CLASS_TARGETS);
+  for (size_t i = 0; i < c->data.table.n_columns; i++) {
+    const clv_column_spec *s = &c->data.table.columns[i];
+    if (s->use == CLV_COLUMN_TARGET && !clv_session_find_target(c, s->name))
+      return fail_at(c, s->pos, err,
+                     "data.table.columns.%.80s: loss.targets has no loss for this target: add one, "
+                     "or say `as: ignore`",
+                     s->name);
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Several labels per record: how they are read (clv_targets_list), whether their classes fit the
+ * session (clv_targets_check), what may surprise of them (clv_targets_note_sets), and how the loss
+ * takes them (clv_target_inputs_make).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "master/plan/plan_int.h"
+
+size_t clv_targets_list(const clv_session_config *c, clv_target_option ret[CLV_MAX_TARGETS]) {
+  for (size_t i = 0; i < c->loss.n_targets; i++)
+    ret[i] = (clv_target_option){.name = c->loss.targets[i].name,
+                                 .task = clv_loss_row_of(c->loss.targets[i].kind)->task};
+  return c->loss.n_targets;
+}
+
+clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, const char *key,
+                           clv_err *err) {
+  for (size_t i = 0; i < clv_dataset_target_count(ds); i++) {
+    const clv_target_spec *s = &c->loss.targets[i];
+    size_t n = clv_dataset_target_class_count(ds, i);
+    char last[100];
+    if (!s->n_classes || n <= s->n_classes) continue;
+    return clv_session_fail_at(
+        c, s->pos, err,
+        "%s: '%.80s' has %zu classes, up to '%s', and loss.targets says classes: "
+        "%llu: let it and the outputs of the last layer have %zu",
+        key, s->name, n,
+        clv_text_truncate(clv_dataset_target_class_name(ds, i, n - 1), last, sizeof last),
+        (unsigned long long)s->n_classes, n);
+  }
+  return CLV_OK;
+}
+
+/* Returns true if all records of a set have the same class in a target, and there are several. */
+static bool is_one_class(const clv_dataset *ds, const clv_subset *rows, size_t target) {
+  for (size_t i = 1; i < rows->n; i++)
+    if (clv_dataset_target_class(ds, target, rows->index[i]) !=
+        clv_dataset_target_class(ds, target, rows->index[0]))
+      return false;
+  return rows->n > 1;
+}
+
+static void note_set(const char *key, const clv_dataset *ds, const clv_subset *rows,
+                     clv_bytes *notes) {
+  for (size_t k = 0; ds && k < clv_dataset_target_count(ds); k++) {
+    if (!clv_dataset_target_class_count(ds, k) || !is_one_class(ds, rows, k)) continue;
+    size_t class = (size_t)clv_dataset_target_class(ds, k, rows->index[0]);
+    clv_bytes_printf(notes, "%s: all of its %zu records are of one class of '%.80s', '%.80s'\n",
+                     key, rows->n, clv_dataset_target_name(ds, k),
+                     clv_dataset_target_class_name(ds, k, class));
+  }
+}
+
+void clv_targets_note_sets(const clv_run_data *d, clv_bytes *notes) {
+  note_set("data.train", d->train, &d->train_rows, notes);
+  note_set("data.validation", d->train, &d->validation_rows, notes);
+  note_set("data.test", d->test, &d->test_rows, notes);
+}
+
+/* ---- description ----------------------------------------------------------------------------- */
+
+static void describe_text(const clv_target_spec *s, size_t column, clv_bytes *out) {
+  CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+  size_t width = clv_target_width(s);
+  clv_bytes_puts(&name, s->name);
+  out->failed |= name.failed;
+  if (!name.failed) clv_text_to_printable(name.data);
+  clv_bytes_printf(out, "  target %s: %s of output %zu", name.data ? name.data : "",
+                   clv_loss_name(s->kind), column);
+  if (width > 1) clv_bytes_printf(out, " to %zu", column + width - 1);
+  if (s->loss_weight != 1) clv_bytes_printf(out, ", times %g", s->loss_weight);
+  if (s->pos_weight != 1) clv_bytes_printf(out, ", pos_weight %g", s->pos_weight);
+  clv_bytes_puts(out, "\n");
+}
+
+static void describe_json(const clv_target_spec *s, size_t column, clv_bytes *out) {
+  clv_bytes_puts(out, column ? ",{\"name\":" : "{\"name\":");
+  clv_bytes_add_json(out, s->name);
+  clv_bytes_printf(out, ",\"loss\":\"%s\",\"outputs\":[%zu,%zu],\"loss_weight\":%.9g}",
+                   clv_loss_name(s->kind), column, column + clv_target_width(s) - 1,
+                   s->loss_weight);
+}
+
+void clv_targets_describe(const clv_session_config *c, bool json, clv_bytes *out) {
+  if (!c->loss.n_targets) return;
+  if (json) clv_bytes_puts(out, ",\"targets\":[");
+  for (size_t i = 0, column = 0; i < c->loss.n_targets; i++) {
+    (json ? describe_json : describe_text)(&c->loss.targets[i], column, out);
+    column += clv_target_width(&c->loss.targets[i]);
+  }
+  if (json) clv_bytes_puts(out, "]");
+}
+
+/* ---- labels as inputs of the loss ------------------------------------------------------------ */
+
+clv_node clv_blueprint_labels_node(const clv_blueprint *b) {
+  const clv_node *labels = &b->stages[b->n_stages].graph->nodes[1];
+  const clv_session_config *c = b->config;
+  if (!c->loss.n_targets) return *labels;
+  return (clv_node){.dtype = CLV_F32,
+                    .shape = CLV_SHAPE(labels->shape.dim[0], (int64_t)c->loss.n_targets)};
+}
+
+static size_t count_numbers(const clv_session_config *c) {
+  size_t n = 0;
+  for (size_t i = 0; i < c->loss.n_targets; i++) n += !c->loss.targets[i].n_classes;
+  return n;
+}
+
+/* Copies the labels of a record to the inputs. */
+static void divide_labels(const clv_session_config *c, const float *y, size_t record,
+                          float *numbers, int64_t *classes, size_t n_records) {
+  for (size_t k = 0; k < c->loss.n_targets; k++) {
+    if (!c->loss.targets[k].n_classes) {
+      *numbers++ = y[k];
+      continue;
+    }
+    classes[record] = (int64_t)y[k];
+    classes += n_records;
+  }
+}
+
+clv_code clv_target_inputs_make(const clv_session_config *c, const float *y, size_t n_records,
+                                clv_target_inputs *ret, clv_err *err) {
+  size_t n_numbers = count_numbers(c), n_with_classes = c->loss.n_targets - n_numbers;
+  int64_t *memory;
+  /* the classes come first, because they need the larger alignment */
+  CLV_TRY(clv_alloc(n_records * (n_with_classes + (n_numbers + 1) / 2) + 1, sizeof *memory, &memory,
+                    err));
+  *ret = (clv_target_inputs){.memory = memory, .n_numbers = n_numbers};
+  float *numbers = (float *)(void *)(memory + n_records * n_with_classes);
+  if (n_numbers) ret->data[ret->n++] = numbers;
+  for (size_t i = 0; i < n_with_classes; i++) ret->data[ret->n++] = memory + i * n_records;
+  for (size_t i = 0; i < n_records; i++)
+    divide_labels(c, y + i * c->loss.n_targets, i, numbers + i * n_numbers, memory, n_records);
+  return CLV_OK;
+}
+
+void clv_target_inputs_done(clv_target_inputs *t) {
+  if (!t) return;
+  free(t->memory);
+  *t = (clv_target_inputs){.n = 0};
+}
