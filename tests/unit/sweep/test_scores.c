@@ -44,7 +44,8 @@ static void last_validation_counts_or_the_best_and_no_test(void **state) {
 static void score_of_a_target_is_read_by_its_name(void **state) {
   static const char line[] =
       "{\"step\":4,\"event\":\"validation\",\"loss\":0.25,\"auc\":0.1,\"scores\":{\"targets\":{"
-      "\"days\":{\"auc\":0.2},\"died\":{\"loss\":0.75,\"f1\":{\"macro\":0.5},\"auc\":0.875}}}}\n";
+      "\"died\":{\"loss\":0.75,\"f1\":{\"macro\":0.5},\"auc\":0.875},\"days\":{\"loss\":2,"
+      "\"auc\":0.2}}}}\n";
   const struct {
     sweep_score score;
     double want;
