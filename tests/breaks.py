@@ -88,6 +88,8 @@ of("master/plan/targets.c", TARGETS,
    labels_move_to_the_next_record=("clv_code clv_target_inputs_make(", "y + i * c->loss.n_targets, i,", "y + (i + 1) % n_records * c->loss.n_targets, i,"))
 of("master/run/run_best.c", "tests/net/training/test_targets.py",
    any_target_is_the_best=("bool clv_run_is_best(", "b.metric, r->config->checkpoint.best_target)", "CLV_BEST_LOSS, r->config->checkpoint.best_target)"))
+of("master/sweep/scores.c", "tests/unit/sweep/test_scores",
+   any_target_has_the_score=("static clv_code read_target(", "strcmp(key, l->target) != 0", "!*key"))
 of("master/run/run_table.c", "tests/net/training/test_targets.py",
    outputs_go_to_the_targets_of_today=("clv_code clv_run_read_learnt(", "return check_targets(r->config, *ret, err);", "return check_targets(r->config, *ret, err) == CLV_EXHAUSTED ? CLV_EXHAUSTED : CLV_OK;"))
 of("master/data/table_facts.c", "tests/net/training/test_targets.py check_and_plan_say_what_the_targets_are",

@@ -534,7 +534,7 @@ static const clv_row rows[] = {
             "nll; for yes or no bce and bce_with_logits. targets: the sum of the losses in loss.targets."},
     {.path = "loss.targets", .kind = CLV_ROW_MAP, .offset = AT(loss.targets), .count_offset = AT(loss.n_targets),
      .pos_offset = AT(loss.targets_pos), .max = CLV_MAX_TARGETS, .entry_bytes = sizeof(clv_target_spec),
-     .is_commented_out = true, .sample = "outcome", .is_place = true,
+     .is_commented_out = true, .sample = "Outcome", .is_place = true,
      .doc = "For targets: a loss for each target of a table, by the name of its column. The outputs of the "
             "model belong to the targets in this order."},
     {.path = "loss.targets{}.kind", .kind = CLV_ROW_ENUM, .offset = TARGET(kind),

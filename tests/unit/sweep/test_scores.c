@@ -23,7 +23,7 @@ static const char evaluation_lines[] =
     "{\"step\":6,\"epoch\":2,\"event\":\"test\",\"loss\":0.125}\n{\"step\":8,\"event\":\"valid";
 
 static void assert_score(clv_best_metric metric, bool takes_best, double want, uint64_t step) {
-  sweep_score score = {metric, takes_best};
+  sweep_score score = {metric, takes_best, ""};
   sweep_run r = {.folder = scratch};
   write_scratch_file("evaluations.jsonl", evaluation_lines, sizeof evaluation_lines - 1);
   assert_ok(sweep_score_read(&score, &r, &err), &err);
@@ -40,9 +40,31 @@ static void last_validation_counts_or_the_best_and_no_test(void **state) {
   assert_score(CLV_BEST_AUC, false, 0.375, 6);
 }
 
+/* Scores of other targets, and those of the evaluation itself, do not count. */
+static void score_of_a_target_is_read_by_its_name(void **state) {
+  static const char line[] =
+      "{\"step\":4,\"event\":\"validation\",\"loss\":0.25,\"auc\":0.1,\"scores\":{\"targets\":{"
+      "\"died\":{\"loss\":0.75,\"f1\":{\"macro\":0.5},\"auc\":0.875},\"days\":{\"loss\":2,"
+      "\"auc\":0.2}}}}\n";
+  const struct {
+    sweep_score score;
+    double want;
+  } cases[] = {{{CLV_BEST_AUC, false, "died"}, 0.875},
+               {{CLV_BEST_F1_MACRO, true, "died"}, 0.5},
+               {{CLV_BEST_LOSS, false, "died"}, 0.75},
+               {{CLV_BEST_LOSS, false, ""}, 0.25}};
+  (void)state;
+  write_scratch_file("evaluations.jsonl", line, sizeof line - 1);
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    sweep_run r = {.folder = scratch};
+    assert_ok(sweep_score_read(&cases[i].score, &r, &err), &err);
+    assert_true(r.value == cases[i].want);
+  }
+}
+
 static void damaged_lines_are_refused_with_their_place(void **state) {
   (void)state;
-  sweep_score score = {CLV_BEST_LOSS, false};
+  sweep_score score = {CLV_BEST_LOSS, false, ""};
   sweep_run r = {.folder = scratch};
   write_scratch_file("evaluations.jsonl", "{}\n{\"loss\":x}\n", 14);
   assert_int_not_equal(sweep_score_read(&score, &r, &err), CLV_OK);
@@ -110,6 +132,7 @@ static void folds_have_a_mean_once_all_are_finished(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(last_validation_counts_or_the_best_and_no_test),
+      cmocka_unit_test(score_of_a_target_is_read_by_its_name),
       cmocka_unit_test(damaged_lines_are_refused_with_their_place),
       cmocka_unit_test(table_lists_best_runs_first_and_unfinished_runs_last),
       cmocka_unit_test(folds_have_a_mean_once_all_are_finished),
