@@ -33,7 +33,7 @@ typedef struct admitted_identity {
 /* A connection that was refused. */
 typedef struct refusal {
   char identity[CLV_TLS_URI_LEN]; /* "": unknown identity */
-  char text[CLV_ERR_TEXT];        /* text for Status */
+  char text[CLV_ERR_TEXT];        /* reason, as the RPC Status reports it */
 } refusal;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -28,10 +28,12 @@ CPU_INLINE index_range find_covered_positions(const clv_window *s, int axis, int
 /* Returns the range of windows that cover image row (or column) h, for backward. */
 CPU_INLINE index_range find_covering_windows(const clv_window *s, int axis, int64_t h,
                                              int64_t n_windows) {
-  /* a window that starts (in the padded image) at max_start_before or earlier ends before h */
+  /* a window that starts (in the padded image) at max_start_ending_before_h or earlier ends before
+   * h */
   int64_t last_window = (h + s->pad[axis]) / s->stride[axis],
-          max_start_before = h + s->pad[axis] - s->kernel[axis];
-  int64_t first_window = max_start_before < 0 ? 0 : max_start_before / s->stride[axis] + 1;
+          max_start_ending_before_h = h + s->pad[axis] - s->kernel[axis];
+  int64_t first_window =
+      max_start_ending_before_h < 0 ? 0 : max_start_ending_before_h / s->stride[axis] + 1;
   return (index_range){first_window, CLV_MIN(last_window + 1, n_windows)};
 }
 

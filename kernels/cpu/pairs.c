@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packs factors as pairs of bf16, and computes a product block by block. As many rows of the left
- * factor as stay in the second-level cache are packed at a time, and multiplied by the right
- * factor, 32 columns at a time. If the sums of 32 rows are too long for the cache, they are
- * computed in parts: the sums are stored in c, and continued from there with the next part, which
- * changes no bit.
+ * Packs factors as pairs of neighbouring bf16 values of the inner dimension, and computes a product
+ * block by block. As many rows of the left factor as stay in the second-level cache are packed at a
+ * time, and multiplied by the right factor, 32 columns at a time. If 32 rows of the whole inner
+ * dimension exceed the cache, the inner dimension is divided into parts: partial sums are stored in
+ * c, and the next part continues from them, which changes no bit.
  */
 #include "kernels/cpu/pairs_int.h"
 

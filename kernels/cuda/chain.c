@@ -41,7 +41,7 @@ static int find_last_reader(const clv_chain_link *links, int n, int *ret_n) {
 
 /* Returns CLV_SAVE_OUT or CLV_SAVE_IN0 if the chain's backward reads its output or input, else
  * 0. */
-static unsigned get_saved_flags(const clv_chain_link *links, int n) {
+static unsigned choose_values_to_save(const clv_chain_link *links, int n) {
   int n_readers, last_reader = find_last_reader(links, n, &n_readers);
   if (last_reader < 0) return 0;
   bool reads_output =
@@ -68,7 +68,7 @@ bool clv_gpu_has_chain(const clv_chain_link *links, int n) {
   }
   if (count_ops(links, n, CLV_OP_ADD) > 1 || count_ops(links, n, CLV_OP_DROPOUT) > 1) return false;
   return find_last_reader(links, n, &n_readers) < add_index ||
-         get_saved_flags(links, n) == CLV_SAVE_OUT;
+         choose_values_to_save(links, n) == CLV_SAVE_OUT;
 }
 
 static cuda_chain describe_chain(const cuda_kernel *k, const clv_kernel_args *a) {
@@ -128,16 +128,16 @@ clv_code clv_gpu_prepare_chain(const clv_backend *b, const clv_node_desc *d, clv
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   *k = (cuda_kernel){.r = {.d = *d, .n_in = n, .n_out = n}, .gpu = b->private_data};
   k->r.has_backward = d->need_dx[0] || d->need_dx[1];
-  k->r.base =
-      (clv_kernel){.forward = chain_forward,
-                   .backward_input = k->r.has_backward ? chain_backward : NULL,
-                   .free = chain_free,
-                   .out_block = 1,
-                   .saved_flags = k->r.has_backward ? get_saved_flags(d->link, d->n_links) : 0,
-                   .in_place = true,
-                   .din_in_place_mask = (1u << d->n_in) - 1,
-                   .reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
-                   .impl = "cuda"};
+  k->r.base = (clv_kernel){
+      .forward = chain_forward,
+      .backward_input = k->r.has_backward ? chain_backward : NULL,
+      .free = chain_free,
+      .out_block = 1,
+      .saved_flags = k->r.has_backward ? choose_values_to_save(d->link, d->n_links) : 0,
+      .in_place = true,
+      .din_in_place_mask = (1u << d->n_in) - 1,
+      .reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
+      .impl = "cuda"};
   for (int i = 0; i < CLV_MAX_IN; i++) k->r.base.in_block[i] = 1;
   *ret = &k->r.base;
   return CLV_OK;

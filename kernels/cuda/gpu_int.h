@@ -61,7 +61,7 @@ typedef struct cuda_runs {
 
 /* Largest number of cached tables of runs: one for each group of an optimiser, and one for all
  * parameters. */
-enum { GPU_RUN_TABLES = 17 };
+enum { GPU_MAX_RUN_TABLES = 17 };
 
 /* Measurement of device time between two events of the stream. */
 typedef struct cuda_timer {
@@ -82,7 +82,7 @@ typedef struct clv_gpu {
   cuda_slot slots[GPU_SLOTS];
   int next_slot;
   clv_gpu_fault *fault; /* record of refused values, in device memory */
-  cuda_runs runs[GPU_RUN_TABLES];
+  cuda_runs runs[GPU_MAX_RUN_TABLES];
   uint64_t n_table_uses; /* calls of clv_gpu_find_run_table so far */
   /* first error of a function that returns no error; clv_gpu_finish reports it */
   clv_err deferred_error;

@@ -42,7 +42,7 @@ static clv_code fill_run_table(clv_gpu *g, cuda_runs *t, const clv_extent *runs,
 clv_code clv_gpu_find_run_table(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
                                 clv_err *err) {
   cuda_runs *t = &g->runs[0];
-  for (int i = 0; i < GPU_RUN_TABLES; i++) {
+  for (int i = 0; i < GPU_MAX_RUN_TABLES; i++) {
     if (is_table_of(&g->runs[i], runs, n)) {
       t = &g->runs[i];
       break;
@@ -61,7 +61,7 @@ clv_code clv_gpu_find_run_table(clv_gpu *g, const clv_extent *runs, size_t n, co
 }
 
 void clv_gpu_free_run_tables(clv_gpu *g) {
-  for (int i = 0; i < GPU_RUN_TABLES; i++) free_run_table(g, &g->runs[i]);
+  for (int i = 0; i < GPU_MAX_RUN_TABLES; i++) free_run_table(g, &g->runs[i]);
 }
 
 clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,

@@ -19,7 +19,7 @@ static inline size_t gpu_count_chunks(size_t n) {
   return (n + GPU_CHUNK_VALUES - 1) / GPU_CHUNK_VALUES;
 }
 
-/* Finds the cached table of these runs, or makes it. The table stays valid until GPU_RUN_TABLES
+/* Finds the cached table of these runs, or makes it. The table stays valid until GPU_MAX_RUN_TABLES
  * other tables have been used. */
 clv_code clv_gpu_find_run_table(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
                                 clv_err *err) CLV_USE_RESULT;

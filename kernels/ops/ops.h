@@ -166,8 +166,8 @@ typedef enum clv_packing {
   /* takes the lengths as last input, and the attribute `packed`; its output has a row for each
    * position */
   CLV_PACKS_LENGTHS,
-  /* takes the lengths as last input, and the attribute `packed`; its output has a row for each
-   * sequence */
+  /* takes packed sequences: the lengths are its last input, and it has the attribute `packed`. Its
+   * output is not packed: it has one row for each sequence */
   CLV_PACKS_SEQUENCES,
 } clv_packing;
 

@@ -282,11 +282,11 @@ static void check_tile(const op_case *c, const computation *k, size_t bytes,
 static void check_tiles(const op_case *c, const computation *k) {
   clv_heads x = clv_heads_of(&c->d);
   size_t row = (size_t)(x.n * x.kv_heads * x.s) * sizeof(float);
-  values whole;
-  run_case_on_device(c, &k->o, true, 2, &whole);
-  check_tile(c, k, 1, &whole);
-  check_tile(c, k, 3 * row, &whole);
-  free_values(&whole);
+  values untiled_values;
+  run_case_on_device(c, &k->o, true, 2, &untiled_values);
+  check_tile(c, k, 1, &untiled_values);
+  check_tile(c, k, 3 * row, &untiled_values);
+  free_values(&untiled_values);
 }
 
 static void check_all_tiles(const computation *k) {

@@ -40,7 +40,7 @@ typedef struct event {
   void *user;
   clv_code end_code;
   const char *end_text; /* text in static memory */
-  struct event *next;   /* next event in the list of killed jobs */
+  struct event *next;   /* next event whose job was killed */
   size_t len;
   unsigned char bytes[]; /* [len] content of a message */
 } event;

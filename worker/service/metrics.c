@@ -20,7 +20,7 @@ typedef struct identity_usage {
 /* Queued frames, and bytes of tensors in transfer, on all links to the master or on all links to
  * one peer. */
 typedef struct link_load {
-  double n_frames_in;  /* frames that were received and are still needed */
+  double n_frames_in;  /* frames that were received, but not handled yet */
   double n_frames_out; /* frames that wait to be sent */
   double bytes_in;     /* bytes that were announced, but not received yet */
   double bytes_out;    /* bytes that were sent, but not acknowledged yet */

@@ -99,8 +99,8 @@ struct clv_session {
   /* no later attempt continues the session, as of a program on cleave.h */
   bool is_only_attempt;
   uint64_t send_window_bytes; /* initial send window towards the owner, bytes */
-  clv_member *member;         /* member of the owner */
-  /* account of the session on each device; its parent is the device's account */
+  clv_member *member;         /* entry of the owner: account and counters */
+  /* memory account of the session on each device; its parent is the device's memory account */
   clv_account *device_accounts[MAX_DEVICES];
   uint32_t owner_protocol;      /* protocol version of the owner when it opened the session */
   char owner[CLV_WIRE_URI + 1]; /* identity that opened the session */
@@ -470,7 +470,7 @@ typedef struct clv_service_snapshot {
   clv_tls_handshakes caller_handshakes; /* handshakes with callers */
   clv_tls_handshakes peer_handshakes;   /* handshakes with peers that this worker dialled */
   /* memory that the texts and arrays of `status` use; private to snapshot.c */
-  struct clv_snapshot_memory *memory;
+  struct clv_snapshot_buffers *memory;
 } clv_service_snapshot;
 
 /* Takes a snapshot. viewer_uri: identity that will read the snapshot. An observer sees all

@@ -70,7 +70,7 @@ const clv_allow_spec *clv_settings_find_allowed(const clv_worker_settings *s, co
 
 /* ---- members, one for each identity ---------------------------------------------------------- */
 
-static void member_free(clv_member *m) {
+static void free_member(clv_member *m) {
   if (!m) return;
   free(m->identity);
   clv_account_unref(m->account);
@@ -92,7 +92,7 @@ static clv_code add_member(clv_service *v, const clv_allow_spec *a, clv_err *err
   if (code == CLV_OK)
     v->members[v->n_members++] = m;
   else
-    member_free(m);
+    free_member(m);
   return code;
 }
 
@@ -136,7 +136,7 @@ void clv_settings_swap(clv_service *v, clv_worker_settings *new_settings) {
 
 void clv_settings_done(clv_service *v) {
   if (!v) return;
-  for (size_t i = 0; i < v->n_members; i++) member_free(v->members[i]);
+  for (size_t i = 0; i < v->n_members; i++) free_member(v->members[i]);
   for (size_t i = 0; i < v->n_traffic_totals; i++) {
     free(v->traffic_totals[i]->peer_name);
     free(v->traffic_totals[i]);

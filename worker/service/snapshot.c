@@ -22,7 +22,7 @@ typedef struct module_texts {
   char name[CLV_WIRE_NAME + 1], device[CLV_WIRE_NAME + 1];
 } module_texts;
 
-typedef struct clv_snapshot_memory {
+typedef struct clv_snapshot_buffers {
   clv_session *held_sessions[MAX_SESSIONS]; /* sessions in the snapshot, each with a reference */
   uint32_t n_held_sessions;
   clv_last_error last_error;         /* last error of the viewer; for an observer: of the worker */
@@ -36,7 +36,7 @@ typedef struct clv_snapshot_memory {
   clv_wire_link_status *links;
   clv_wire_device_status devices[MAX_DEVICES];
   clv_wire_library library; /* libraries of the default device */
-} snapshot_memory;
+} snapshot_buffers;
 
 /* ---- last errors ----------------------------------------------------------------------------- */
 
@@ -195,7 +195,7 @@ static void fill_session(clv_session *s, uint64_t now_ns, module_texts *copied_t
   out->last_error = last_error_to_wire(ret_error, now_ns);
 }
 
-static clv_code fill_sessions(snapshot_memory *m, uint64_t now_ns, clv_err *err) {
+static clv_code fill_sessions(snapshot_buffers *m, uint64_t now_ns, clv_err *err) {
   size_t n = m->n_held_sessions;
   CLV_TRY(clv_alloc(n, sizeof *m->last_errors, &m->last_errors, err));
   CLV_TRY(clv_alloc(n, sizeof *m->sessions, &m->sessions, err));
@@ -218,7 +218,7 @@ static clv_code fill_sessions(snapshot_memory *m, uint64_t now_ns, clv_err *err)
  * service's lock. */
 static void collect_sessions(clv_service *v, const clv_allow_spec *viewer_entry,
                              const char *viewer_uri, const clv_wire_id *only_session_id,
-                             snapshot_memory *m, clv_wire_status_reply *out) {
+                             snapshot_buffers *m, clv_wire_status_reply *out) {
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
     clv_session *s = v->sessions[i];
@@ -253,7 +253,7 @@ static void fill_process(clv_service *v, const clv_worker_settings *settings,
 }
 
 static void fill_worker(clv_service *v, const clv_worker_settings *settings, uint64_t now_ns,
-                        snapshot_memory *m, clv_wire_status_reply *out) {
+                        snapshot_buffers *m, clv_wire_status_reply *out) {
   m->library = (clv_wire_library){"kernels", clv_backend_libraries(clv_service_backend(v))};
   out->incarnation = v->incarnation;
   out->uptime_ms = now_ns / 1000000u - v->started_ms;
@@ -271,14 +271,14 @@ static void fill_worker(clv_service *v, const clv_worker_settings *settings, uin
 }
 
 /* Returns the memory of device i that the sessions in the snapshot use, bytes. */
-static uint64_t sum_device_bytes(const snapshot_memory *m, uint32_t i) {
+static uint64_t sum_device_bytes(const snapshot_buffers *m, uint32_t i) {
   uint64_t bytes = 0;
   for (size_t k = 0; k < m->n_held_sessions; k++)
     bytes += clv_account_usage(m->held_sessions[k]->device_accounts[i], CLV_QUOTA_BYTES);
   return bytes;
 }
 
-static void fill_devices(const clv_service *v, snapshot_memory *m, clv_wire_status_reply *out) {
+static void fill_devices(const clv_service *v, snapshot_buffers *m, clv_wire_status_reply *out) {
   out->devices = m->devices;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
@@ -333,7 +333,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer_uri,
 
 void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
   if (!snapshot) return;
-  snapshot_memory *m = snapshot->memory;
+  snapshot_buffers *m = snapshot->memory;
   if (!m) return;
   for (uint32_t i = 0; i < m->n_held_sessions; i++) clv_session_unref(m->held_sessions[i]);
   free(m->last_errors);

@@ -108,7 +108,7 @@ static clv_code norm_back(bench *m, clv_err *err) {
                                      err);
 }
 
-static clv_code norm_weights(bench *m, clv_err *err) {
+static clv_code normalise_rows_param_grads(bench *m, clv_err *err) {
   cuda_norm n = make_norm(m);
   return clv_gpu_norm_param_grads(m->g, &n, m->x, m->z, m->statistics, m->partial_sums,
                                   m->small_buffer, m->small_buffer, false, err);
@@ -447,7 +447,7 @@ static const kernel kernels[] = {
     {"softmax backward", 12, .f = softmax_back},
     {"layernorm", 8, .f = norm},
     {"layernorm backward", 12, .f = norm_back},
-    {"layernorm, weights", 8, .f = norm_weights},
+    {"layernorm, weights", 8, .f = normalise_rows_param_grads},
     {"mse", 8, .f = mse},
     {"mse backward", 12, .f = mse_back},
     {"batchnorm, moments", 4, .f = batchnorm_moments_f32},

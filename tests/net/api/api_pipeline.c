@@ -51,7 +51,7 @@ static bool window_changes_no_bit_of_the_gradients(void) {
   return true;
 }
 
-enum { LONG_PIPELINE = 100 };
+enum { N_LONG_PIPELINE_CALLS = 100 };
 
 /* Makes 100 calls of each module, more than one frame can list. Most of them are made before they
  * can run. */
@@ -61,15 +61,15 @@ static bool window_changes_no_bit_of_a_long_pipeline(void) {
   DO(make_network("long", "master", &n));
   for (int width = 0; width < 2; width++) {
     cleave_context c;
-    cleave_reference h[LONG_PIPELINE], loss[LONG_PIPELINE];
-    float weights[LONG_PIPELINE];
+    cleave_reference h[N_LONG_PIPELINE_CALLS], loss[N_LONG_PIPELINE_CALLS];
+    float weights[N_LONG_PIPELINE_CALLS];
     DO(open_context(&c));
-    for (int i = 0; i < LONG_PIPELINE; i++) {
+    for (int i = 0; i < N_LONG_PIPELINE_CALLS; i++) {
       weights[i] = 0.01f;
       DO(run_network_after(&n, c, (unsigned)i, width && i ? h[i - 1] : no_reference, &h[i],
                            &loss[i]));
     }
-    MUST(backward_weighted(c, loss, weights, LONG_PIPELINE, e));
+    MUST(backward_weighted(c, loss, weights, N_LONG_PIPELINE_CALLS, e));
     DO(copy_gradients(c, &n, &gradients[width]));
     DO(close_context(c));
   }
