@@ -509,7 +509,7 @@ def state_arrays(model):
 
 # ---- a trained run, back in the module -----------------------------------------------------------
 
-INDEX = "model.safetensors.index.json"
+INDEX, EMA = "model.safetensors.index.json", ".ema"
 READ = {"F32": torch.float32, "I64": torch.int64, "BF16": torch.bfloat16}
 
 
@@ -538,14 +538,23 @@ def checkpoint_of(run):
     return os.path.join(run, max(found)[1])
 
 
-def read_run(run):
-    """{name in the session: tensor} of all stages."""
+def averages_of(folder):
+    """{name in the session: average} of all stages of a run with train.ema."""
+    names = sorted(n for n in os.listdir(folder) if re.fullmatch(r"optimizer-\d+-of-\d+\.safetensors", n))
+    found = {n[:-len(EMA)]: t for name in names for n, t in read_tensors(os.path.join(folder, name)).items() if n.endswith(EMA)}
+    need(found, f"{folder}: no averages of the weights are there: its run trained without train.ema, or they are at workers (cleave-master checkpoint gather)")
+    return found
+
+
+def read_run(run, ema=False):
+    """{name in the session: tensor} of all stages. ema: averages in place of trained weights."""
     folder, found = checkpoint_of(run), {}
     with open(os.path.join(folder, INDEX)) as f:
         files = sorted(set(json.load(f)["weight_map"].values()))
     for name in files:
         need(os.path.basename(name) == name, f"{folder}/{INDEX}: '{name}' is no file of that folder")
         found.update(read_tensors(os.path.join(folder, name)))
+    found.update(averages_of(folder) if ema else {})
     adapters = [n for n in found if ".lora_A." in n]
     need(not adapters, f"{folder}: '{min(adapters, default='')}' is an adapter; cleave-master export RUN --merge FOLDER adds them first")
     return found
@@ -578,9 +587,9 @@ def state_of(model, arrays, found, dtype=None):
     return made
 
 
-def write_state(model, arrays, run, path):
+def write_state(model, arrays, run, path, ema=False):
     """One file that load_state_dict takes: safetensors, or as torch.save writes it (.pt, .pth)."""
-    state, is_pickled = state_of(model, arrays, read_run(run)), path.endswith((".pt", ".pth"))
+    state, is_pickled = state_of(model, arrays, read_run(run, ema)), path.endswith((".pt", ".pth"))
     try:
         copy.deepcopy(model).load_state_dict(state if is_pickled else dict(state), strict=True)
     except Exception as e:
@@ -627,7 +636,7 @@ def load(source):
 def write_trained(model, arrays, a):
     try:
         need(a.torch, "--trained RUN needs --torch FILE")
-        write_state(model, arrays, a.trained, a.torch)
+        write_state(model, arrays, a.trained, a.torch, a.ema)
     except (Unsupported, OSError, ValueError, KeyError) as e:
         for line in str(e).split("\n"):
             print(f"export_torch.py: {line}", file=sys.stderr)
@@ -647,6 +656,7 @@ def main():
     p.add_argument("--out", metavar="FILE.yaml", help="where the layer list goes (standard output)")
     p.add_argument("--trained", metavar="RUN", help="a run of that export, or a checkpoint of it: --torch writes it as one state_dict")
     p.add_argument("--torch", metavar="FILE", help="a state_dict of --trained, which load_state_dict(strict=True) of the module takes: safetensors, or .pt")
+    p.add_argument("--ema", action="store_true", help="with --trained: the averages of the weights, of a run with train.ema")
     p.add_argument("--list", action="store_true", help="print the modules and functions that become layers, and no model")
     p.add_argument("--ops", metavar="ops.json",
                    help="the ops of the runtime, by cleave-master ops --json (beside this script)")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Geometry of ops (windows, heads, axes, broadcasts, row numbers), and the functions
- * clv_backend_... that work on a backend's memory or on host memory.
+ * clv_backend_... that work on a backend's memory, or on host memory if the backend has none of its
+ * own.
  */
 #include "kernels/kernels.h"
 
@@ -32,17 +33,17 @@ clv_axis clv_axis_extents(const clv_attrs *attrs, const clv_shape *shape) {
   clv_axis s = {1, 1, 1};
   int axis = clv_axis_index(attrs, shape);
   for (int i = 0; i < shape->rank; i++) {
-    size_t *part = i < axis ? &s.outer : i == axis ? &s.extent : &s.inner;
-    *part *= (size_t)shape->dim[i];
+    size_t *extent_product = i < axis ? &s.outer : i == axis ? &s.extent : &s.inner;
+    *extent_product *= (size_t)shape->dim[i];
   }
   return s;
 }
 
 void clv_permuted_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]) {
-  size_t step[CLV_MAX_RANK] = {0}, n_inner = 1;
-  for (int d = in->rank; d-- > 0; n_inner *= (size_t)in->dim[d]) step[d] = n_inner;
-  ret[0] = step[0];
-  for (int d = 1; d < in->rank; d++) ret[d] = step[order->dim[d - 1]];
+  size_t strides[CLV_MAX_RANK] = {0}, n_inner = 1;
+  for (int d = in->rank; d-- > 0; n_inner *= (size_t)in->dim[d]) strides[d] = n_inner;
+  ret[0] = strides[0];
+  for (int d = 1; d < in->rank; d++) ret[d] = strides[order->dim[d - 1]];
 }
 
 clv_matmul clv_matmul_of(const clv_node_desc *d) {
@@ -107,23 +108,23 @@ clv_broadcast clv_broadcast_channels_last(const clv_node_desc *d) {
 
 clv_heads clv_heads_of(const clv_node_desc *d) {
   const clv_shape *q = &d->in[0], *k = &d->in[1];
-  int64_t heads = d->attrs.heads, kv = d->attrs.kv_heads ? d->attrs.kv_heads : heads;
+  int64_t heads = d->attrs.heads, kv_heads = d->attrs.kv_heads ? d->attrs.kv_heads : heads;
   int64_t width = q->dim[q->rank - 1] / heads, packed = d->attrs.packed;
   return (clv_heads){packed ? d->in[3].dim[0] : q->dim[0],
                      packed ? packed : q->dim[1],
                      packed ? packed : k->dim[1],
                      heads,
-                     kv,
+                     kv_heads,
                      width,
-                     heads / kv,
+                     heads / kv_heads,
                      1 / sqrt((double)width)};
 }
 
 clv_resample clv_resample_of(clv_op op, const clv_attrs *attrs, const clv_shape *in,
                              const clv_shape *out) {
   bool has_one_row = in->rank == 3,
-       is_mean = op == CLV_OP_ADAPTIVE_AVGPOOL1D || op == CLV_OP_ADAPTIVE_AVGPOOL2D;
-  clv_resample r = {.kind = is_mean                          ? CLV_RESAMPLE_MEAN
+       is_mean_pool = op == CLV_OP_ADAPTIVE_AVGPOOL1D || op == CLV_OP_ADAPTIVE_AVGPOOL2D;
+  clv_resample r = {.kind = is_mean_pool                     ? CLV_RESAMPLE_MEAN
                             : op == CLV_OP_UPSAMPLE_BILINEAR ? CLV_RESAMPLE_LINEAR
                                                              : CLV_RESAMPLE_NEAREST,
                     .align_corners = attrs->align_corners,
@@ -150,12 +151,14 @@ clv_window clv_window_of(const clv_node_desc *d) {
   bool is_transposed = clv_is_conv_transpose(d->op), has_one_row = d->in[0].rank == 3;
   const clv_shape *in = is_transposed ? &d->out : &d->in[0],
                   *out = is_transposed ? &d->in[0] : &d->out;
-  int w = has_one_row ? 2 : 3;
-  clv_window s = {
-      .n = in->dim[0], .c = in->dim[1], .h = has_one_row ? 1 : in->dim[2], .w = in->dim[w]};
+  int width_axis = has_one_row ? 2 : 3;
+  clv_window s = {.n = in->dim[0],
+                  .c = in->dim[1],
+                  .h = has_one_row ? 1 : in->dim[2],
+                  .w = in->dim[width_axis]};
   s.k = out->dim[1];
   s.oh = has_one_row ? 1 : out->dim[2];
-  s.ow = out->dim[w];
+  s.ow = out->dim[width_axis];
   for (int i = 0; i < 2; i++) {
     bool is_missing_axis = has_one_row && i == 0;
     s.kernel[i] = is_missing_axis ? 1 : d->attrs.kernel[i];

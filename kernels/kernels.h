@@ -60,10 +60,11 @@ typedef struct clv_attrs {
   clv_shape shape; /* target shape without the batch; rank 0: not given */
   int64_t rows;
   int64_t layers;
-  /* dim: index of a dimension; a negative number counts from the end, in start and stop too */
+  /* index of a dimension; a negative dim, start or stop counts from the end */
   int64_t dim;
   int64_t start, stop; /* of slice: first index, and the first index after the range */
   double factor;
+  /* of wait: milliseconds that forward, the input gradient and the weight gradient take */
   int64_t forward_ms, input_ms, weight_ms;
   /* initial weights as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") draws
    * them */
@@ -74,9 +75,9 @@ typedef struct clv_attrs {
   /* of permute: for each dimension of the output after the batch, the input's dimension */
   clv_shape order;
   double base; /* of rotary: base of the angles t / base^(2 d / width), which `factor` divides */
-  /* of rotary: original: number of steps for which the model was first trained, 0: all angles are
-   * divided by `factor`. An angle that makes high_freq_factor turns or more within these steps is
-   * not divided; one that makes low_freq_factor or fewer is divided. */
+  /* of rotary: `original` is the number of steps for which the model was first trained; 0: all
+   * angles are divided by `factor`. Otherwise an angle that makes high_freq_factor turns or more
+   * within these steps is not divided; one that makes low_freq_factor or fewer is divided. */
   int64_t original;
   double low_freq_factor, high_freq_factor;
   /* of embedding: column of the input that is read, and column subtracted from it; -1: none */
@@ -106,17 +107,17 @@ typedef struct clv_attrs {
   double exponent;        /* of pow, and of focal */
   double init;            /* of prelu: initial weight */
   int64_t num_parameters; /* of prelu: 1, or the number of channels */
-  /* extents of the output, of adaptive pools (output_size) and of upsampling (size); 0: not
-   * given */
+  /* extents of the output: output_size of adaptive pools, size of upsampling; 0: not given */
   int64_t output_size[2], size[2];
   /* of upsampling: extents of the output divided by those of the input; 0: `size` gives them */
   double scale_factor;
   bool align_corners; /* of upsampling: the centres of the corner values coincide */
-  bool affine;        /* of instancenorm: it has a weight and a bias for each channel */
+  bool affine;        /* of instancenorm: the op has a weight and a bias for each channel */
   int64_t correction; /* of var: the divisor is the extent less this number */
   int64_t shifts;     /* of roll: number of positions by which values move along the dimension */
 } clv_attrs;
 
+/* Most inputs and parameters of an op, and most layers of lstm and gru. */
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
 
 /* Value of the attribute `stop` of slice that means the end of the dimension. */
@@ -155,7 +156,8 @@ static inline bool clv_layout_is_channels_last(int layout) {
 }
 static inline bool clv_layout_is_bf16(int layout) { return layout & CLV_LAYOUT_BF16; }
 
-/* Returns the index of the dimension attrs->dim of `in`; -1 if `in` has no such dimension. */
+/* Returns the index of the dimension attrs->dim, which may be negative, of `in`; -1 if `in` has no
+ * such dimension. */
 int clv_axis_index(const clv_attrs *attrs, const clv_shape *in);
 
 /* Returns the first index of the slice that attrs describes, along an axis of `extent` values.
@@ -168,7 +170,7 @@ typedef struct clv_chain_link {
   double op_argument;
 } clv_chain_link;
 
-enum { CLV_MAX_LINKS = 4 };
+enum { CLV_MAX_LINKS = 4 }; /* most links of a chain after its first op */
 
 /* Description of one node, from which a backend prepares a kernel. */
 typedef struct clv_node_desc {
@@ -182,7 +184,8 @@ typedef struct clv_node_desc {
   clv_shape out;
   int n_params;
   clv_shape param[CLV_MAX_PARAMS];
-  bool training; /* dropout drops, batchnorm uses batch statistics and updates running ones */
+  /* dropout drops; batchnorm uses the batch's statistics and updates the running statistics */
+  bool training;
   bool need_dx[CLV_MAX_IN]; /* the caller needs the gradient with respect to this input */
   bool need_dw;             /* the caller needs the gradients of the parameters */
   int threads;
@@ -207,9 +210,9 @@ typedef struct clv_node_desc {
   int wanted_din[CLV_MAX_IN];
 } clv_node_desc;
 
-/* Geometry of a convolution or pooling: in[0] and out of a rank-4 op. An op over [N, C, L] has
- * images of one row. For a transposed convolution it is the geometry of the convolution whose input
- * gradient the op computes: the op's input is y, its output x. */
+/* Geometry of a convolution or pooling over images [N, C, H, W]. An op over [N, C, L] has images of
+ * one row. For a transposed convolution it is the geometry of the convolution whose input gradient
+ * the op computes: the op's input is y, its output x. */
 typedef struct clv_window {
   int64_t n, c, h, w; /* batch, channels and image of the input */
   int64_t k, oh, ow;  /* channels and image of the output */
@@ -236,7 +239,7 @@ typedef struct clv_resample {
 clv_resample clv_resample_of(clv_op op, const clv_attrs *attrs, const clv_shape *in,
                              const clv_shape *out);
 
-/* kernels of a device are compiled with these functions, too */
+/* Marks functions that are compiled for a device, too. */
 #ifdef __CUDACC__
 #define CLV_DEVICE __host__ __device__
 #else
@@ -328,8 +331,8 @@ typedef struct clv_matmul {
 clv_matmul clv_matmul_of(const clv_node_desc *d);
 
 /* The n row numbers of an embedding, per_sample of each sample. Row number i is value i * width +
- * column of the input, minus value i * width + minus unless `minus` is -1. Backward skips positions
- * whose row is `padding`; -1: it skips none. */
+ * column of the input, minus value i * width + minus unless `minus` is -1. rows: number of
+ * rows of the weight. Backward skips positions whose row is `padding`; -1: it skips none. */
 typedef struct clv_row_numbers {
   size_t n, per_sample, width;
   int64_t rows, column, minus, padding;
@@ -434,8 +437,8 @@ typedef struct clv_kernel_args {
   const clv_rng_position *rng_position;
 } clv_kernel_args;
 
-/* Which functions of a kernel read clv_kernel_args.cache, the converted parameters: forward,
- * backward_input. */
+/* Parts of clv_kernel_args.cache, the converted parameters: the part that forward reads, and the
+ * part that backward_input reads. */
 enum { CLV_FOR_FORWARD = 1u << 0, CLV_FOR_BACKWARD = 1u << 1 };
 
 typedef struct clv_kernel clv_kernel;
@@ -462,13 +465,13 @@ struct clv_kernel {
   /* layouts of the gradients; 0: in_block and out_block */
   int din_block[CLV_MAX_IN], dout_block;
   unsigned saved_flags; /* CLV_SAVE_*: values that backward reads */
-  unsigned
-      saved_flags_for_dw; /* the CLV_SAVE_* among `saved_flags` that only backward_weight reads */
+  /* the CLV_SAVE_* among `saved_flags` that only backward_weight reads */
+  unsigned saved_flags_for_dw;
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
   bool in_place; /* out may be the same memory as in[0] (same layout and size) */
-  unsigned
-      din_in_place_mask; /* bit i: din[i] may be the same memory as dout, for one i at a time */
+  /* bit i: din[i] may be the same memory as dout, for one i at a time */
+  unsigned din_in_place_mask;
   /* the kernel draws random numbers at args->rng_position, unless that is NULL */
   bool reads_rng_position;
   /* number of reorders that a library does in one call of refresh, forward and backward */
@@ -520,12 +523,13 @@ typedef struct clv_backend_memory {
   clv_code (*allocate)(const clv_backend *b, size_t bytes, void **ret, clv_err *err);
   /* Frees p once the work issued before the call is done; p may be NULL. */
   void (*free)(const clv_backend *b, void *p);
-  /* The caller may overwrite `host` when put returns. */
+  /* Copies from the host. The caller may overwrite `host` when put returns. */
   clv_code (*put)(const clv_backend *b, void *dst, const void *host, size_t bytes, clv_err *err);
   /* Copies to the host and waits until the bytes have arrived. They arrive in pieces, in order;
    * to->report is called after each piece. */
   clv_code (*get)(const clv_backend *b, void *host, const void *src, size_t bytes,
                   const clv_copy_progress *to, clv_err *err);
+  /* Copies within the memory of b. */
   clv_code (*copy)(const clv_backend *b, void *dst, const void *src, size_t bytes, clv_err *err);
   /* Copies from the memory of `from`, another backend of the same kind on any device, without
    * passing through host memory. The copy is ordered after the work issued to `from` before the
@@ -533,6 +537,7 @@ typedef struct clv_backend_memory {
    * not supported. */
   clv_code (*copy_from)(const clv_backend *b, void *dst, const clv_backend *from, const void *src,
                         size_t bytes, clv_err *err);
+  /* Sets each byte to `byte`. */
   clv_code (*fill)(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err);
   /* Waits until all work issued by this thread is done. Returns the first failure since the last
    * finish. If a kernel refused its values (a row number, a class label), the error has the text
@@ -584,10 +589,11 @@ struct clv_backend {
   /* True if prepare has a kernel for the op, at least for some shapes. */
   bool (*has)(clv_op op);
 
-  /* Returns CLV_TAIL_RELU_FORWARD if prepare may have a kernel with it, else 0. NULL: never. */
+  /* Returns CLV_TAIL_RELU_FORWARD if prepare may have a kernel with this tail, else 0. NULL: always
+   * 0. */
   unsigned (*tails)(clv_op op);
 
-  /* True if prepare may have one kernel for a chain of these ops. NULL: never. */
+  /* True if prepare may have one kernel for a chain of these ops. NULL: always false. */
   bool (*chains)(const clv_chain_link *links, int n);
 
   /* Copies a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the
@@ -621,8 +627,8 @@ struct clv_backend {
   const char *(*isa)(const clv_backend *b);
   const char *(*libraries)(const clv_backend *b);
 
-  /* CLV_OK if conv2d and linear can compute in bf16; otherwise the error says why not. NULL:
-   * never. */
+  /* CLV_OK if conv2d and linear can compute in bf16; otherwise the error says why not. NULL: they
+   * cannot. */
   clv_code (*check_bf16)(const clv_backend *b, clv_err *err);
   /* As check_bf16, but for factors rounded to TF32. */
   clv_code (*check_tf32)(const clv_backend *b, clv_err *err);

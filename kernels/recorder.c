@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Recorder of repeated device work; kernels.h documents its functions. clv_recorder_run counts
- * the runs of each key. It issues the first run directly, records the second (make_record), and
- * replays the record from then on (replay). Work that cannot be recorded is marked as refused
- * and always issued directly.
+ * Recorder of repeated device work; kernels.h documents its functions. clv_recorder_run counts the
+ * runs of each key. It issues the first run directly, records the second (make_record), and replays
+ * the record from then on (replay_record). Work that cannot be recorded is marked as refused and is
+ * always issued directly.
  */
 #include "kernels/kernels.h"
 
@@ -12,23 +12,24 @@
 
 typedef struct record_slot {
   clv_record_key key;
-  bool is_used, is_refused;
-  /* number of the last run that used the record; the slot with the least is evicted */
+  bool is_used;    /* the slot has a key */
+  bool is_refused; /* the work cannot be recorded */
+  /* number of the last run with this key; the slot with the smallest number is evicted */
   uint64_t last_run;
   void *record; /* NULL: the work has run only once so far, or cannot be recorded */
-  size_t bytes;
+  size_t bytes; /* device memory that the record occupies */
 } record_slot;
 
 struct clv_recorder {
   const clv_backend *backend;
   clv_record_account account;
-  uint64_t n_runs;
+  uint64_t n_runs;          /* number of runs of all keys */
   clv_record_counts counts; /* the recorder's thread writes them, any thread reads them */
   record_slot slots[CLV_MAX_RECORDS];
 };
 
-static void add_to_counter(uint64_t *counter, uint64_t by) {
-  __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
+static void add_to_counter(uint64_t *counter, uint64_t amount) {
+  __atomic_store_n(counter, *counter + amount, __ATOMIC_RELAXED);
 }
 
 clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) {
@@ -107,6 +108,7 @@ static clv_code store_record(clv_recorder *r, record_slot *k, void *record, size
   return CLV_OK;
 }
 
+/* Records the work that `issue` issues, in slot k. */
 static clv_code record_work(clv_recorder *r, record_slot *k,
                             clv_code (*issue)(void *user, clv_err *err), void *user, clv_err *err) {
   const clv_backend *b = r->backend;
@@ -114,11 +116,12 @@ static clv_code record_work(clv_recorder *r, record_slot *k,
   size_t bytes = 0;
   clv_err end_err;
   CLV_TRY(b->recording->begin(b, err));
-  clv_code issued = issue(user, err), ended = b->recording->end(b, &record, &bytes, &end_err);
-  if (issued == CLV_OK && ended == CLV_OK) return store_record(r, k, record, bytes, err);
-  if (ended == CLV_OK) b->recording->free(b, record);
-  if (issued == CLV_OK && err) *err = end_err;
-  return issued == CLV_OK ? ended : issued;
+  clv_code issue_code = issue(user, err),
+           end_code = b->recording->end(b, &record, &bytes, &end_err);
+  if (issue_code == CLV_OK && end_code == CLV_OK) return store_record(r, k, record, bytes, err);
+  if (end_code == CLV_OK) b->recording->free(b, record);
+  if (issue_code == CLV_OK && err) *err = end_err;
+  return issue_code == CLV_OK ? end_code : issue_code;
 }
 
 /* Marks the work of slot k as impossible to record: from now on it is issued launch by launch. */
@@ -129,6 +132,7 @@ static void mark_refused(clv_recorder *r, record_slot *k, const clv_err *reason)
   clv_log(CLV_LOG_DEBUG, "%s: repeated work is not recorded: %s", r->backend->device, reason->text);
 }
 
+/* As record_work, but marks the work as refused if that fails. */
 static void make_record(clv_recorder *r, record_slot *k,
                         clv_code (*issue)(void *user, clv_err *err), void *user) {
   clv_err reason;
@@ -143,7 +147,7 @@ static void make_record(clv_recorder *r, record_slot *k,
 
 /* Replays the record of slot k; false: it failed. A failed launch has issued nothing, so the caller
  * issues the work launch by launch, which reports any error of the device. */
-static bool replay(clv_recorder *r, record_slot *k) {
+static bool replay_record(clv_recorder *r, record_slot *k) {
   clv_err reason;
   if (r->backend->recording->replay(r->backend, k->record, &reason) == CLV_OK) {
     add_to_counter(&r->counts.replays, 1);
@@ -157,12 +161,12 @@ clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
                           clv_code (*issue)(void *user, clv_err *err), void *user, clv_err *err) {
   if (!r) return issue(user, err);
   record_slot *k = find_slot(r, key);
-  bool was_used = k->is_used;
+  bool was_run_before = k->is_used;
   k->is_used = true;
   k->key = *key;
   k->last_run = ++r->n_runs;
-  if (was_used && !k->record && !k->is_refused) make_record(r, k, issue, user);
-  if (k->record && replay(r, k)) return CLV_OK;
+  if (was_run_before && !k->record && !k->is_refused) make_record(r, k, issue, user);
+  if (k->record && replay_record(r, k)) return CLV_OK;
   add_to_counter(&r->counts.launched_singly, 1);
   return issue(user, err);
 }

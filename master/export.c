@@ -19,12 +19,14 @@ static clv_code open_checkpoint(const clv_master_arguments *a, clv_checkpoint **
 static clv_code export_to(const clv_master_arguments *a, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_TRY(open_checkpoint(a, &c, err));
+  CLV_TRY(clv_checkpoint_choose_weights(c, a->run.weights, err));
   if (a->adapters) CLV_TRY(clv_export_adapters(c, a->adapters, a->run.accept_data, err));
   if (a->merge) CLV_TRY(clv_export_merged(c, a->merge, err));
   if (a->hf) CLV_TRY(clv_export_hf(c, a->hf, a->run.accept_data, err));
   const char *const folders[] = {a->adapters, a->merge, a->hf};
-  printf("%s: step %llu in", a->line.words[0],
-         (unsigned long long)clv_checkpoint_manifest(c)->step);
+  printf("%s: step %llu%s in", a->line.words[0],
+         (unsigned long long)clv_checkpoint_manifest(c)->step,
+         clv_checkpoint_uses_ema(c) ? ", averages of the weights," : "");
   for (size_t i = 0, n = 0; i < CLV_COUNT(folders); i++)
     if (folders[i]) printf("%s %s", n++ ? " and" : "", folders[i]);
   printf("\n");

@@ -9,6 +9,7 @@
 #define AT(member) offsetof(clv_master_arguments, member)
 
 /* values of --format, in the order of clv_predictions_format */
+static const char *const weight_kinds[] = {"trained", "ema", NULL};
 static const char *const record_formats[] = {"csv", "jsonl", "npy", NULL};
 
 static void keys(clv_bytes *out) { clv_config_write_completions(CLV_CONFIG_SESSION, out); }
@@ -150,6 +151,9 @@ static const clv_cli_option options[] = {
     {.name = "checkpoint", .kind = CLV_CLI_TEXT, .arg = "N|latest|best", .commands = "train, eval, predict, export",
      .offset = AT(run.checkpoint),
      .doc = "checkpoint of step N, the newest (default), or the best one; train --resume removes the later ones"},
+    {.name = "weights", .kind = CLV_CLI_CHOICE, .arg = "KIND", .choices = weight_kinds,
+     .commands = "eval, predict, export", .offset = AT(run.weights),
+     .doc = "weights of the checkpoint: as trained (default), or their average, which runs with train.ema have"},
     {.name = "probabilities", .kind = CLV_CLI_FLAG, .commands = "predict", .offset = AT(run.probabilities),
      .doc = "write probabilities of the classes in place of the model's outputs"},
     {.name = "intervals", .kind = CLV_CLI_FLAG, .commands = "eval", .offset = AT(run.intervals),

@@ -68,7 +68,7 @@ of("kernels/ops/class_loss_int.h", "tests/ops/test_golden",
    a_weighted_mean_is_over_places=("clv_code sum_counted_weights(", "*ret += class_weight(s, label);", "*ret += 1;"))
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
-   gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
+   gradients_forget_the_smoothing=("static void compute_position_grad(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float compute_share(", "own_weight > 0 ? own_weight", "own_weight > batch_weight ? own_weight"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
@@ -118,7 +118,7 @@ of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
 
 # ---- ops of transformers -------------------------------------------------------------------------
 of("kernels/ops/embedding.c", "tests/ops/test_refusals embedding",
-   columns_may_be_missing=("static clv_code check_columns(", "in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1]", "false"),
+   columns_may_be_missing=("static clv_code check_columns(", "in->rank < 2 || CLV_MAX(column, minus_column) >= in->dim[in->rank - 1]", "false"),
    what_is_subtracted_needs_no_column=("static clv_code check_columns(", "if (column < 0)", "if (false)"))
 of("kernels/ops/positions.c", "tests/ops/test_refusals positions",
    there_are_steps_without_a_position=("static clv_code positions_shape(", "if (steps + a->offset > a->rows)", "if (false)"))
@@ -129,7 +129,7 @@ of("kernels/ops/groupnorm.c", "tests/ops/test_refusals groupnorm",
 of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",
-   biases_are_drawn_with_a_deviation=("static clv_slot initial_values(", "(bias && a->init_std > 0)", "(bias && false)"))
+   biases_are_drawn_with_a_deviation=("static clv_slot choose_init(", "(is_bias && a->init_std > 0)", "(is_bias && false)"))
 of("common/model/graph/params.c", "tests/unit/graph/test_ops",
    two_parameters_have_one_name=("clv_code clv_params_make(", "CLV_TRY(check_names(p, g, err));", "(void)check_names;"))
 
@@ -226,8 +226,8 @@ of("common/model/weights/convert.c", PRETRAINED,
 
 PRETRAINED_NET = "tests/net/training/test_pretrained_weights.py"
 of("worker/store/store.c", PRETRAINED_NET,
-   files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
-   the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated_digest, sizeof found) != 0", "false"))
+   files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated_digest, &found_digest, sizeof found_digest) == 0) return CLV_OK;", "return CLV_OK;"),
+   the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found_digest, &a->stated_digest, sizeof found_digest) != 0", "false"))
 of("master/plan/privacy.c", PRETRAINED_NET,
    new_heads_count_as_known=("static void note_layer_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
 of("worker/service/artifact.c", PRETRAINED_NET,
@@ -238,19 +238,19 @@ BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared
 of("worker/store/shared_tensors.c", BASES,
    an_owner_does_not_matter=("static bool has_key(", "&& strcmp(x->owner, key->owner) == 0", ""),
    an_artifact_does_not_matter=("static bool has_key(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
-   a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->data, x->bytes, PROT_READ) == 0", "x->at"),
+   a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->data, x->bytes, PROT_READ) == 0", "x->data"),
    a_base_stays_for_ever=("static bool drop_user(", "if (--x->n_users) return false;", "if (--x->n_users || b) return false;"),
-   what_was_not_filled_is_full=("static clv_code fill_shared_tensor(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
-   who_waits_cannot_leave=("static clv_code ensure_filled(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
+   what_was_not_filled_is_full=("static clv_code fill_shared_tensor(", "code == CLV_OK ? FILLED : EMPTY", "FILLED"),
+   who_waits_cannot_leave=("static clv_code ensure_filled(", "CLV_TRY(clv_cancel_hook_check(cancel_hook, err));", "(void)cancel_hook; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
-   strangers_share=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
-   nobody_shares=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', "spec ? f->s->name : f->s->owner"),
-   what_is_closed_may_learn=("static clv_code check_not_trainable(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
-   a_base_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
-   an_open_base_is_withheld=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
+   strangers_share=("static clv_code share_tensor(", 'spec->shared ? "" : f->session->owner', 'spec ? "" : f->session->owner'),
+   nobody_shares=("static clv_code share_tensor(", 'spec->shared ? "" : f->session->owner', "spec ? f->session->name : f->session->owner"),
+   what_is_closed_may_learn=("static clv_code check_unreadable_params_are_frozen(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
+   a_base_is_given_out=("static clv_code withhold_frozen_params(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
+   an_open_base_is_withheld=("static clv_code withhold_frozen_params(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
-   every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->frozen_has_no_grads_or_moments", "|| true"),
-   fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_newly_initialised(r->frozen_names[i], r->new_param_names, r->n_new_params)", "r->frozen_names[i]"))
+   every_session_has_a_base_of_its_own=("static clv_code list_shareable_params(", "|| !r->frozen_has_no_grads_or_moments", "|| true"),
+   fresh_parameters_are_lent=("static clv_code list_shareable_params(", "!clv_weights_is_newly_initialised(r->frozen_names[i], r->new_param_names, r->n_new_params)", "r->frozen_names[i]"))
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
@@ -539,14 +539,14 @@ of("common/net/link/lane.c", CONNECTIONS,
 of("master/api/core/runtime.c", "tests/net/operations/test_outages.py silence_ends_nothing",
    links_between_workers_do_not_stop_the_clock=("static bool is_any_link_mending", "reports_outage(rt, p) ||", "false ||"))
 of("worker/service/session_links.c", "tests/net/operations/test_outages.py silence_ends_nothing",
-   links_between_workers_are_not_reported=("static uint32_t count_mending_peers", "return n;", "return 0;"))
+   links_between_workers_are_not_reported=("static uint32_t count_peers_waiting_for_connections", "return n;", "return 0;"))
 of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py reported_outage_stops_the_clock_for_the_lease",
    a_reported_outage_has_no_end=("static bool reports_outage", "now - p->mending_since_ns < rt->config->limits.lease_ms", "0 < rt->config->limits.lease_ms"))
 of("common/net/rpc/stream.c", "tests/unit/rpc/test_stream",
    a_reason_to_end_an_idle_stream_looks_like_a_loss=("void clv_rpc_stream_cancel", "!stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;", "false;"))
 of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets_running_sessions_finish",
-   draining_waits_for_masters_that_left=("static void end_if_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "false"),
-   draining_does_not_wait_for_a_master=("static void end_if_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "now_ms"))
+   draining_waits_for_masters_that_left=("static void end_if_detached(", "now_ms - x->detached_since_ms >= DETACHED_MS", "false"),
+   draining_does_not_wait_for_a_master=("static void end_if_detached(", "now_ms - x->detached_since_ms >= DETACHED_MS", "now_ms"))
 of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that_restarts_while_resume_connects_is_waited_for",
    a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored_err) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
@@ -573,7 +573,7 @@ of("common/net/link/received.c", CONNECTIONS,
    an_old_peer_gets_acks=("clv_code clv_link_record_received", "if (!l->lease_ms) return CLV_OK;", ""),
    an_old_peer_may_ack=("clv_code clv_link_handle_ack", "if (!l->lease_ms)", "if (!l)"))
 of("worker/service/session_links.c", OLD_CLIENT + "client_of_protocol_8_meets_a_worker_of_protocol_8",
-   a_worker_mends_links_of_an_old_master=("static uint64_t link_lease_ms", "clv_wire_protocol_has_acks(protocol) ?", "protocol ?"))
+   a_worker_mends_links_of_an_old_master=("static uint64_t get_link_lease_ms", "clv_wire_protocol_has_acks(protocol) ?", "protocol ?"))
 of("worker/service/session_links.c", "tests/net/contexts/test_context_life.py link_to_a_peer_of_protocol_8_has_no_acks",
    a_worker_mends_links_of_an_old_peer=("clv_code clv_session_find_link", "clv_service_protocol(v, uri)", "s->owner_protocol"))
 of("worker/service/methods.c", OLD_CLIENT + "status_reply_has_the_protocol_that_the_caller_reads",
@@ -677,8 +677,8 @@ of("common/engine/module_block.c", "tests/unit/engine/test_far",
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_alloc_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
 PEERS = "tests/gpu/test_backend"
 of("kernels/cuda/peer.c", PEERS,
-   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(make_stream_wait(of, to, err));", ""),
-   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return make_stream_wait(to, of, err);", "return CLV_OK;"))
+   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(make_stream_wait(src_gpu, dst_gpu, err));", ""),
+   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return make_stream_wait(dst_gpu, src_gpu, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
    values_pass_the_host=("static clv_code alloc_output(", "on_device = (on_device || !in_host_memory) && clv_module_can_copy_from(c->mod, c->mod);", "on_device = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
@@ -690,7 +690,40 @@ of("common/engine/module_block.c", "tests/unit/engine/test_work",
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged_bytes += bytes;", ""))
 of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
-   sums_begin_with_nothing=("static clv_code init_adagrad_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
+   sums_begin_with_nothing=("static clv_code init_adagrad_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""),
+   the_first_average_is_half_of_nothing=("static void update_average(", "o->steps_taken == 1 ? 1 : 1 - decay", "1 - decay"),
+   the_first_average_keeps_rounding_errors=("static void update_average(", "if (o->steps_taken == 1) move_average(o, params, 1, 0);", ""),
+   averages_have_no_warm_up=("static void update_average(", "if (o->groups[0].ema_warmup)", "if (false)"),
+   only_the_first_group_is_averaged=("static void move_average(", "o->total_extents", "o->n_extents[0]"),
+   groups_may_have_other_averages=("static clv_code check_groups(", "groups[i].ema != groups[0].ema", "false"))
+EMA, EMA_NET = "tests/unit/engine/test_ema", "tests/net/training/test_ema.py"
+of("common/engine/module_state.c", EMA,
+   a_written_parameter_leaves_its_average=("clv_code clv_state_item_set_async(", "item->ema ?", "false ?"),
+   a_piece_is_averaged_at_the_beginning=("clv_code clv_state_item_part(", "if (item->ema) ret->ema = (char *)item->ema + offset;", ""),
+   averages_show_what_may_not_be_read=("static void *find_unstepped_ema(", "&& !p->frozen", ""),
+   a_stepped_average_is_written=("static void *find_unstepped_ema(", "&& *clv_optim_step_count(m->optim) == 0", ""))
+of("common/engine/module_memory.c", EMA,
+   averages_of_drawn_weights_begin_at_0=("static clv_code make_optimizer(", "return clv_optim_begin_ema(m->optim, m->block, err);", "return CLV_OK;"))
+of("common/model/weights/read.c", "tests/unit/weights/test_checkpoint",
+   averages_are_read_from_the_file_of_weights=("clv_code clv_weights_read_range(", "if (e->is_ema) f = f->averages;", ""),
+   an_average_may_have_another_shape=("void clv_weights_take_ema(", "|| !clv_shape_equal(&average->shape, &e->shape)", ""))
+of("common/engine/node_files.c", EMA_NET,
+   a_file_must_have_averages=("static clv_code list_wanted(", "part == CLV_STATE_OPTIMIZER && clv_optim_is_ema(item->name)", "false"),
+   a_file_may_not_have_averages=("static clv_code list_wanted(", "!keeps_ema && i < n_params", "false"),
+   averages_of_a_file_are_not_loaded=("static clv_code list_wanted(", "if (part == CLV_STATE_EMA)", "if (false)"))
+of("master/train/state.c", EMA_NET,
+   averages_at_a_worker_are_not_loaded=("static clv_code load_kept_files(", "if (code == CLV_OK && clv_checkpoint_uses_ema(c))", "if (false)"))
+of("master/train/resplit.c", EMA_NET,
+   a_new_cut_must_have_averages=("static clv_code find_moments(", "if (clv_optim_is_ema(w->name) && !clv_checkpoint_tensors_find(&r->moments, w->name)) continue;", ""),
+   a_new_cut_may_not_have_averages=("static clv_code find_tensors(", "r->is_moment_used[i] |= clv_optim_is_ema(r->moments.tensors[i].entry->name);", ""))
+of("master/train/ledger_notes.c", "tests/net/hostile/test_known.py averages_of_weights_a_worker_had_are_not_secret",
+   the_ledger_lacks_averages=("clv_code clv_trainer_new_samples(", "kind == CLEAVE_STATE_WEIGHTS || clv_optim_is_ema(items[i].name)", "kind == CLEAVE_STATE_WEIGHTS"))
+of("master/api/core/workers.c", "tests/net/hostile/test_hostile_worker.py worker_that_knows_no_averages_is_refused",
+   workers_may_know_no_averages=("static clv_code check_ema(", "if (p->has_ema || ", "if (true || "))
+of("master/plan/checkpoint_cut.c", EMA_NET,
+   a_run_without_averages_has_some=("clv_code clv_checkpoint_choose_weights(", "if (!(config->train.ema > 0))", "if (false)"))
+of("master/train/modules.c", EMA_NET,
+   nobody_averages=("static clv_code make_optimizer(", "t->config->train.ema,", "0,"))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
    every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
 of("master/api/core/module.c", "tests/unit/api/test_far",
@@ -779,13 +812,13 @@ of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_full_disk_is_no_full_disk=("", "{ENOSPC, \"the worker's disk is full\"", "{0, \"the worker's disk is full\""))
 of("worker/store/states.c", "tests/unit/store/test_states",
-   a_file_is_loaded_while_it_is_written=("static clv_code begin_when_unclaimed(", "CLV_TRY(clv_state_await_claims(s, identity, name, NULL, waiter, err));", ";"))
+   a_file_is_loaded_while_it_is_written=("static clv_code lock_folder_when_unclaimed(", "CLV_TRY(clv_state_await_claims(s, identity, name, NULL, cancel_hook, err));", ";"))
 of("worker/store/state_claims.c", "tests/unit/store/test_states",
-   a_file_that_makes_way_counts=("static uint64_t bytes_of_files(", "strcmp(name, own_claim->name) != 0 &&", ""),
-   a_file_in_progress_is_free=("clv_code clv_state_reserve(", "+ bytes_of_claims(s, o->dir.data, own_claim)", ""))
+   a_file_that_makes_way_counts=("static uint64_t sum_file_bytes(", "strcmp(name, own_claim->name) != 0 &&", ""),
+   a_file_in_progress_is_free=("clv_code clv_state_reserve_bytes(", "+ sum_claim_bytes(s, o->dir.data, own_claim)", ""))
 of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
-   a_withdrawn_file_is_reported=("static void report_result(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data;"),
-   one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->last_owner) == 0", "false"))
+   a_withdrawn_file_is_reported=("static void report_result(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data_source;"),
+   one_identity_is_served_alone=("static write_job *take_next_job(", "strcmp((*at)->owner, w->last_owner) == 0", "false"))
 of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
    a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
 of("master/api/core/kept.c", "tests/unit/api/test_kept",
@@ -853,7 +886,7 @@ of("kernels/cuda/staging.c", "tests/gpu/test_node",
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code read_fault(", "if (!ret->is_set) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
-   a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
+   a_slot_is_written_while_it_is_copied=("static clv_code take_next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.recorder) return CLV_OK;", "return CLV_OK;"),
    a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->adds_to_grads", "(uintptr_t)phase << 1"),
@@ -869,19 +902,19 @@ of("kernels/cuda/chain.c", RECORDING,
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
-   other_runs_are_taken_for_those_before=("static bool is_table_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
+   other_runs_are_taken_for_those_before=("static bool is_table_of(", "if (t->host_runs[i].at != runs[i].at || t->host_runs[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
-   a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
+   a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_find_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
    a_plan_that_others_may_write_is_read=("static bool is_private_file(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
-   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, header_len) != 0", "memcmp(data, line, sizeof header) != 0"),
+   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, header_len) != 0", "memcmp(data, line, sizeof format_name) != 0"),
    plans_fill_the_disk=("static void store_plan(", "> MAX_PLANS", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
-   all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
+   all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.param_index[i / n_slots]", "lstm_space.param_index[0]"),
    gradients_are_added_to_what_lay_in_scratch=("static clv_code cudnn_backward_weights(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
-   an_lstm_loses_its_output_before_backward=("static void use_cudnn(", "b->saved_flags |= CLV_SAVE_OUT;", ";"))
+   an_lstm_loses_its_output_before_backward=("static void set_cudnn_functions(", "b->saved_flags |= CLV_SAVE_OUT;", ";"))
 of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
-   the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.param[i][j] + value", "0 * p.param[i][j] + value"))
+   the_last_micro_batch_counts_alone=("static __global__ void unpack_params(", "p.param[i][j] + value", "0 * p.param[i][j] + value"))
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_fuse_relu_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
@@ -891,10 +924,10 @@ of("common/model/graph/plan_run.c", "tests/gpu/test_together",
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
    a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_has_chain(", "find_last_reader(links, n, &n_readers) < add_index", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
-   a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
+   a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "has_relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float gated_dy_of(", "return passes_gate ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
-   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (gated_dy) gated_dy[at] = gpu_as<T>(dy);", "if (gated_dy) gated_dy[at] = from.dy[at];"))
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float pass_gate(", "return passes_gate ? gpu_to_float(f.dy[index]) : 0;", "return gpu_to_float(f.dy[index]);"),
+   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (gated_dy) gated_dy[index] = gpu_from_float<T>(dy);", "if (gated_dy) gated_dy[index] = grad.dy[index];"))
 TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
@@ -911,16 +944,16 @@ of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool cuda_has(", "return has_op[op];", "return has_op[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
-   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_math_of(k)", "desc.math = CLV_CUDA_F32"))
+   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_product_math(k)", "desc.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 PLANS = "tests/gpu/test_cuda_bf16"
 of("kernels/cuda/batchnorm.cu", PLANS,
-   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float rounded_output_of(", "gpu_round<T>(", "("))
+   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float rounded_output(", "gpu_round<T>(", "("))
 of("kernels/cuda/chain.c", PLANS,
    a_chain_of_images_in_bf16_rounds_once=("static bool can_chain_node(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
 of("kernels/cuda/pointwise.cu", TYPES + " dropout",
-   numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
+   numbers_are_drawn_as_values_lie=("static __device__ inline size_t index_in_layout(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
 of("kernels/cuda/conv_last.c", TYPES + " conv2d",
    gradients_of_weights_replace_what_is_there=("static clv_code store_weight_grad(", ".accumulate = a->accumulate", ".accumulate = false"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))
@@ -930,11 +963,11 @@ of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    attention_sees_what_comes_later=("static int64_t compute_scores(", "clv_heads_visible_keys(&s->k->d.attrs, i, length)", "length"))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    a_row_meets_all_keys_of_its_tile=("static size_t mask_hidden_keys(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
-   weights_are_dropped_by_padded_place=("static void apply_dropout(", "(uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i", "(uint32_t)e->h, (uint32_t)(e->n * k->x.t + i)"))
+   weights_are_dropped_by_padded_place=("static void apply_dropout(", "(uint32_t)(h->sample * k->dims.heads + h->query_head), (uint32_t)i", "(uint32_t)h->query_head, (uint32_t)(h->sample * k->dims.t + i)"))
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
-   the_reference_drops_by_padded_place=("static void draw_factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
+   the_reference_drops_by_padded_place=("static void draw_dropout_factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
 of("kernels/cpu/attention.c", "tests/ops/test_steps",
-   any_length_of_a_sample_is_taken=("static clv_code check_lengths(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
+   any_length_of_a_sample_is_taken=("static clv_code check_lengths(", "CLV_TRY(clv_check_length(a->in[3], n, k->dims.s, &length, err));", "if (clv_check_length(a->in[3], n, k->dims.s, &length, err) != CLV_OK) continue;"))
 
 # ---- models of Hugging Face ----------------------------------------------------------------------
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"
@@ -985,7 +1018,7 @@ of("common/model/hf/llama.c", HF_GRAPH,
 of("common/model/hf/config_keys.c", "tests/unit/plan/test_hf_keys",
    a_reason_is_not_that_of_the_page=("static const hf_row rows[] = {", '"nothing is generated"', '"something is generated"'))
 of("kernels/ops/ops.h", "tests/ops/test_golden rotary",
-   llama3_angles_are_all_divided=("CLV_ROTARY_INLINE double clv_rotary_angle(", "share = share < 0 ? 0 : share > 1 ? 1 : share;", "share = 0;"),
+   llama3_angles_are_all_divided=("CLV_ROTARY_INLINE double clv_rotary_angle(", "unscaled_share = unscaled_share < 0 ? 0 : unscaled_share > 1 ? 1 : unscaled_share;", "unscaled_share = 0;"),
    linear_angles_are_not_divided=("CLV_ROTARY_INLINE double clv_rotary_angle(", "return f / r->factor;", "return f;"))
 of("common/model/hf/build.c", HF_GRAPH,
    a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_add_lm_head(", "return b->c->is_head_tied ?", "return b->c->is_head_tied && *x < 0 ?"))

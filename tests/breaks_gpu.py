@@ -23,7 +23,7 @@ of("common/engine/node_devices.c", CHUNKS,
 of("common/engine/context_backward.c", CHUNKS,
    gradients_are_copied_first=("static bool can_stream_input_grad(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
-   nobody_hears_of_a_piece=("clv_code clv_gpu_copy_to_host(", "if (to->report)", "if (to->report && copied_bytes == bytes)"))
+   nobody_hears_of_a_piece=("clv_code clv_gpu_copy_to_host(", "if (progress->report)", "if (progress->report && copied_bytes == bytes)"))
 of("common/net/link/send_queue.c", COMING,
    a_chunk_leaves_before_its_bytes_have_come=("static copy_progress check_copied_or_suspend(", "d->copy_waiter.awaited_bytes = bytes;", "d->copy_waiter.awaited_bytes = bytes / 2;"),
    a_parked_tensor_gets_another_number=("static copy_progress send_packet_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
@@ -33,17 +33,17 @@ of("common/net/link/device_copy.c", COMING,
    a_failure_is_told_nobody=("void clv_device_copy_set_progress(", "if (failure) c->failure = *failure;", ";"))
 
 of("kernels/cuda/device_int.cuh", "tests/gpu/test_cuda_types batchnorm",
-   a_column_is_summed_in_part=("void gpu_columns_kernel(", "j += GPU_BLOCK / 32", "j += GPU_BLOCK / 16"))
+   a_column_is_summed_in_part=("void gpu_sum_columns_kernel(", "j += GPU_BLOCK / 32", "j += GPU_BLOCK / 16"))
 of("tests/gpu/test_cuda.c", "tests/proof/test_proof.py",
    less_is_done_under_both_sanitizers=("static bool is_too_big(", "CLV_THREAD_SANITIZED", "CLV_SANITIZED"))
 
 # ---- bf16 ----------------------------------------------------------------------------------------
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),
-   weights_of_attention_are_read_as_f32=("static cuda_weights reserve_weights(", "k->bf16 ? reserve_buffer(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
+   weights_of_attention_are_read_as_f32=("static cuda_attention_weights reserve_weights(", "k->bf16 ? reserve_buffer(next_address, n * sizeof(cuda_bf16)) : w.x", "w.x"))
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
-   tiles_begin_at_the_first_row=("static clv_code backward_tile(", "size_t at = h->first * h->width;", "size_t at = 0;"),
-   a_tile_forgets_those_before_it=("static clv_code backward_tile(", "float beta = h->first ? 1 : 0;", "float beta = 0;"))
+   tiles_begin_at_the_first_row=("static clv_code backward_tile(", "size_t offset = h->first_row * h->width;", "size_t offset = 0;"),
+   a_tile_forgets_those_before_it=("static clv_code backward_tile(", "float beta = h->first_row ? 1 : 0;", "float beta = 0;"))
 of("kernels/cuda/matmul.c", "tests/gpu/test_cuda_types matmul",
    products_of_a_bf16_session_are_f32=("CLV_CUDA_OP(matmul)", ".bf16 = true", ".bf16 = false"))
 of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda_types conv1d",
@@ -52,19 +52,19 @@ of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda_types conv1d",
 of("kernels/kernels.c", "tests/gpu/test_cuda_types mul",
    channels_that_lie_last_are_stepped_as_first=("clv_broadcast clv_broadcast_channels_last", "{0, 2, 3, 1}", "{0, 1, 2, 3}"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda_types mul",
-   factors_that_stand_for_several_are_read_as_f32=("double term_at(", "value_of(other, f.other_bf16, other_index)", "value_of(other, false, other_index)"))
+   factors_that_stand_for_several_are_read_as_f32=("double compute_term(", "read_value(other, f.other_is_bf16, other_index)", "read_value(other, false, other_index)"))
 of("kernels/cuda/broadcast.c", "tests/gpu/test_cuda_bf16",
    gates_of_an_image_are_turned=("clv_code clv_gpu_broadcast_open(", "* k->r.d.in[i].dim[3] == 1", "* k->r.d.in[i].dim[3] == 0"))
 of("kernels/cuda/pointwise.cu", "tests/gpu/test_backend",
-   packs_begin_anywhere=("static size_t packs_of(", "bits % sizeof(map_pack<T>) ? 0 : n / map_pack<T>::n", "n / map_pack<T>::n + 0 * bits"))
+   packs_begin_anywhere=("static size_t count_packs(", "bits % sizeof(map_pack<T>) ? 0 : n / map_pack<T>::n", "n / map_pack<T>::n + 0 * bits"))
 
 # ---- bases that are frozen -----------------------------------------------------------------------
 of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    narrow_weights_are_factors_of_any_session=("static bool needs_widening(", "k->r.d.bf16_weight && !k->bf16", "k->r.d.bf16_weight && k->r.d.tf32"),
-   wide_weights_have_no_room=("static clv_code linear_open(", "+ widened_bytes(k) +", "+"),
+   wide_weights_have_no_room=("static clv_code linear_open(", "+ count_widened_bytes(k) +", "+"),
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
-   every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.w_columns", "w + 0 * first * p.w_columns"),
-   sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first ? 1 : 0;", "part.beta = 0;"),
+   every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first_row * p.w_columns", "w + 0 * first_row * p.w_columns"),
+   sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first_row ? 1 : 0;", "part.beta = 0;"),
    each_part_of_a_sum_has_the_bias=("static clv_code split_product(", "if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)has_outputs_as_rows;"),
    frozen_weights_get_a_gradient=("static bool is_weight_trained(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
@@ -73,12 +73,12 @@ of("worker/store/shared_tensors.c", DEVICE_BASES,
    weights_stay_in_what_a_device_gets_back=("static void free_device_memory(", "(void)!clv_backend_fill(x->backend, x->data, 0, x->bytes, &why);", ";"),
    who_takes_a_base_has_it_too_soon=("static clv_code copy_part_to_device(", "if (code == CLV_OK) code = clv_backend_finish(x->backend, err);", ""),
    a_device_gets_its_memory_back_some_time=("static void free_device_memory(", "(void)!clv_backend_finish(x->backend, &why);", ""),
-   every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))
+   every_part_lies_first=("static clv_code fill_parts(", "first_element * element_bytes", "0 * first_element * element_bytes"))
 of("worker/service/load_module.c", DEVICE_BASES_NET,
-   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shared(", "|| !r->frozen_has_no_grads_or_moments", "|| true"))
+   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shareable_params(", "|| !r->frozen_has_no_grads_or_moments", "|| true"))
 of("worker/service/artifact.c", DEVICE_BASES_NET,
-   strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
-   a_base_on_a_device_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
+   strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->session->owner', 'spec ? "" : f->session->owner'),
+   a_base_on_a_device_is_given_out=("static clv_code withhold_frozen_params(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
 of("common/engine/module_memory.c", DEVICE_BASES_NET,
    what_a_device_lends_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
@@ -135,7 +135,7 @@ of("tests/gpu/predict.py", LIBRARY + " stale_page_is_reported_line_by_line",
    registers_that_are_stale_pass=("", "if now[name] != then[name])", "if False)"),
    a_new_kernel_needs_no_registers=("", "for name in sorted(set(now) - set(then)))", "for name in ())"))
 of("kernels/cuda/nvidia/runtime.c", LIBRARY + " a_driver_that_is_too_old_is_named",
-   an_old_driver_is_a_missing_one=("static clv_code refuse_driver(", "|| v == 0", "|| v"))
+   an_old_driver_is_a_missing_one=("static clv_code fail_driver(", "|| v == 0", "|| v"))
 of("kernels/cuda/nvidia/graph.c", LIBRARY + " a_part_of_cudnn_that_is_damaged_is_named",
    a_part_of_cudnn_is_missing_without_a_word=("clv_code clv_nvidia_dnn_fail(", "lacks_part ? \"a part", "!lacks_part ? \"a part"))
 
@@ -153,4 +153,4 @@ of("common/engine/node_devices.c", "tests/gpu/test_node",
 of("kernels/load/load.c", "tests/gpu/nvidia/test_devices.py device_auto_falls_back_to_cpu_without_a_gpu",
    libraries_are_opened_for_no_device=("static clv_code check_has_device(", "!all_reasons || ", ""))
 of("kernels/cuda/nvidia/nvidia.c", LIBRARY + " without_a_driver_the_answer_is_clean",
-   libraries_are_opened_before_devices_are_counted=("static clv_code count_devices(", "CLV_TRY(clv_nvidia_count(ret, err)); return libraries(err);", "CLV_TRY(libraries(err)); return clv_nvidia_count(ret, err);"))
+   libraries_are_opened_before_devices_are_counted=("static clv_code count_devices(", "CLV_TRY(clv_nvidia_count(ret, err)); return check_libraries(err);", "CLV_TRY(check_libraries(err)); return clv_nvidia_count(ret, err);"))

@@ -65,7 +65,7 @@ of("common/net/rpc/end_texts.c", "tests/unit/rpc/test_stream", damage_is_any_end
 of("common/model/config/worker.c", "tests/unit/config/test_worker",
    a_lease_ends_before_its_caller=first("static clv_code check_lease_and_timeout(", "if (c->limits.lease_ms", RET_OK))
 of("worker/store/epochs.c", "tests/unit/store/test_epochs",
-   an_older_attempt_goes_on=("static clv_code check_epoch(", "last && x->epoch < last->epoch", "last && !x"))
+   an_older_attempt_goes_on=("static clv_code check_epoch(", "previous_entry && x->epoch < previous_entry->epoch", "previous_entry && !x"))
 of("master/data/scan.c", "tests/unit/data/test_scan",
    any_number_is_finite=("", "!(__builtin_fabsf((float)v[i]) <= FLT_MAX)", "v[i] == v[i] + 1 && v[i] == v[i] - 1 && sizeof(type) == 0"))
 
@@ -113,9 +113,9 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
    a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_same_type_and_shape(g, &g->rows[k], s)", ""),
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state_flow(", "|| strcmp(f->name, s->name) != 0", ""))
 of("worker/service/takeover.c", "tests/python/test_runtime.py",
-   sessions_of_killed_programs_stay=("bool clv_session_make_room(", "if (!old) return false;", "return false;"),
+   sessions_of_killed_programs_stay=("bool clv_session_close_abandoned(", "if (!old_session) return false;", "return false;"),
    any_name_takes_a_session_over=("static bool is_of_same_program(", "&& strcmp(a->name, b->name) == 0", ""),
-   a_connected_session_is_taken_over=("static uint64_t detached_ms(", "if (!clv_link_is_mending(s->master_link)) return 0;", "if (!clv_link_is_mending(s->master_link)) return ABANDONED_MS;"))
+   a_connected_session_is_taken_over=("static uint64_t get_detached_ms(", "if (!clv_link_is_mending(s->master_link)) return 0;", "if (!clv_link_is_mending(s->master_link)) return ABANDONED_MS;"))
 HELD = "tests/net/api/test_api_held.py"
 of("master/egress/policy.c", HELD,
    programs_need_no_permission=("clv_code clv_policy_check_programs(", "if (c->programs != CLV_PROGRAMS_DECLARED)", "if (c->programs > CLV_PROGRAMS_DECLARED)"))

@@ -56,15 +56,15 @@ rules("common/net/wire/frame_check.c",
    r5_39_a_file_that_is_a_path=("static clv_code check_file_name(", "if (!clv_is_file_name(f->state.item_or_file_name))", "if (false)"),
    r5_40_a_file_of_gradients=("static clv_code check_file_name(", "if (f->state.part == CLV_STATE_GRADIENTS)", "if (false)"))
 rules("worker/store/folder.c",
-   r6_32_a_file_that_is_not_there=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"),
-   r3_21_a_kept_file_of_another_identity=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "1, &ret->identity"))
+   r6_32_a_file_that_is_not_there=("clv_code clv_state_folder_lock(", "strlen(identity), &ret->identity", "0, &ret->identity"),
+   r3_21_a_kept_file_of_another_identity=("clv_code clv_state_folder_lock(", "strlen(identity), &ret->identity", "1, &ret->identity"))
 rules("common/net/wire/kept.c",
    r3_18_kept_requests_that_contradict_themselves=("static clv_code check_request(", "CLV_TRY(check_kept_kind(m, err));", ";"))
 rules("worker/store/states_read.c",
-   r3_19_a_range_behind_the_end_of_a_kept_file=("static clv_code check_range(", "if (offset <= size && length <= size - offset)", "if (true)"),
+   r3_19_a_range_behind_the_end_of_a_kept_file=("static clv_code check_range(", "if (offset <= file_bytes && length <= file_bytes - offset)", "if (true)"),
    r3_20_a_kept_file_that_changed=("clv_code clv_states_read(", "if (version && version != ret_status->version)", "if (false)"))
 rules("worker/store/state_claims.c",
-   r6_34_more_than_its_quota=("clv_code clv_state_reserve(", "bool fits = used <= max_bytes && needed <= max_bytes - used;", "bool fits = true;"))
+   r6_34_more_than_its_quota=("clv_code clv_state_reserve_bytes(", "bool is_within_quota = used_bytes <= max_bytes && needed_bytes <= max_bytes - used_bytes;", "bool is_within_quota = true;"))
 rules("common/engine/node_files.c",
    r6_41_a_load_of_another_digest=("static clv_code open_file(", "if (code == CLV_OK) code = check_digest(f, *ret, err);", ""))
 rules("common/net/wire/frame_check.c",

@@ -76,6 +76,8 @@ of("master/sweep/sweep.c", SWEEP + " finished_runs_are_ranked_and_not_run_again"
    other_points_are_mixed_in=("static clv_code write_or_compare_points(", "if (same < stored.len) return fail_other_points(path.data, line, err);", ""))
 of("master/sweep/child_runs.c", SWEEP + " killed_sweep_continues_with_the_same_bits",
    children_outlive_a_killed_sweep=("static _Noreturn void exec_run(", "prctl(PR_SET_PDEATHSIG, SIGKILL);", ""))
+of("master/sweep/child_runs.c", SWEEP + " run_that_waits_for_its_worker_says_so",
+   the_output_of_runs_is_not_passed_on=("static void report_progress(", "if (line[0])", "if (!line[0])"))
 of("master/sweep/child_runs.c", SWEEP + " interrupted_sweep_ends_its_runs_after_a_checkpoint",
    interrupted_runs_are_killed=("clv_code sweep_run_all(", "end_all(s, SIGINT);", "end_all(s, SIGKILL);"))
 of("master/sweep/runs.c", SWEEP + " policy_counts_the_bytes_of_all_runs",

@@ -9,19 +9,19 @@ of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv
 of("kernels/cpu/linear_bf16.c", PLANS,
    a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".accumulate = a->accumulate", ".accumulate = false"),
    the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "address_at_offset(a->cache, k->backward_offset)", "address_at_offset(a->cache, 0)"),
-   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor make_weight_factor(", ".is_transposed = transpose != t", ".is_transposed = transpose"),
+   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor make_weight_factor(", ".is_transposed = transposes != is_transposed", ".is_transposed = transposes"),
    a_bias_is_left_out_in_bf16=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
 of("kernels/cpu/pairs.c", PLANS,
    blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
-   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
-   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first ? c_stride(p) : 0", "p->accumulate ? c_stride(p) : 0"),
-   a_bias_has_the_last_rows_alone=("INLINE void pack_sum_across_rows(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
+   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? make_mask(column, f->columns) : 0", "0xFFFF"),
+   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first_tile ? get_c_row_stride(p) : 0", "p->accumulate ? get_c_row_stride(p) : 0"),
+   a_bias_has_the_last_rows_alone=("INLINE void pack_sum_across_rows(", "sums && first_tile ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
    the_second_half_of_a_block_is_the_first=("INLINE void pack_sum_across_rows(", "(block * BLOCK_STRIPS + s) * PAIRS_SIDE", "block * BLOCK_STRIPS * PAIRS_SIDE"),
-   a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
-   parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first * PAIRS_TILE", ""))
-of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
+   a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first_row] : sums[i - first_row]", "sums[i - first_row]"),
+   parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first_tile * PAIRS_TILE", ""))
+of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_DEPTH", ""))
 FALLBACK = "tests/unit/cpu/test_fallback"
-of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "amx_ready ||", "true ||"))
+of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "is_amx_ready ||", "true ||"))
 BF16 = "tests/net/training/test_bf16.py"
 of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, own_libraries) != 0", "false"))
 of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void note_different_machine(", "i < CLV_COUNT(compared)", "i < 1"))
@@ -51,23 +51,23 @@ of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
    the_slope_has_no_bell=("CPU_INLINE float gelu_derivative(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->q, !is_first_tile, s->dkeys);", "s->dp, s->q, true, s->dkeys);"),
+   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->queries, !is_first_tile, s->dkeys);", "s->dp, s->queries, true, s->dkeys);"),
    keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + first_keys * width, 0, n_other_keys * width * sizeof(float));", ""),
-   places_behind_the_length_keep_a_gradient=("static void store_gradients(", "memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);", ";"))
+   places_behind_the_length_keep_a_gradient=("static void store_gradients(", "memset(x + key_index(h) + s * key_row_size(k), 0, width * sizeof *x);", ";"))
 
 # ---- packed sequences ----------------------------------------------------------------------------
 PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_packed_sessions.py"
-of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row", "at"))
+of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row_size", "start"))
 of("kernels/cpu/dropout.c", PACKED,
-   every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t skip = (first + at) % 4;", "size_t skip = 0;"),
-   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first = n * j->sequence_size", "first = 0"))
+   every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t n_skipped_words = (first_index + at) % 4;", "size_t n_skipped_words = 0;"),
+   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first_index = n * j->sequence_size", "first_index = 0"))
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == compute_backward_shares);", ""),
-   sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_rows_before(lengths, n);", "e.q = clv_packed_rows_before(lengths, n); e.key = 0;"))
-of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code select_sample(", "s->q = s->key = clv_packed_rows_before(lengths, n);", "s->q = s->key = n * *ret;"))
-of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
-of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->table + t * 2 * half", "j->k->table + (i / j->k->heads) % j->k->steps * 2 * half"))
-of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
+   sequences_meet_the_next_ones_keys=("static attention_head make_head(", "h.first_query_row = h.first_key_row = clv_packed_rows_before(lengths, n);", "h.first_query_row = clv_packed_rows_before(lengths, n); h.first_key_row = 0;"))
+of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code select_sample(", "s->query_row = s->key_row = clv_packed_rows_before(lengths, n);", "s->query_row = s->key_row = n * *ret;"))
+of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first_row : first_row + length - 1", "first_row + length - 1"))
+of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->angle_table + t * 2 * half_width", "j->k->angle_table + (i / j->k->heads) % j->k->steps * 2 * half_width"))
+of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed_gradients(", "dy += n_values;", ""))
 of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (total <= rows) continue;", "if (total <= rows || i) continue;"))
 of("common/model/graph/pack.c", PACKED,
    any_op_is_packed=("static clv_code pack_node(", 'return fail_not_packable(n, "it cannot separate one sequence from the next", err);', "return CLV_OK;"),
@@ -98,7 +98,7 @@ CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
    what_is_drawn_lies_in_a_gradient=("static void place_caller_copies(", "p->rng_position_offset = CLV_MAX(end[0], end[1]);", "p->rng_position_offset = end[0];"))
 of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code add_first_token_type(", "b->c->n_token_types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
-of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
+of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_gradient_columns(", "row == j->positions.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
 of("common/model/hf/config_rope.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("clv_code clv_hf_apply_rope(", "from->theta > 0", "false"))
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", labels_have_one_place=("static clv_code apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
@@ -113,18 +113,18 @@ of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_module
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code finish_template(", "return set_ends(f, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code check_direction(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_add_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
-of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus <= 0", "minus <= 1"))
-of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code row_0_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
+of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus_column <= 0", "minus_column <= 1"))
+of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code compute_row_0_grad(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
 of("kernels/cuda/packed.cu", CUDA_PACKED,
-   a_device_counts_a_length_that_is_refused=("static __global__ void compute_first_rows(", "gpu_refuse(f, n);", "(void)f;"),
+   a_device_counts_a_length_that_is_refused=("static __global__ void compute_first_rows(", "gpu_refuse_value(f, n);", "(void)f;"),
    a_device_takes_more_places_than_rows=("static __global__ void compute_first_rows(", "static_cast<size_t>(length) > p.rows - row)", "false)"))
-of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_left_on_a_device=("static __global__ void gpu_places_kernel(", "f.rest(rest + i);", "(void)i;"))
+of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_left_on_a_device=("static __global__ void gpu_visit_packed_kernel(", "f.fill_unused(first_unused + i);", "(void)i;"))
 of("kernels/cuda/attention.cu", CUDA_OPS + " attention",
-   pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = find_index(t, position, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (find_index(t, position, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
-   places_of_pads_are_saved=("static __device__ inline void pack_row(", "row->saved = (begin + row->i) * h.heads + row->head;", "row->saved = row->i * h.heads + row->head;"))
-of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void draw_places(", "bool is_kept = (word.v[i % 4] >> 8) >= limit;", "bool is_kept = (word.v[row % 4] >> 8) >= limit;"))
-of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_places(", "if (gpu_row_of(p, n * p.steps + i / width, &row))", "if (gpu_row_of(p, n * p.steps + i / width, &row) || row < p.rows)"))
-of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for_the_first=("static __device__ inline bool end_of(", "e.takes_first ? begin : end - 1", "end - 1"))
+   pads_are_what_lies_there=("static __global__ void split_heads(", "y[i] = find_value_index(t, position, h, &offset) ? gpu_from_float<D>(x[offset + d]) : gpu_from_float<D>(0);", "if (find_value_index(t, position, h, &offset)) y[i] = gpu_from_float<D>(x[offset + d]);"),
+   places_of_pads_are_saved=("static __device__ inline void convert_to_packed_row(", "row->saved_index = (begin + row->i) * h.heads + row->head;", "row->saved_index = row->i * h.heads + row->head;"))
+of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void drop_packed_values(", "bool is_kept = (words.v[i % 4] >> 8) >= dropout_threshold;", "bool is_kept = (words.v[row % 4] >> 8) >= dropout_threshold;"))
+of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_packed_grads(", "if (gpu_find_row(p, n * p.steps + i / width, &row))", "if (gpu_find_row(p, n * p.steps + i / width, &row) || row < p.rows)"))
+of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for_the_first=("static __device__ inline bool find_end_row(", "e.takes_first ? begin : end - 1", "end - 1"))
 
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"
@@ -160,25 +160,25 @@ of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    what_is_kept_needs_no_kind=("static const char *word_in_kinds_list(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
    expired_caches_stay=("void clv_service_evict_caches(", "uint32_t n_deleted = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t n_deleted = 0;"),
-   the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, newest->config->cache_ttl_ms / 1000)", "c->keep_s"),
-   who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && cache_quota_of(newest, uri) > 0", "s->caches"))
+   the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, newest_settings->config->cache_ttl_ms / 1000)", "c->keep_s"),
+   who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && get_cache_quota(newest_settings, uri) > 0", "s->caches"))
 of("common/engine/node_caches.c", CACHE,
    what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace_tensors(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace_tensors(p, clv_steal(&t));"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
-   a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == compute_row_mark(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
-   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, row_mark_offset(f, row), &no_mark, sizeof no_mark, err));", "(void)no_mark;"),
+   a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == compute_row_status(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
+   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, row_status_offset(f, row), &no_status, sizeof no_status, err));", "(void)no_status;"),
    nothing_expires=("static bool has_expired(", "return unused_s >= f->header.keep_s;", "return unused_s > INT64_MAX;"),
    an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (is_right_key && !has_expired(f, now_s())) return CLV_OK;", "if (is_right_key) return CLV_OK;"),
-   a_sweep_leaves_what_has_expired=("static bool sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),
+   a_sweep_leaves_what_has_expired=("static bool sweep_file(", "bool is_kept = code == CLV_OK ? !has_expired(&f, time_s) : code != CLV_DATA_LOSS;", "bool is_kept = code != CLV_DATA_LOSS;"),
    an_unfinished_file_stays=("static bool sweep_file(", ": CLV_DATA_LOSS;", ": CLV_INVALID;"),
    what_did_not_fit_stays=("static clv_code make_cache(", "unlink(f->path.data);", ""),
    anybody_may_read_it=("static clv_code make_cache(", "O_CLOEXEC, 0600)", "O_CLOEXEC, 0644)"),
    links_are_followed=("static clv_code open_file(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
    one_length_is_as_good_as_another=("static clv_code open_file(", "if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->header.file_bytes)", "if (false)"),
-   another_form_is_taken=("static bool has_same_layout(", "return a->n_records == b->n_records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
-   caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_MAX_CACHES)", "if (false)"))
+   another_form_is_taken=("static bool has_same_layout(", "return a->n_records == b->n_records && a->dtype == b->dtype && clv_shape_equal(&a->row_shape, &b->row_shape);", "return a->dtype == b->dtype;"),
+   caches_have_no_number=("static clv_code check_quota(", "if (u.n_caches >= CLV_MAX_CACHES)", "if (false)"))
 of("worker/store/folder.c", "tests/unit/store/test_caches",
-   all_have_one_folder=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
+   all_have_one_folder=("clv_code clv_state_folder_lock(", "strlen(identity), &ret->identity", "0, &ret->identity"))
 
 # ---- numbers of records that fit no table --------------------------------------------------------
 FITS = "tests/unit/plan/test_data_fits"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * long: tells whether a test runs in full, as in `make long`, or in the short form of `make test`.
+ * Tells whether a test runs in full, as in `make long`, or in the short form of `make test`.
  */
 #ifndef CLEAVE_TESTS_LONG_H
 #define CLEAVE_TESTS_LONG_H

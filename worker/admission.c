@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admission of connections. An identity must be in `allow` and below its own quota of connections.
- * Of all connections an eighth is reserved for handshakes, so that the next caller can always be
- * checked. Of the others an eighth is reserved for identities with few connections, so that an
- * identity at its quota leaves the others enough for a session.
+ * Admission of connections. An identity must be in `allow`, and have fewer connections than its own
+ * quota. Of the connections in limits.connections, an eighth is reserved for handshakes, so that
+ * the identity of a new caller can always be checked. The others are for identified callers. Of
+ * these an eighth is reserved for identities with fewer than FEW_CONNECTIONS connections, so that
+ * identities with many connections leave enough for a session of another identity.
  *
- * common/net/tls calls the callbacks here under the lock of its table. The main thread calls
- * clv_admission_report; `lock` protects what both use.
+ * common/net/tls calls the callbacks of this file while it holds the lock of its table. The main
+ * thread calls clv_admission_report. `lock` guards the variables that both use.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -15,79 +16,83 @@
 
 #include "worker/admission_int.h"
 
-/* Connections that are enough for one session. An identity with fewer connections may also use the
- * last eighth of the connections for identified callers. */
+/* number of connections that is enough for one session */
 enum { FEW_CONNECTIONS = 8 };
-enum { REFUSAL_S = 10 }; /* seconds for which an identity is refused after a flood */
+enum { FLOOD_REFUSAL_S = 10 }; /* seconds for which an identity is refused after a flood */
 
-/* An identity that is or was in `allow`. Its index in the array `admitted` is the number that
- * common/net/tls passes to the callbacks as `holder`. */
+/* An identity that is or was in `allow`. decide_admission returns its index in admitted_identities
+ * to common/net/tls, which passes the index to the other callbacks. */
 typedef struct admitted_identity {
   char *identity;
-  bool is_listed;
+  bool is_in_allow; /* the newest configuration has the identity in `allow` */
   uint64_t max_connections, n_connections;
-  uint64_t refused_until_ns; /* end of the refusal after a flood, monotonic; 0: none */
+  /* monotonic time until which connections are refused after a flood; 0: never */
+  uint64_t refused_until_ns;
 } admitted_identity;
 
+/* A connection that was refused. */
 typedef struct refusal {
   char identity[CLV_TLS_URI_LEN]; /* "": unknown identity */
-  char text[CLV_ERR_TEXT];
+  char text[CLV_ERR_TEXT];        /* text for Status */
 } refusal;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static admitted_identity *admitted;
-static size_t n_admitted;
+static admitted_identity *admitted_identities;
+static size_t n_admitted_identities;
 static uint64_t max_all_connections, n_all_connections;
 static refusal newest_refusal;
-static bool has_new_refusal;
+static bool has_new_refusal; /* newest_refusal is not reported to Status yet */
 
 /* ---- table of admitted identities ------------------------------------------------------------ */
 
+/* Returns the index of an identity; n_admitted_identities: the identity is not in the table. */
 static size_t find_admitted_identity(const char *identity) {
   size_t i = 0;
-  while (i < n_admitted && strcmp(admitted[i].identity, identity) != 0) i++;
+  while (i < n_admitted_identities && strcmp(admitted_identities[i].identity, identity) != 0) i++;
   return i;
 }
 
 static clv_code add_admitted_identity(const char *identity, clv_err *err) {
-  admitted_identity *more = realloc(admitted, (n_admitted + 1) * sizeof *admitted);
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  admitted = more;
-  admitted[n_admitted] = (admitted_identity){0};
-  CLV_TRY(clv_strdup(identity, &admitted[n_admitted].identity, err));
-  n_admitted++;
+  admitted_identity *larger_array =
+      realloc(admitted_identities, (n_admitted_identities + 1) * sizeof *admitted_identities);
+  if (!larger_array) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  admitted_identities = larger_array;
+  admitted_identities[n_admitted_identities] = (admitted_identity){0};
+  CLV_TRY(clv_strdup(identity, &admitted_identities[n_admitted_identities].identity, err));
+  n_admitted_identities++;
   return CLV_OK;
 }
 
-/* Copies the quotas of a configuration. Caller holds the lock. */
+/* Copies the quotas of connections from a configuration. Caller holds the lock. */
 static void update_quotas(const clv_worker_config *c) {
-  for (size_t i = 0; i < n_admitted; i++) admitted[i].is_listed = false;
+  for (size_t i = 0; i < n_admitted_identities; i++) admitted_identities[i].is_in_allow = false;
   for (size_t i = 0; i < c->n_allow; i++) {
-    admitted_identity *h = &admitted[find_admitted_identity(c->allow[i].identity)];
-    uint64_t own_quota = c->allow[i].connections;
-    h->is_listed = true;
-    h->max_connections = own_quota ? own_quota : c->limits.identity_connections;
+    admitted_identity *h = &admitted_identities[find_admitted_identity(c->allow[i].identity)];
+    uint64_t own_max_connections = c->allow[i].connections;
+    h->is_in_allow = true;
+    h->max_connections = own_max_connections ? own_max_connections : c->limits.identity_connections;
   }
   max_all_connections = c->limits.connections;
 }
 
 /* ---- decisions on connections ---------------------------------------------------------------- */
 
-/* Returns the number of connections for identified callers. The others are reserved for
- * handshakes. */
-static uint64_t connections_for_identified(void) {
+/* Returns the number of connections for identified callers: limits.connections without the eighth
+ * that is reserved for handshakes. */
+static uint64_t max_identified_connections(void) {
   return max_all_connections - max_all_connections / 8;
 }
 
+/* Decides whether the quotas allow an identity another connection. Caller holds the lock. */
 static clv_tls_decision decide_by_quota(const admitted_identity *h) {
-  uint64_t max_connections = connections_for_identified();
+  uint64_t max_connections_now = max_identified_connections();
   if (clv_now_ns() < h->refused_until_ns) return CLV_TLS_CUT_OFF;
   if (h->n_connections >= h->max_connections) return CLV_TLS_OVER_QUOTA;
-  if (h->n_connections >= FEW_CONNECTIONS) max_connections -= max_connections / 8;
-  return n_all_connections < max_connections ? CLV_TLS_ADMITTED : CLV_TLS_FULL;
+  if (h->n_connections >= FEW_CONNECTIONS) max_connections_now -= max_connections_now / 8;
+  return n_all_connections < max_connections_now ? CLV_TLS_ADMITTED : CLV_TLS_FULL;
 }
 
-static const char *refusal_reason(clv_tls_decision v) {
+static const char *get_refusal_reason(clv_tls_decision v) {
   static const char *const reasons[CLV_TLS_DECISIONS] = {
       [CLV_TLS_NOT_ALLOWED] = "identity not in allow",
       [CLV_TLS_OVER_QUOTA] =
@@ -101,10 +106,10 @@ static const char *refusal_reason(clv_tls_decision v) {
   return reasons[v];
 }
 
-static void set_newest_refusal(const char *identity, const char *who, const char *reason) {
+static void set_newest_refusal(const char *identity, const char *caller_name, const char *reason) {
   snprintf(newest_refusal.identity, sizeof newest_refusal.identity, "%s", identity ? identity : "");
   snprintf(newest_refusal.text, sizeof newest_refusal.text,
-           "a connection of %.150s was refused: %s", who, reason);
+           "a connection of %.150s was refused: %s", caller_name, reason);
   has_new_refusal = true;
 }
 
@@ -116,15 +121,16 @@ static void log_refusal(const char *identity, const char *address, const char *r
   set_newest_refusal(identity, source.peer, reason);
 }
 
-/* Decides on a caller whose certificate is valid. Caller holds the lock. */
-static clv_tls_decision decide_locked(const clv_tls_caller *caller, size_t *ret_index,
-                                      clv_err *why) {
-  size_t i = caller->uri ? find_admitted_identity(caller->uri) : n_admitted;
-  if (i == n_admitted || !admitted[i].is_listed) return CLV_TLS_NOT_ALLOWED;
+/* Decides whether to admit a caller whose certificate is valid. Fills *why if the certificate is
+ * revoked or there is no valid revocation list. Caller holds the lock. */
+static clv_tls_decision decide_on_caller(const clv_tls_caller *caller, size_t *ret_index,
+                                         clv_err *why) {
+  size_t i = caller->uri ? find_admitted_identity(caller->uri) : n_admitted_identities;
+  if (i == n_admitted_identities || !admitted_identities[i].is_in_allow) return CLV_TLS_NOT_ALLOWED;
   if (!caller->has_client_usage) return CLV_TLS_NOT_FOR_CLIENTS;
   *ret_index = i;
   clv_tls_decision v = clv_tls_revocation_decide(caller->issuer, caller->serial, why);
-  return v == CLV_TLS_ADMITTED ? decide_by_quota(&admitted[i]) : v;
+  return v == CLV_TLS_ADMITTED ? decide_by_quota(&admitted_identities[i]) : v;
 }
 
 static clv_tls_decision decide_admission(void *user, const clv_tls_caller *caller,
@@ -132,26 +138,26 @@ static clv_tls_decision decide_admission(void *user, const clv_tls_caller *calle
   (void)user;
   clv_err why;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = decide_locked(caller, ret_index, &why);
+  clv_tls_decision v = decide_on_caller(caller, ret_index, &why);
   if (v != CLV_TLS_ADMITTED)
     log_refusal(caller->uri, caller->address,
                 !caller->uri ? "a certificate without exactly one URI"
                 : v == CLV_TLS_REVOKED || v == CLV_TLS_NO_CRL ? why.text
-                                                              : refusal_reason(v));
+                                                              : get_refusal_reason(v));
   pthread_mutex_unlock(&lock);
   return v;
 }
 
-/* Counts a new connection of the identity admitted[i], if its quota allows the connection. */
+/* Counts a new connection of admitted_identities[i], if the quotas allow the connection. */
 static clv_tls_decision count_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = decide_by_quota(&admitted[i]);
+  clv_tls_decision v = decide_by_quota(&admitted_identities[i]);
   if (v == CLV_TLS_ADMITTED) {
-    admitted[i].n_connections++;
+    admitted_identities[i].n_connections++;
     n_all_connections++;
   } else {
-    log_refusal(admitted[i].identity, "?", refusal_reason(v));
+    log_refusal(admitted_identities[i].identity, "?", get_refusal_reason(v));
   }
   pthread_mutex_unlock(&lock);
   return v;
@@ -160,7 +166,7 @@ static clv_tls_decision count_connection(void *user, size_t i) {
 static void uncount_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
-  admitted[i].n_connections--;
+  admitted_identities[i].n_connections--;
   n_all_connections--;
   pthread_mutex_unlock(&lock);
 }
@@ -170,8 +176,8 @@ static void on_flood(void *user, size_t i, const char *address, const char *floo
   (void)user;
   snprintf(reason, sizeof reason, "its connection was cut: it sent %s", flood_text);
   pthread_mutex_lock(&lock);
-  admitted[i].refused_until_ns = clv_now_ns() + REFUSAL_S * 1000000000ull;
-  log_refusal(admitted[i].identity, address, reason);
+  admitted_identities[i].refused_until_ns = clv_now_ns() + FLOOD_REFUSAL_S * 1000000000ull;
+  log_refusal(admitted_identities[i].identity, address, reason);
   pthread_mutex_unlock(&lock);
 }
 
@@ -179,19 +185,19 @@ static void on_shed(void *user, const char *address) {
   const clv_log_source source = {.peer = address, .event_kind = "connections let go"};
   (void)user;
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny address=%s reason=\"%s\"", address,
-                  refusal_reason(CLV_TLS_FULL));
+                  get_refusal_reason(CLV_TLS_FULL));
   pthread_mutex_lock(&lock);
-  set_newest_refusal(NULL, address, refusal_reason(CLV_TLS_FULL));
+  set_newest_refusal(NULL, address, get_refusal_reason(CLV_TLS_FULL));
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- functions for other files --------------------------------------------------------------- */
+/* ---- starting and stopping admission control ------------------------------------------------- */
 
 clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
   clv_code code = CLV_OK;
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < config->n_allow && code == CLV_OK; i++)
-    if (find_admitted_identity(config->allow[i].identity) == n_admitted)
+    if (find_admitted_identity(config->allow[i].identity) == n_admitted_identities)
       code = add_admitted_identity(config->allow[i].identity, err);
   pthread_mutex_unlock(&lock);
   return code;
@@ -214,20 +220,21 @@ clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
 
 void clv_admission_close(void) {
   clv_tls_clear_admission();
-  for (size_t i = 0; i < n_admitted; i++) free(admitted[i].identity);
-  free(admitted);
-  admitted = NULL;
-  n_admitted = n_all_connections = 0;
+  for (size_t i = 0; i < n_admitted_identities; i++) free(admitted_identities[i].identity);
+  free(admitted_identities);
+  admitted_identities = NULL;
+  n_admitted_identities = n_all_connections = 0;
 }
 
 void clv_admission_report(clv_service *service) {
-  static refusal reported;
+  static refusal reported_refusal;
   pthread_mutex_lock(&lock);
   bool has_refusal = has_new_refusal;
-  if (has_refusal) reported = newest_refusal;
+  if (has_refusal) reported_refusal = newest_refusal;
   has_new_refusal = false;
   pthread_mutex_unlock(&lock);
   if (has_refusal)
-    clv_service_set_last_error(service, *reported.identity ? reported.identity : NULL, "%s",
-                               reported.text);
+    clv_service_set_last_error(service,
+                               *reported_refusal.identity ? reported_refusal.identity : NULL, "%s",
+                               reported_refusal.text);
 }

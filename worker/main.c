@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cleave-worker: its commands and options. Each is a row of a table, from which help, manual and
- * completion are made.
+ * The commands and options of cleave-worker. Each is a row of a table, from which common/base/cli
+ * makes the help, the manual page and the shell completions.
  */
 #include "common/engine/engine.h"
 #include "worker/worker_int.h"
 
-#define AT(member) offsetof(clv_worker_arguments, member)
+#define OFFSET_OF(member) offsetof(clv_worker_arguments, member)
 
 static void write_config_keys(clv_bytes *out) {
   clv_config_write_completions(CLV_CONFIG_WORKER, out);
@@ -27,14 +27,14 @@ static const clv_cli_command commands[] = {
 
 static const clv_cli_option options[] = {
     {.name = "config", .key = 'c', .kind = CLV_CLI_TEXT, .arg = "FILE.yaml",
-     .commands = "serve, check", .is_required = true, .offset = AT(config),
+     .commands = "serve, check", .is_required = true, .offset = OFFSET_OF(config_path),
      .doc = "the worker's configuration"},
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE",
-     .commands = "serve, check", .offset = AT(sets), .keys = write_config_keys,
+     .commands = "serve, check", .offset = OFFSET_OF(sets), .keys = write_config_keys,
      .doc = "override one key of the configuration, as in log.level=debug"},
     {.name = "check", .key = 'n', .kind = CLV_CLI_FLAG, .commands = "serve",
-     .offset = AT(check_only), .doc = "as the command check"},
-    {.name = "json", .kind = CLV_CLI_FLAG, .commands = "devices", .offset = AT(json),
+     .offset = OFFSET_OF(checks_only), .doc = "as the command check"},
+    {.name = "json", .kind = CLV_CLI_FLAG, .commands = "devices", .offset = OFFSET_OF(prints_json),
      .doc = "print results as JSON, one object a line"},
 };
 /* clang-format on */

@@ -10,17 +10,18 @@
 
 struct clv_metrics_endpoint {
   clv_http *http;
-  clv_service *_Atomic service; /* service whose metrics are reported; NULL: it is not open yet */
+  /* service whose metrics are reported; NULL: the service is not open yet */
+  clv_service *_Atomic service;
 };
 
-static unsigned show_metrics(void *user, clv_bytes *out) {
+static unsigned write_metrics_page(void *user, clv_bytes *out) {
   clv_service *service = ((clv_metrics_endpoint *)user)->service;
-  if (service) clv_service_metrics(service, clv_accept_guard_shed_count(), out);
+  if (service) clv_service_write_metrics(service, clv_accept_guard_shed_count(), out);
   clv_metrics_process("cleave-worker", out);
   return 200;
 }
 
-static unsigned show_ready(void *user, clv_bytes *out) {
+static unsigned write_ready_page(void *user, clv_bytes *out) {
   clv_service *service = ((clv_metrics_endpoint *)user)->service;
   if (service) return clv_service_is_ready(service, out) ? 200 : 503;
   clv_bytes_puts(out, "starting\n");
@@ -30,9 +31,9 @@ static unsigned show_ready(void *user, clv_bytes *out) {
 clv_code clv_metrics_endpoint_open(const clv_worker_config *c, clv_metrics_endpoint **ret,
                                    clv_err *err) {
   static const clv_http_page pages[] = {
-      {.path = "/metrics", .type = CLV_METRICS_TYPE, .write = show_metrics},
+      {.path = "/metrics", .type = CLV_METRICS_TYPE, .write = write_metrics_page},
       {.path = "/healthz", .type = CLV_HTTP_TEXT, .write = clv_http_health},
-      {.path = "/readyz", .type = CLV_HTTP_TEXT, .write = show_ready},
+      {.path = "/readyz", .type = CLV_HTTP_TEXT, .write = write_ready_page},
   };
   CLV_AUTO(clv_metrics_endpoint_closep) clv_metrics_endpoint *p = NULL;
   if (!c->metrics.listen) return CLV_OK;

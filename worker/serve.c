@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon. The start-up sequence is `serve`, from top to bottom: early steps do not depend on
- * later ones, and everything that can fail fails before the port is open.
+ * The daemon. The function `serve` has the steps of the start in their order. Steps that can fail
+ * run before the port is opened.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -20,7 +20,7 @@
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* Set by the signal handler, which may run on any thread, because gRPC has threads of its own. */
+/* flags that the signal handler sets, on any thread, because gRPC has threads of its own */
 static _Atomic(int) stop_requested, reload_requested;
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
@@ -42,52 +42,53 @@ static void catch_signals(void) {
 
 /* ---- the start-up sequence ------------------------------------------------------------------- */
 
-/* Writes the memory limit to ret as a text: "12.8 GiB (four fifths of the memory of this host, 16.0
- * GiB)" or "none". */
+/* Writes the memory limit to `ret` as a text, such as "12.8 GiB (four fifths of the memory of this
+ * host, 16.0 GiB)" or "none". len: size of `ret`. */
 static void format_memory_limit(const clv_worker_config *c, char *ret, size_t len) {
-  char size[32], host_size[32];
-  clv_host_memory host;
+  char limit_text[32], host_memory_text[32];
+  clv_host_memory host_memory;
   snprintf(ret, len, "none");
   if (c->memory_limit == CLV_MEMORY_NONE) return;
-  clv_format_size(c->memory_limit, size, sizeof size);
-  snprintf(ret, len, "%s", size);
+  clv_format_size(c->memory_limit, limit_text, sizeof limit_text);
+  snprintf(ret, len, "%s", limit_text);
   if (!c->memory_limit_is_computed) return;
-  clv_host_memory_read("", &host);
-  snprintf(ret, len, "%s (four fifths of %s, %s)", size, host.source,
-           clv_format_size(host.bytes, host_size, sizeof host_size));
+  clv_host_memory_read("", &host_memory);
+  snprintf(ret, len, "%s (four fifths of %s, %s)", limit_text, host_memory.source,
+           clv_format_size(host_memory.bytes, host_memory_text, sizeof host_memory_text));
 }
 
-/* Raises the limit of descriptors from its default of 1024, and denies new privileges to children.
- * common/base/cli turns core dumps off at the start of main. */
-static void limit_privileges(void) {
+/* Raises the limit of file descriptors from its default of 1024, and denies new privileges to the
+ * process and its children. */
+static void set_process_limits(void) {
   clv_open_files_raise();
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
-static void log_settings(const clv_worker_config *c, const clv_tls_identity *id,
-                         const char *memory_limit, const clv_service *service) {
+static void log_settings(const clv_worker_config *c, const clv_tls_identity *identity,
+                         const char *memory_limit_text, const clv_service *service) {
   const clv_backend *b = clv_service_backend(service);
-  char expiry[32], memory[32];
-  int days = clv_tls_identity_days_left(id);
+  char expiry_text[32], memory_text[32];
+  int days_left = clv_tls_identity_days_left(identity);
   struct tm tm;
-  time_t end = (time_t)id->not_after;
+  time_t end = (time_t)identity->not_after;
   gmtime_r(&end, &tm);
-  strftime(expiry, sizeof expiry, "%Y-%m-%d", &tm);
+  strftime(expiry_text, sizeof expiry_text, "%Y-%m-%d", &tm);
   clv_log_event(
       CLV_LOG_INFO, "ready",
       "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
       "device=%s isa=%s sessions=%llu session_bytes=%s memory_limit=%s allow=%zu artifacts=%zu",
-      CLV_VERSION, c->listen, clv_service_port(service), id->uri, expiry, days, CLV_S(days),
-      b->device, clv_backend_isa(b), (unsigned long long)c->limits.sessions,
-      clv_format_size(c->limits.session_bytes, memory, sizeof memory), memory_limit, c->n_allow,
-      c->n_artifacts);
+      CLV_VERSION, c->listen, clv_service_port(service), identity->uri, expiry_text, days_left,
+      CLV_S(days_left), b->device, clv_backend_isa(b), (unsigned long long)c->limits.sessions,
+      clv_format_size(c->limits.session_bytes, memory_text, sizeof memory_text), memory_limit_text,
+      c->n_allow, c->n_artifacts);
 }
 
-static void notify_status(clv_service *service) {
-  unsigned sessions, contexts;
-  clv_service_count(service, &sessions, &contexts);
-  clv_sd_notify_status("port %u: %u session%s, %u context%s", clv_service_port(service), sessions,
-                       CLV_S(sessions), contexts, CLV_S(contexts));
+/* Tells systemd how many sessions and contexts are open. */
+static void notify_systemd_of_status(clv_service *service) {
+  unsigned n_sessions, n_contexts;
+  clv_service_count_sessions(service, &n_sessions, &n_contexts);
+  clv_sd_notify_status("port %u: %u session%s, %u context%s", clv_service_port(service), n_sessions,
+                       CLV_S(n_sessions), n_contexts, CLV_S(n_contexts));
 }
 
 static void serve_until_stopped(const clv_worker_arguments *a, clv_service *service,
@@ -103,7 +104,7 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
     clv_service_tick(service);
     clv_admission_report(service);
     clv_worker_warn_crl_expiry();
-    notify_status(service);
+    notify_systemd_of_status(service);
     clv_sd_notify_alive();
   }
   clv_sd_notify_stopping(c->drain_timeout_ms);
@@ -112,50 +113,56 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
   clv_service_drain(service, (unsigned)c->drain_timeout_ms);
 }
 
-/* Warns if limits.concurrent_calls is too low for the allowed sessions. Otherwise the last sessions
- * of an identity would fail while they run. */
+/* Warns if limits.concurrent_calls is too low for the largest number of sessions of an identity,
+ * because the last of these sessions would then fail while they run. */
 static void warn_if_few_calls(const clv_worker_config *c) {
-  /* gRPC calls of a session: the streams of its connections, and some requests */
+  /* calls of a session at once: the streams of its connections, and some unary calls */
   enum { CALLS_PER_SESSION = 6 };
-  uint64_t sessions = 0, calls = c->limits.concurrent_calls;
+  uint64_t max_sessions = 0, max_calls = c->limits.concurrent_calls;
   for (size_t i = 0; i < c->n_allow; i++)
-    sessions = CLV_MAX(sessions, c->allow[i].sessions ? c->allow[i].sessions : c->limits.sessions);
-  if (calls >= CALLS_PER_SESSION * sessions) return;
+    max_sessions =
+        CLV_MAX(max_sessions, c->allow[i].sessions ? c->allow[i].sessions : c->limits.sessions);
+  if (max_calls >= CALLS_PER_SESSION * max_sessions) return;
   clv_notice(
       CLV_LOG_WARN, "limits",
       "%s: an identity may have %llu sessions (limits.sessions, allow[].sessions), which have "
       "about %llu calls at once, and limits.concurrent_calls is %llu: set it to %llu, or "
       "allow %llu session%s",
-      c->file, (unsigned long long)sessions, (unsigned long long)(CALLS_PER_SESSION * sessions),
-      (unsigned long long)calls, (unsigned long long)(CALLS_PER_SESSION * sessions),
-      (unsigned long long)CLV_MAX(calls / CALLS_PER_SESSION, 1ull),
-      CLV_S(calls / CALLS_PER_SESSION));
+      c->file, (unsigned long long)max_sessions,
+      (unsigned long long)(CALLS_PER_SESSION * max_sessions), (unsigned long long)max_calls,
+      (unsigned long long)(CALLS_PER_SESSION * max_sessions),
+      (unsigned long long)CLV_MAX(max_calls / CALLS_PER_SESSION, 1ull),
+      CLV_S(max_calls / CALLS_PER_SESSION));
 }
 
-static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
+/* Checks that the certificate files, the revocation lists and the artifacts can be loaded. Returns
+ * an exit code. */
+static int check_files(const clv_worker_config *c, clv_tls_identity **ret_identity) {
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
   clv_err err;
-  if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
-      clv_tls_identity_require_usage(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK ||
-      clv_tls_revocation_read(c->tls.crl, *ret_id, &crl, &err) != CLV_OK)
+  if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_identity, &err) != CLV_OK ||
+      clv_tls_identity_require_usage(*ret_identity, CLV_TLS_SERVER, &err) != CLV_OK ||
+      clv_tls_revocation_read(c->tls.crl, *ret_identity, &crl, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   return CLV_EXIT_OK;
 }
 
-/* Opens the service, runs until SIGTERM, and closes it. */
+/* Opens the service, serves until SIGTERM or SIGINT, and closes the service. Returns an exit
+ * code. */
 static int run_service(const clv_worker_arguments *a, const clv_worker_config *c,
-                       const clv_worker_devices *devices, const clv_tls_identity *id,
+                       const clv_worker_devices *devices, const clv_tls_identity *identity,
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
-  const clv_backends other_backends = {(const clv_backend *const *)devices->list, devices->n};
-  char memory_limit[160];
-  format_memory_limit(c, memory_limit, sizeof memory_limit);
+  const clv_backends other_backends = {(const clv_backend *const *)devices->backends,
+                                       devices->n_backends};
+  char memory_limit_text[160];
+  format_memory_limit(c, memory_limit_text, sizeof memory_limit_text);
   clv_service *service;
   clv_err err;
-  if (clv_service_open(c, &other_backends, id, runtime, &service, &err) != CLV_OK)
+  if (clv_service_open(c, &other_backends, identity, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_set_ready(*endpoint, service);
-  log_settings(c, id, memory_limit, service);
+  log_settings(c, identity, memory_limit_text, service);
   clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(a, service, c);
   clv_metrics_endpoint_closep(endpoint);
@@ -164,7 +171,9 @@ static int run_service(const clv_worker_arguments *a, const clv_worker_config *c
   return CLV_EXIT_OK;
 }
 
-static int serve(const clv_worker_arguments *a, bool check_only) {
+/* Runs the daemon. checks_only: checks the configuration and its files, and ends. Returns an exit
+ * code. */
+static int run_daemon(const clv_worker_arguments *a, bool checks_only) {
   clv_err err;
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *config = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
@@ -172,16 +181,16 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
     return clv_exit_report(CLV_EXIT_CONFIG, &err);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
               clv_cli_is_log_json(&a->line, config->log.json));
-  limit_privileges();
+  set_process_limits();
   warn_if_few_calls(config);
   int exit_code = check_files(config, &identity);
   if (exit_code) return exit_code;
-  if (check_only) {
+  if (checks_only) {
     if (clv_worker_check_device(config, &err) != CLV_OK)
       return clv_exit_report(CLV_EXIT_CONFIG, &err);
-    int days = clv_tls_identity_days_left(identity);
+    int days_left = clv_tls_identity_days_left(identity);
     printf("configuration OK: %s as %s, certificate ends in %d day%s\n", config->listen,
-           identity->uri, days, CLV_S(days));
+           identity->uri, days_left, CLV_S(days_left));
     return CLV_EXIT_OK;
   }
   catch_signals();
@@ -194,8 +203,8 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   if (clv_metrics_endpoint_open(config, &endpoint, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
-  clv_rpc_runtime_options ro = {.n_queue_threads = 2};
-  if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
+  clv_rpc_runtime_options runtime_options = {.n_queue_threads = 2};
+  if (clv_rpc_runtime_new(&runtime_options, &runtime, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_FAILED, &err);
   CLV_AUTO(clv_worker_devices_closep) clv_worker_devices devices = {0};
   if (clv_worker_devices_open(config, &devices, &err) != CLV_OK)
@@ -207,7 +216,7 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
 
 int clv_cmd_serve(void *args) {
   const clv_worker_arguments *a = args;
-  return serve(a, a->check_only);
+  return run_daemon(a, a->checks_only);
 }
 
-int clv_cmd_check(void *args) { return serve(args, true); }
+int clv_cmd_check(void *args) { return run_daemon(args, true); }

@@ -237,6 +237,9 @@ const char *clv_text_truncate(const char *text, char *dst, size_t size);
  * safe to print on a terminal. */
 void clv_text_to_printable(char *text);
 
+/* End of the name of a parameter's average, among the state of an optimiser and in checkpoints. */
+#define CLV_EMA_SUFFIX ".ema"
+
 /* Appends UTF-8 text with its control characters replaced by '?', except line ends and tabs. */
 void clv_text_sanitize_utf8(const char *text, clv_bytes *out);
 
@@ -479,8 +482,9 @@ void clv_rng_uniform(const clv_rng_key *key, float low, float high, float *dst, 
 void clv_rng_uniform_from(const clv_rng_key *key, size_t from, float low, float high, float *dst,
                           size_t n);
 
-/* dst[i] is normal with this mean and standard deviation (Box-Muller on words 2j, 2j+1 in double
- * precision). dst: [n] f32. */
+/* dst[i] is normal with this mean and standard deviation (Box-Muller on words 2j and 2j+1 of
+ * the random stream of `key`, in double precision). _from skips the first `from` numbers; `from` is
+ * a multiple of 4. dst: [n] f32. */
 void clv_rng_normal(const clv_rng_key *key, float mean, float std, float *dst, size_t n);
 void clv_rng_normal_from(const clv_rng_key *key, size_t from, float mean, float std, float *dst,
                          size_t n);

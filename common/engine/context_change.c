@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Changes of parameters: APPLY makes the gradients of a context a step of each module's optimiser,
- * and REVERT undoes it, unless another context has worked since. Both wait in the queues of the
- * modules that they change.
+ * and REVERT undoes it, unless another context has used the module since. Both wait in the queues
+ * of the modules that they change.
  */
 #include "common/engine/context_int.h"
 

@@ -101,8 +101,9 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
   for (uint32_t i = 0; i < o->n_groups; i++) groups[i + 1] = o->groups[i].optimizer;
   CLV_TRY(clv_alloc(m->n_learning, sizeof *spans, &spans, err));
   CLV_TRY(find_spans(m, o, spans, &n, err));
-  return clv_optim_new(groups, 1 + o->n_groups, m->params->trainable_bytes, spans, n, m->o.backend,
-                       &m->optim, err);
+  CLV_TRY(clv_optim_new(groups, 1 + o->n_groups, m->params->trainable_bytes, spans, n, m->o.backend,
+                        &m->optim, err));
+  return clv_optim_begin_ema(m->optim, m->block, err);
 }
 
 static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {

@@ -70,5 +70,7 @@ clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
 clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *o, bool is_final) {
   clv_wire_optimizer m = {.kind = CLV_WIRE_OPT_OF(o->kind), .steps_are_final = is_final};
   CLV_OPTIM_COPY(&m, o);
+  m.ema = o->ema;
+  m.ema_warmup = o->ema_warmup;
   return m;
 }

@@ -19,8 +19,18 @@ static uint32_t count_params_with_moments(const clv_module *m) {
 
 uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what) {
   if (what == CLV_STATE_WEIGHTS) return (uint32_t)m->params->n;
+  if (what == CLV_STATE_EMA) return count_params_with_moments(m);
   if (what != CLV_STATE_OPTIMIZER || !m->optim) return 0;
   return (uint32_t)clv_optim_n_moments(m->optim) * count_params_with_moments(m) + 1;
+}
+
+/* Returns the average of a parameter until its first step; NULL: there is none, or the parameter is
+ * frozen. That of a frozen parameter keeps the values drawn from the keys, because the average of a
+ * parameter that may not be read (clv_module_withhold) can be read. */
+static void *find_unstepped_ema(clv_module *m, const clv_param *p) {
+  float *ema = m->optim ? clv_optim_ema(m->optim) : NULL;
+  bool is_written = ema && has_moments(p) && !p->frozen && *clv_optim_step_count(m->optim) == 0;
+  return is_written ? (char *)ema + p->offset : NULL;
 }
 
 static void fill_weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
@@ -31,6 +41,7 @@ static void fill_weight_item(clv_module *m, uint32_t index, clv_state_item *ret)
       .bytes = p->bytes,
       .data = p->is_shared ? m->shared_params[index]->data : (char *)m->block + p->offset,
       .backend = m->o.backend,
+      .ema = find_unstepped_ema(m, p),
       .is_shared = p->is_shared,
       .is_withheld = m->withheld_params && m->withheld_params[index]};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
@@ -45,15 +56,17 @@ static void fill_moment_item(clv_module *m, const clv_param *p, int moment, clv_
   snprintf(ret->name, sizeof ret->name, "%s.%s", p->name, clv_optim_moment_name(m->optim, moment));
 }
 
+/* Returns the index of parameter number n of those that have moments. */
+static uint32_t find_param_with_moments(const clv_module *m, uint32_t n) {
+  uint32_t i = 0;
+  while (!has_moments(&m->params->list[i]) || n-- != 0) i++;
+  return i;
+}
+
 static void find_moment_item(clv_module *m, uint32_t index, clv_state_item *ret) {
-  uint32_t moment = index / count_params_with_moments(m),
-           param_number = index % count_params_with_moments(m);
-  for (int i = 0; i < m->params->n; i++) {
-    const clv_param *p = &m->params->list[i];
-    if (!has_moments(p) || param_number-- != 0) continue;
-    fill_moment_item(m, p, (int)moment, ret);
-    return;
-  }
+  uint32_t n_params = count_params_with_moments(m),
+           param = find_param_with_moments(m, index % n_params);
+  fill_moment_item(m, &m->params->list[param], (int)(index / n_params), ret);
 }
 
 static void fill_step_item(clv_module *m, clv_state_item *ret) {
@@ -67,6 +80,8 @@ bool clv_module_state_item(clv_module *m, clv_state_kind what, uint32_t index,
   if (index >= n) return false;
   if (what == CLV_STATE_WEIGHTS)
     fill_weight_item(m, index, ret);
+  else if (what == CLV_STATE_EMA)
+    fill_weight_item(m, find_param_with_moments(m, index), ret);
   else if (index + 1 < n)
     find_moment_item(m, index, ret);
   else
@@ -141,6 +156,7 @@ clv_code clv_state_item_part(const clv_state_item *item, uint64_t offset, uint64
   ret->shape = CLV_SHAPE((int64_t)length);
   ret->bytes = (size_t)length;
   ret->data = (char *)item->data + offset;
+  if (item->ema) ret->ema = (char *)item->ema + offset;
   return CLV_OK;
 }
 
@@ -164,10 +180,15 @@ clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const
   return CLV_OK;
 }
 
-clv_code clv_state_item_set_async(const clv_state_item *item, const void *data, clv_err *err) {
-  if (item->backend) return clv_backend_put(item->backend, item->data, data, item->bytes, err);
-  memcpy(item->data, data, item->bytes);
+static clv_code put_bytes(const clv_state_item *item, void *to, const void *data, clv_err *err) {
+  if (item->backend) return clv_backend_put(item->backend, to, data, item->bytes, err);
+  memcpy(to, data, item->bytes);
   return CLV_OK;
+}
+
+clv_code clv_state_item_set_async(const clv_state_item *item, const void *data, clv_err *err) {
+  CLV_TRY(put_bytes(item, item->data, data, err));
+  return item->ema ? put_bytes(item, item->ema, data, err) : CLV_OK;
 }
 
 clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
@@ -194,6 +215,7 @@ static void end_withholding(clv_module *m, const char *name) {
 
 void clv_module_note_state_written(clv_module *m, clv_state_kind what, const char *name,
                                    bool is_complete) {
+  if (what == CLV_STATE_EMA) what = CLV_STATE_WEIGHTS;
   if (is_complete && what == CLV_STATE_WEIGHTS) end_withholding(m, name);
   update_versions(m, what, name);
 }

@@ -54,28 +54,90 @@ static clv_code list_state_items(clv_module *m, clv_state_kind what, module_stat
   return CLV_OK;
 }
 
-/* Finds, for each item of s, its entry in a file. */
-static clv_code match_items(const module_state *s, const clv_weights_file *file,
-                            const clv_weights_entry ***ret, clv_err *err) {
-  CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
-  CLV_TRY(clv_alloc(s->n, sizeof **ret, ret, err));
-  CLV_TRY(clv_alloc(s->n, sizeof *want, &want, err));
-  for (uint32_t i = 0; i < s->n; i++)
-    want[i] = (clv_weights_want){s->items[i].name, s->items[i].dtype, s->items[i].shape, false};
-  return clv_weights_match_tensors(file, want, s->n, 0, *ret, err);
+/* Name of an average in a file. */
+typedef char average_name[CLV_WIRE_NAME + sizeof CLV_EMA_SUFFIX];
+
+/* Tensors that a file of state may or must have: one for each item of a module_state, and then the
+ * averages that the module does not keep. */
+typedef struct wanted_tensors {
+  clv_weights_want *list; /* [n] */
+  average_name *names;    /* [n] memory for names of averages */
+  size_t n;
+} wanted_tensors;
+
+static void wanted_tensors_clear(wanted_tensors *w) {
+  free(w->list);
+  free(w->names);
+}
+
+static void want_average_of(wanted_tensors *w, const clv_state_item *param) {
+  char *name = w->names[w->n];
+  snprintf(name, sizeof *w->names, "%s" CLV_EMA_SUFFIX, param->name);
+  w->list[w->n++] = (clv_weights_want){name, param->dtype, param->shape, true};
+}
+
+/* Lists the tensors of a file that is loaded as `part`. An average that the file lacks keeps the
+ * values of its parameter, and the averages of a module without them are ignored. So averages may
+ * begin and end between two checkpoints. */
+static clv_code list_wanted(clv_module *m, clv_state_kind part, const module_state *s,
+                            wanted_tensors *ret, clv_err *err) {
+  uint32_t n_params = clv_module_state_count(m, CLV_STATE_EMA);
+  clv_state_item param;
+  CLV_TRY(clv_alloc((size_t)s->n + n_params, sizeof *ret->list, &ret->list, err));
+  CLV_TRY(clv_alloc((size_t)s->n + n_params, sizeof *ret->names, &ret->names, err));
+  for (uint32_t i = 0; i < s->n; i++) {
+    const clv_state_item *item = &s->items[i];
+    bool is_optional = part == CLV_STATE_OPTIMIZER && clv_optim_is_ema(item->name);
+    if (part == CLV_STATE_EMA)
+      want_average_of(ret, item);
+    else
+      ret->list[ret->n++] = (clv_weights_want){item->name, item->dtype, item->shape, is_optional};
+  }
+  bool keeps_ema = m->optim && clv_optim_ema(m->optim);
+  for (uint32_t i = 0; part == CLV_STATE_OPTIMIZER && !keeps_ema && i < n_params; i++)
+    if (clv_module_state_item(m, CLV_STATE_EMA, i, &param)) want_average_of(ret, &param);
+  return CLV_OK;
+}
+
+/* Removes the items that the file lacks from s and from found [s->n]. */
+static void remove_missing(module_state *s, const clv_weights_entry **found) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < s->n; i++) {
+    if (!found[i]) continue;
+    s->items[n] = s->items[i];
+    found[n++] = found[i];
+  }
+  s->n = n;
+}
+
+/* Finds, for each item of s, its entry in a file that is loaded as `part`. Removes averages from s
+ * that the file lacks. */
+static clv_code match_items(clv_module *m, module_state *s, clv_state_kind part,
+                            const clv_weights_file *file, const clv_weights_entry ***ret,
+                            clv_err *err) {
+  CLV_AUTO(wanted_tensors_clear) wanted_tensors w = {0};
+  unsigned flags = part == CLV_STATE_EMA ? CLV_WEIGHTS_ALLOW_UNEXPECTED : 0;
+  CLV_TRY(list_wanted(m, part, s, &w, err));
+  CLV_TRY(clv_alloc(w.n, sizeof **ret, ret, err));
+  CLV_TRY(clv_weights_match_tensors(file, w.list, w.n, flags, *ret, err));
+  remove_missing(s, *ret);
+  if (s->n || part != CLV_STATE_EMA) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%.100s: the file has no average of a parameter of this module",
+                  clv_weights_name_for_errors(file));
 }
 
 static void forget_saved_buffers(clv_session_node *n, const clv_frame *f) {
-  if (f->state.part == CLV_STATE_WEIGHTS) clv_contexts_note_state_written(n->contexts, f->module);
+  if (f->state.part != CLV_STATE_OPTIMIZER) clv_contexts_note_state_written(n->contexts, f->module);
 }
 
-static clv_code write_items(clv_session_node *n, const clv_frame *f, const module_state *s,
+static clv_code write_items(clv_session_node *n, const clv_frame *f, module_state *s,
                             const clv_weights_file *file, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(match_items(s, file, &found, err));
+  clv_state_kind written = f->state.part == CLV_STATE_EMA ? CLV_STATE_WEIGHTS : f->state.part;
+  CLV_TRY(match_items(n->modules[f->module], s, f->state.part, file, &found, err));
   forget_saved_buffers(n, f);
   for (uint32_t i = 0; i < s->n; i++)
-    CLV_TRY(clv_module_state_set(n->modules[f->module], f->state.part, s->items[i].name,
+    CLV_TRY(clv_module_state_set(n->modules[f->module], written, s->items[i].name,
                                  s->items[i].dtype, &s->items[i].shape, found[i]->data, err));
   return CLV_OK;
 }
@@ -97,13 +159,28 @@ static clv_code check_digest(const clv_frame *f, const clv_weights_file *file, c
       f->state.item_or_file_name, found_hex, wanted_hex);
 }
 
+/* Computes the largest size in bytes of a file that is loaded as `part`. Averages are in a file
+ * with all moments, and one of moments may have averages that the module does not keep. */
+static clv_code largest_file(clv_module *m, clv_state_kind part, const module_state *s,
+                             uint64_t *ret, clv_err *err) {
+  CLV_AUTO(module_state_clear) module_state params = {0};
+  uint64_t ema_bytes;
+  CLV_TRY(clv_weights_file_size(s->list, s->n, ret, err));
+  if (part == CLV_STATE_WEIGHTS) return CLV_OK;
+  CLV_TRY(list_state_items(m, CLV_STATE_EMA, &params, err));
+  CLV_TRY(clv_weights_file_size(params.list, params.n, &ema_bytes, err));
+  ema_bytes += params.n * sizeof CLV_EMA_SUFFIX;
+  *ret = part == CLV_STATE_EMA ? CLV_OPTIM_MAX_STATES * ema_bytes : *ret + ema_bytes;
+  return CLV_OK;
+}
+
 /* Opens the file that a STATE_LOAD names. The caller closes it and discharges *ret_charged
  * bytes. */
 static clv_code open_file(clv_session_node *n, const clv_frame *f, const module_state *s,
                           clv_weights_file **ret, size_t *ret_charged, clv_err *err) {
   const clv_state_files *files = &n->o.files;
   uint64_t bytes;
-  CLV_TRY(clv_weights_file_size(s->list, s->n, &bytes, err));
+  CLV_TRY(largest_file(n->modules[f->module], f->state.part, s, &bytes, err));
   size_t most = (size_t)bytes + SLACK_BYTES;
   CLV_TRY(clv_pool_charge(n->o.pool, most, err));
   clv_code code = files->open(files->user, f->state.item_or_file_name, most, ret, err);
@@ -120,8 +197,8 @@ static void report_file(const clv_weights_file *file, clv_frame *ret) {
   ret->state.file_sha256 = *clv_weights_digest(file);
 }
 
-static clv_code load_file(clv_session_node *n, const clv_frame *f, const module_state *s,
-                          clv_frame *ret, clv_err *err) {
+static clv_code load_file(clv_session_node *n, const clv_frame *f, module_state *s, clv_frame *ret,
+                          clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *file = NULL;
   size_t charged;
   CLV_TRY(open_file(n, f, s, &file, &charged, err));
@@ -169,7 +246,7 @@ static clv_code open_source_file(clv_session_node *n, const clv_frame *f, struct
                                  void **host, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(open_file(n, f, &to->s, &to->file, &to->charged, err));
-  CLV_TRY(match_items(&to->s, to->file, &found, err));
+  CLV_TRY(match_items(n->modules[f->module], &to->s, f->state.part, to->file, &found, err));
   for (uint32_t i = 0; i < to->s.n; i++) host[i] = (void *)(uintptr_t)found[i]->data;
   forget_saved_buffers(n, f);
   return CLV_OK;
@@ -185,12 +262,12 @@ static clv_code start_transfer(clv_session_node *n, clv_module *m, clv_packet *p
   module_state *s = &n->file->s;
   t.is_write = p->frame.kind == CLV_STATE_LOAD;
   CLV_TRY(list_state_items(m, p->frame.state.part, s, err));
-  t.n = s->n;
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.items, &t.items, err));
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host_data, &t.host_data, err));
-  if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
   CLV_TRY(t.is_write ? open_source_file(n, &p->frame, n->file, t.host_data, err)
                      : alloc_copies(n, s, t.host_data, err));
+  t.n = s->n;
+  if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
   CLV_TRY(clv_contexts_transfer_state(n->contexts, &t, err));
   t = (clv_state_transfer){0};
   return CLV_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Element-wise ops that are a formula and its derivative, each a pair of maps: NAME_map of the
- * input x, and NAME_back of the saved value x and the gradient zs[i]. p and q are the attributes
- * that the op's row lists in `numbers`.
+ * Element-wise ops that are a formula and its derivative. Each op is a pair of maps: NAME_map of
+ * the input x, and NAME_back of the saved value x and the gradient zs[i] of the output. p and q are
+ * the attributes that the op's row lists in `numbers`.
  */
 #include "kernels/cpu/pointwise_int.h"
 
@@ -33,8 +33,8 @@ MAP(elu_back, x <= 0 ? zs[i] * p * exp_of(x) : zs[i])
 CPU_INLINE float softplus_of(float x) {
   float e = exp_of(x > 0 ? -x : x);
   double z = (double)e;
-  float small = (float)(z - z * z * (0.5 - z * (1 / 3.0)));
-  return (x > 0 ? x : x != x ? x : 0) + (e < 1e-4f ? small : (float)wide_log_of(1 + z));
+  float small_e_result = (float)(z - z * z * (0.5 - z * (1 / 3.0)));
+  return (x > 0 ? x : x != x ? x : 0) + (e < 1e-4f ? small_e_result : (float)double_log_of(1 + z));
 }
 
 MAP(softplus_map, p *x > q ? x : softplus_of(p * x) / p)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Products of factors packed as pairs of bf16 values (pairs_int.h), with AMX. A block of 32 x 32
- * sums stays in four tiles during the loop over k; for four products two tiles of each factor are
- * loaded.
+ * sums stays in four tiles during the loop over k, of which each step loads two tiles of each
+ * factor and multiplies them in four combinations.
  */
 #include <dnnl.h>
 #include <immintrin.h>
@@ -19,8 +19,8 @@
 static bool amx_is_ready;
 static void request_tiles(void) {
   enum { REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };
-  unsigned needed = dnnl_cpu_isa_avx512_core_amx;
-  amx_is_ready = ((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed &&
+  unsigned amx_isa_bits = dnnl_cpu_isa_avx512_core_amx;
+  amx_is_ready = ((unsigned)dnnl_get_effective_cpu_isa() & amx_isa_bits) == amx_isa_bits &&
                  syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILE_DATA) == 0;
 }
 
@@ -30,9 +30,10 @@ bool clv_cpu_has_amx(void) {
   return amx_is_ready;
 }
 
-/* Configuration of all eight tiles: 16 rows of 64 bytes. */
+/* Configuration of all eight tiles, as the instruction LDTILECFG reads it: 16 rows of 64 bytes
+ * each. */
 static const struct {
-  uint8_t palette, start, reserved[14];
+  uint8_t palette, start_row, reserved[14];
   uint16_t row_bytes[16];
   uint8_t rows[16];
 } __attribute__((aligned(64))) tile_config = {
@@ -45,7 +46,7 @@ TARGET static void load_tile_config(void) { _tile_loadconfig(&tile_config); }
 TARGET static void release_tiles(void) { _tile_release(); }
 
 TARGET static void multiply_block(const cpu_pairs_block *p) {
-  enum { TILE_ROW_BYTES = PAIRS_WIDE * sizeof(uint16_t) };
+  enum { TILE_ROW_BYTES = PAIRS_DEPTH * sizeof(uint16_t) };
   const uint16_t *a = p->a, *b = p->b;
   size_t initial_row_bytes = p->initial_row_stride * sizeof *p->initial_sums,
          c_row_bytes = p->c_row_stride * sizeof *p->c;
@@ -58,9 +59,9 @@ TARGET static void multiply_block(const cpu_pairs_block *p) {
     _tile_loadd(4, a, TILE_ROW_BYTES);
     _tile_loadd(6, b, TILE_ROW_BYTES);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + p->b_strip, TILE_ROW_BYTES);
+    _tile_loadd(7, b + p->b_strip_stride, TILE_ROW_BYTES);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + p->a_strip, TILE_ROW_BYTES);
+    _tile_loadd(5, a + p->a_strip_stride, TILE_ROW_BYTES);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention by heads. A thread takes a head of a sample (forward) or a head of keys (backward), and
- * walks it in tiles of 32 queries, or of 64 if its products have bf16 factors. A tile's scores are
- * in scratch. Backward recomputes them from the row's largest score and the inverse of its sum,
+ * computes it in tiles of 32 queries, or of 64 if its products have bf16 factors. A tile's scores
+ * are in scratch. Backward recomputes them from the row's largest score and the inverse of its sum,
  * which forward saved. Values that a head reads often are first copied to scratch.
  *
  * Sums run over keys, queries or a head's width in ascending order, one term after the other,
- * except sums of a row of weights, which are 16 partial sums. A key that does not count has weight
- * 0, so the bits depend neither on padding nor on the batch.
+ * except sums of a row of weights, which are 16 partial sums. A key that a query does not attend to
+ * has weight 0, so the bits depend neither on padding nor on the batch.
  */
 #include <math.h>
 #include <string.h>
@@ -18,16 +18,18 @@
 #include "kernels/cpu/math_int.h"
 #include "kernels/cpu/pairs_int.h"
 
-enum { TILE = 32, PAIRS_TILE_ROWS = 64, MAX_TILE = 64, LANES = 16 };
+/* TILE_ROWS, PAIRS_TILE_ROWS: queries of a tile, with f32 and with bf16 factors. LANES: number of
+ * partial sums of a row of weights. */
+enum { TILE_ROWS = 32, PAIRS_TILE_ROWS = 64, MAX_TILE_ROWS = 64, LANES = 16 };
 
 typedef struct attention_kernel {
   cpu_kernel k;
-  clv_heads x;
-  /* extents of the products with a head; its score_stride is at least x.s values, and at least a
+  clv_heads dims; /* batch, steps and heads of the op */
+  /* extents of the products with a head; its score_stride is at least dims.s values, and at least a
    * cache line */
   cpu_head_extents extents;
   size_t scratch_floats; /* number of floats of scratch for one share */
-  int n_shares;
+  int n_shares;          /* number of shares of the heads; a thread computes one or more */
   bool has_dropout;
 } attention_kernel;
 
@@ -38,79 +40,82 @@ typedef struct heads_job {
   size_t n_heads; /* number of heads to compute, divided among the threads */
 } heads_job;
 
-/* A head of queries, with its keys and values: t queries from row q on, and `steps` keys from row
- * `key` on, of which the first `length` are valid. */
-typedef struct head {
+/* A head of queries of one sample, with its keys and values. A row is a position of a sequence in
+ * the tensors, counted over all samples. Of the keys only the first `length` are valid. */
+typedef struct attention_head {
   const heads_job *j;
-  int64_t n, h, length;
-  int64_t t, steps, q, key;
+  int64_t sample, query_head;
+  int64_t n_queries, first_query_row;
+  int64_t n_keys, length, first_key_row; /* length: number of valid keys */
   float *scratch;
-} head;
+} attention_head;
 
 /* ---- indices into the tensors ---------------------------------------------------------------- */
 
 static size_t query_row_size(const attention_kernel *k) {
-  return (size_t)(k->x.heads * k->x.width);
+  return (size_t)(k->dims.heads * k->dims.width);
 }
 static size_t key_row_size(const attention_kernel *k) {
-  return (size_t)(k->x.kv_heads * k->x.width);
+  return (size_t)(k->dims.kv_heads * k->dims.width);
 }
 
 /* Returns the index of the first value of query i of the head, in queries and outputs. */
-static size_t query_index(const head *e, int64_t i) {
-  const clv_heads *x = &e->j->k->x;
-  return (size_t)((e->q + i) * x->heads + e->h) * (size_t)x->width;
+static size_t query_index(const attention_head *h, int64_t i) {
+  const clv_heads *dims = &h->j->k->dims;
+  return (size_t)((h->first_query_row + i) * dims->heads + h->query_head) * (size_t)dims->width;
 }
 
-static size_t key_index(const head *e) {
-  const clv_heads *x = &e->j->k->x;
-  return (size_t)(e->key * x->kv_heads + e->h / x->group) * (size_t)x->width;
+static size_t key_index(const attention_head *h) {
+  const clv_heads *dims = &h->j->k->dims;
+  return (size_t)(h->first_key_row * dims->kv_heads + h->query_head / dims->group) *
+         (size_t)dims->width;
 }
 
-/* Returns the address of the saved numbers of row i: its largest score and the inverse of its sum.
- */
-static float *saved_row(const head *e, int64_t i) {
-  const clv_heads *x = &e->j->k->x;
-  return (float *)e->j->a->saved + 2 * (size_t)(e->q * x->heads + e->h * e->t + i);
+/* Returns the address of the saved numbers of row i: its largest scaled score and the inverse of
+ * its sum of exponentials. */
+static float *saved_row(const attention_head *h, int64_t i) {
+  const clv_heads *dims = &h->j->k->dims;
+  return (float *)h->j->a->saved +
+         2 * (size_t)(h->first_query_row * dims->heads + h->query_head * h->n_queries + i);
 }
 
-static void copy_columns(const head *e, const float *x, float *ret) {
-  clv_cpu_head_copy_columns(&e->j->k->extents, x + key_index(e), (size_t)e->length, ret);
+static void copy_columns(const attention_head *h, const float *x, float *ret) {
+  clv_cpu_head_copy_columns(&h->j->k->extents, x + key_index(h), (size_t)h->length, ret);
 }
 
-static void copy_rows(const head *e, const float *x, float *ret) {
-  clv_cpu_head_copy_rows(&e->j->k->extents, x + key_index(e), (size_t)e->length, ret);
+static void copy_rows(const attention_head *h, const float *x, float *ret) {
+  clv_cpu_head_copy_rows(&h->j->k->extents, x + key_index(h), (size_t)h->length, ret);
 }
 
 /* ---- dropout of the weights ------------------------------------------------------------------ */
 
-/* Computes y = x times dropout factors: 0 if the top 24 bits of the random word are below the
+/* Computes y = x times dropout factors: 0 if the upper 24 bits of the random word are below the
  * limit, else `kept_factor`. */
-CPU_INLINE void apply_factors_body(const float *x, const uint32_t *word, size_t n, uint32_t limit,
+CPU_INLINE void apply_factors_body(const float *x, const uint32_t *words, size_t n, uint32_t limit,
                                    float kept_factor, float *y) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) y[i] = x[i] * (word[i] >> 8 >= limit ? kept_factor : 0);
+  for (size_t i = 0; i < n; i++) y[i] = x[i] * (words[i] >> 8 >= limit ? kept_factor : 0);
 }
 
 CPU_CLONES(apply_factors,
-           (const float *x, const uint32_t *word, size_t n, uint32_t limit, float kept_factor,
+           (const float *x, const uint32_t *words, size_t n, uint32_t limit, float kept_factor,
             float *y),
-           (x, word, n, limit, kept_factor, y))
+           (x, words, n, limit, kept_factor, y))
 
-/* Computes dropped = n weights x of row i times the row's dropout factors. Also multiplies `other`
- * by the factors in place, unless NULL. */
-static void apply_dropout(const head *e, int64_t i, size_t n, const float *x, float *dropped,
-                          float *other) {
-  const attention_kernel *k = e->j->k;
+/* Computes dropped_p = x times the dropout factors of row i, for n weights x. Also multiplies dp
+ * by these factors in place, unless it is NULL. */
+static void apply_dropout(const attention_head *h, int64_t i, size_t n, const float *x,
+                          float *dropped_p, float *dp) {
+  const attention_kernel *k = h->j->k;
   float kept_factor = (float)(1 / (1 - k->k.d.attrs.p));
-  uint32_t word[CPU_WORDS], limit = clv_cpu_dropout_threshold(k->k.d.attrs.p);
-  clv_rng_stream row =
-      clv_rng_stream_row(&e->j->stream, (uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i);
-  for (size_t at = 0; at < n; at += CPU_WORDS) {
-    size_t n_block = CLV_MIN(n - at, (size_t)CPU_WORDS);
-    clv_cpu_random_words(&row, (uint32_t)(at / 4), word);
-    apply_factors(x + at, word, n_block, limit, kept_factor, dropped + at);
-    if (other) apply_factors(other + at, word, n_block, limit, kept_factor, other + at);
+  uint32_t words[CPU_RANDOM_WORDS], limit = clv_cpu_dropout_threshold(k->k.d.attrs.p);
+  clv_rng_stream row = clv_rng_stream_row(
+      &h->j->stream, (uint32_t)(h->sample * k->dims.heads + h->query_head), (uint32_t)i);
+  for (size_t at = 0; at < n; at += CPU_RANDOM_WORDS) {
+    size_t n_block = CLV_MIN(n - at, (size_t)CPU_RANDOM_WORDS);
+    clv_cpu_draw_words(&row, (uint32_t)(at / 4), words);
+    apply_factors(x + at, words, n_block, limit, kept_factor, dropped_p + at);
+    if (dp) apply_factors(dp + at, words, n_block, limit, kept_factor, dp + at);
   }
 }
 
@@ -133,23 +138,26 @@ CPU_INLINE void find_max_body(const float *x, size_t n, float *ret) {
   for (int l = 1; l < LANES; l++) *ret = lane[l] > *ret ? lane[l] : *ret;
 }
 
-/* Computes x = exp(scale x - top) in place. *ret: the sum of the new x. */
-CPU_INLINE void exp_and_sum_body(float *x, size_t n, float scale, float top, float *ret) {
+/* Computes x = exp(scale x - max_score) in place. max_score: largest scale x of the row. *ret: the
+ * sum of the new x. */
+CPU_INLINE void exponentiate_and_sum_body(float *x, size_t n, float scale, float max_score,
+                                          float *ret) {
   float lane[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - top);
-  for (size_t l = 0; i + l < n; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - top);
+    for (size_t l = 0; l < LANES; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - max_score);
+  for (size_t l = 0; i + l < n; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - max_score);
   *ret = sum_lanes(lane);
 }
 
-/* Computes x = exp(scale x - top) times inverse, in place. */
-CPU_INLINE void exp_scaled_body(float *x, size_t n, float scale, float top, float inverse) {
+/* Computes the weights x = exp(scale x - max_score) inverse_sum, in place. */
+CPU_INLINE void exponentiate_and_scale_body(float *x, size_t n, float scale, float max_score,
+                                            float inverse_sum) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) x[i] = exp_of(scale * x[i] - top) * inverse;
+  for (size_t i = 0; i < n; i++) x[i] = exp_of(scale * x[i] - max_score) * inverse_sum;
 }
 
-CPU_INLINE void dot_body(const float *x, const float *y, size_t n, float *ret) {
+CPU_INLINE void compute_dot_body(const float *x, const float *y, size_t n, float *ret) {
   float lane[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
@@ -162,54 +170,56 @@ CPU_INLINE void scale_body(float *x, size_t n, float factor) {
   for (size_t i = 0; i < n; i++) x[i] *= factor;
 }
 
-/* Computes dp = p (dp - mean) scale in place. */
-CPU_INLINE void score_grads_body(float *dp, const float *p, size_t n, float mean, float scale) {
+/* Computes dp = p (dp - mean) scale in place. mean: sum of p dp over the row. */
+CPU_INLINE void compute_score_grads_body(float *dp, const float *p, size_t n, float mean,
+                                         float scale) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) dp[i] = p[i] * (dp[i] - mean) * scale;
 }
 
 CPU_CLONES(find_max, (const float *x, size_t n, float *ret), (x, n, ret))
-CPU_CLONES(exp_and_sum, (float *x, size_t n, float scale, float top, float *ret),
-           (x, n, scale, top, ret))
-CPU_CLONES(exp_scaled, (float *x, size_t n, float scale, float top, float inverse),
-           (x, n, scale, top, inverse))
-CPU_CLONES(dot, (const float *x, const float *y, size_t n, float *ret), (x, y, n, ret))
+CPU_CLONES(exponentiate_and_sum, (float *x, size_t n, float scale, float max_score, float *ret),
+           (x, n, scale, max_score, ret))
+CPU_CLONES(exponentiate_and_scale,
+           (float *x, size_t n, float scale, float max_score, float inverse_sum),
+           (x, n, scale, max_score, inverse_sum))
+CPU_CLONES(compute_dot, (const float *x, const float *y, size_t n, float *ret), (x, y, n, ret))
 CPU_CLONES(scale, (float *x, size_t n, float factor), (x, n, factor))
-CPU_CLONES(score_grads,
-           (float *restrict dp, const float *restrict p, size_t n, float mean, float factor),
-           (dp, p, n, mean, factor))
+CPU_CLONES(compute_score_grads,
+           (float *restrict dp, const float *restrict p, size_t n, float mean, float score_scale),
+           (dp, p, n, mean, score_scale))
 
 /* ---- a tile of query rows -------------------------------------------------------------------- */
 
 /* A tile: `rows` query rows from i on, and the number of keys that any of them attends to. */
-typedef struct tile {
+typedef struct query_tile {
   int64_t i;
   size_t rows, keys;
-} tile;
+} query_tile;
 
-static tile tile_at(const head *e, int64_t i) {
-  const attention_kernel *k = e->j->k;
-  int64_t rows = CLV_MIN((int64_t)k->extents.max_rows, e->t - i);
-  return (tile){i, (size_t)rows,
-                (size_t)clv_heads_visible_keys(&k->k.d.attrs, i + rows - 1, e->length)};
+static query_tile make_tile(const attention_head *h, int64_t i) {
+  const attention_kernel *k = h->j->k;
+  int64_t rows = CLV_MIN((int64_t)k->extents.max_rows, h->n_queries - i);
+  return (query_tile){i, (size_t)rows,
+                      (size_t)clv_heads_visible_keys(&k->k.d.attrs, i + rows - 1, h->length)};
 }
 
 /* Copies the tile's rows of the queries, or of the output's gradients. */
-static void copy_tile(const head *e, tile t, const float *x, float *ret) {
-  clv_cpu_head_copy_tile(&e->j->k->extents, x + query_index(e, t.i), t.rows, ret);
+static void copy_tile(const attention_head *h, query_tile t, const float *x, float *ret) {
+  clv_cpu_head_copy_tile(&h->j->k->extents, x + query_index(h, t.i), t.rows, ret);
 }
 
-static cpu_head_product make_product(const head *e, tile t) {
-  const attention_kernel *k = e->j->k;
+static cpu_head_product make_product(const attention_head *h, query_tile t) {
+  const attention_kernel *k = h->j->k;
   return (cpu_head_product){
-      &k->extents, t.rows, t.keys, (size_t)e->length,
-      e->scratch + k->scratch_floats - clv_cpu_head_scratch_size(&k->extents)};
+      &k->extents, t.rows, t.keys, (size_t)h->length,
+      h->scratch + k->scratch_floats - clv_cpu_head_scratch_size(&k->extents)};
 }
 
 /* Returns the number of keys that row r of the tile attends to, and sets the weights of the other
  * keys to 0. */
-static size_t mask_hidden_keys(const head *e, tile t, size_t r, float *weights) {
-  size_t n_keys = (size_t)clv_heads_visible_keys(&e->j->k->k.d.attrs, t.i + (int64_t)r, e->length);
+static size_t mask_hidden_keys(const attention_head *h, query_tile t, size_t r, float *weights) {
+  size_t n_keys = (size_t)clv_heads_visible_keys(&h->j->k->k.d.attrs, t.i + (int64_t)r, h->length);
   memset(weights + n_keys, 0, (t.keys - n_keys) * sizeof *weights);
   return n_keys;
 }
@@ -217,46 +227,48 @@ static size_t mask_hidden_keys(const head *e, tile t, size_t r, float *weights) 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 typedef struct forward_scratch {
-  float *keys;   /* copy of the head's keys as columns, [width][keys] */
-  float *values; /* copy of the head's values as rows, [keys][width] */
-  float *score, *q;
+  float *keys;    /* copy of the head's keys as columns, [width][keys] */
+  float *values;  /* copy of the head's values as rows, [keys][width] */
+  float *scores;  /* scores of a tile, [rows][score_stride] */
+  float *queries; /* copy of the queries of a tile */
 } forward_scratch;
 
-static void forward_tile(const head *e, tile t, const forward_scratch *s) {
-  const attention_kernel *k = e->j->k;
-  const clv_kernel_args *a = e->j->a;
-  const cpu_head_product product = make_product(e, t);
-  const float *q = (const float *)a->in[0] + query_index(e, t.i);
-  float inverse[MAX_TILE], top, sum, factor = (float)k->x.scale;
-  if (!k->extents.uses_pairs) copy_tile(e, t, a->in[0], s->q);
-  clv_cpu_head_multiply_by_columns(&product, q, s->q, s->keys, s->score);
+static void forward_tile(const attention_head *h, query_tile t, const forward_scratch *s) {
+  const attention_kernel *k = h->j->k;
+  const clv_kernel_args *a = h->j->a;
+  const cpu_head_product product = make_product(h, t);
+  const float *queries = (const float *)a->in[0] + query_index(h, t.i);
+  float inverse_sum[MAX_TILE_ROWS], max_score, sum, score_scale = (float)k->dims.scale;
+  if (!k->extents.uses_pairs) copy_tile(h, t, a->in[0], s->queries);
+  clv_cpu_head_multiply_by_columns(&product, queries, s->queries, s->keys, s->scores);
   for (size_t r = 0; r < t.rows; r++) {
-    float *row = s->score + r * k->extents.score_stride;
-    size_t n_keys = mask_hidden_keys(e, t, r, row);
-    find_max(row, n_keys, &top);
-    exp_and_sum(row, n_keys, factor, top *= factor, &sum);
-    inverse[r] = n_keys ? 1 / sum : 0;
-    if (k->k.has_backward) saved_row(e, t.i + (int64_t)r)[0] = top;
-    if (k->k.has_backward) saved_row(e, t.i + (int64_t)r)[1] = inverse[r];
-    if (k->has_dropout) apply_dropout(e, t.i + (int64_t)r, n_keys, row, row, NULL);
+    float *row = s->scores + r * k->extents.score_stride;
+    size_t n_keys = mask_hidden_keys(h, t, r, row);
+    find_max(row, n_keys, &max_score);
+    exponentiate_and_sum(row, n_keys, score_scale, max_score *= score_scale, &sum);
+    inverse_sum[r] = n_keys ? 1 / sum : 0;
+    if (k->k.has_backward) saved_row(h, t.i + (int64_t)r)[0] = max_score;
+    if (k->k.has_backward) saved_row(h, t.i + (int64_t)r)[1] = inverse_sum[r];
+    if (k->has_dropout) apply_dropout(h, t.i + (int64_t)r, n_keys, row, row, NULL);
   }
-  clv_cpu_head_multiply_by_rows(&product, s->score, s->values,
-                                (float *)a->out + query_index(e, t.i));
+  clv_cpu_head_multiply_by_rows(&product, s->scores, s->values,
+                                (float *)a->out + query_index(h, t.i));
   for (size_t r = 0; r < t.rows; r++)
-    scale((float *)a->out + query_index(e, t.i + (int64_t)r), (size_t)k->x.width, inverse[r]);
+    scale((float *)a->out + query_index(h, t.i + (int64_t)r), (size_t)k->dims.width,
+          inverse_sum[r]);
 }
 
-static void forward_head(const head *e) {
-  const attention_kernel *k = e->j->k;
-  const clv_kernel_args *a = e->j->a;
+static void forward_head(const attention_head *h) {
+  const attention_kernel *k = h->j->k;
+  const clv_kernel_args *a = h->j->a;
   size_t keys_size = clv_cpu_head_keys_size(&k->extents);
-  float *at = e->scratch;
+  float *at = h->scratch;
   forward_scratch s = {at, at + keys_size, at + 2 * keys_size,
                        at + 2 * keys_size + k->extents.max_rows * k->extents.score_stride};
-  copy_columns(e, a->in[1], s.keys);
-  copy_rows(e, a->in[2], s.values);
-  for (int64_t i = 0; i < e->t; i += (int64_t)k->extents.max_rows)
-    forward_tile(e, tile_at(e, i), &s);
+  copy_columns(h, a->in[1], s.keys);
+  copy_rows(h, a->in[2], s.values);
+  for (int64_t i = 0; i < h->n_queries; i += (int64_t)k->extents.max_rows)
+    forward_tile(h, make_tile(h, i), &s);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -266,131 +278,147 @@ typedef struct backward_scratch {
   float *keys, *values;
   float *key_rows;        /* copy of the head's keys as rows, [keys][width] */
   float *dkeys, *dvalues; /* gradients of keys and values */
-  /* buffers of one tile: weights, weights after dropout, their gradients, copy of the queries, copy
-   * of the gradients of the outputs */
-  float *p, *dropped, *dp, *q, *d;
+  float *p;               /* weights of a tile, [rows][score_stride] */
+  float *dropped_p;       /* weights of a tile times their dropout factors; without dropout: p */
+  float *dp;              /* gradients of a tile's weights, then of its scores */
+  float *queries;         /* copy of the queries of a tile */
+  float *douts;           /* copy of the gradients of a tile's outputs */
 } backward_scratch;
 
-/* Computes, for the rows of a tile, P, P times the dropout factors (P itself without dropout), and
- * dS in place of dP: see kernels/ops/attention.c for the formulas. */
-static void backward_rows(const head *e, tile t, const backward_scratch *s) {
-  const attention_kernel *k = e->j->k;
-  float factor = (float)k->x.scale, mean;
+/* Computes, for the rows of a tile, the weights P, P times the dropout factors (P itself without
+ * dropout), and the gradients dS of the scores in place of the gradients dP of the weights: see
+ * kernels/ops/attention.c for the formulas. */
+static void compute_score_grads_of_tile(const attention_head *h, query_tile t,
+                                        const backward_scratch *s) {
+  const attention_kernel *k = h->j->k;
+  float score_scale = (float)k->dims.scale, mean;
   for (size_t r = 0; r < t.rows; r++) {
     float *p = s->p + r * k->extents.score_stride,
-          *dropped = s->dropped + r * k->extents.score_stride,
+          *dropped_p = s->dropped_p + r * k->extents.score_stride,
           *dp = s->dp + r * k->extents.score_stride;
-    const float *saved = saved_row(e, t.i + (int64_t)r);
-    size_t n_keys = mask_hidden_keys(e, t, r, p);
-    exp_scaled(p, n_keys, factor, saved[0], saved[1]);
-    if (k->has_dropout) apply_dropout(e, t.i + (int64_t)r, n_keys, p, dropped, dp);
-    mask_hidden_keys(e, t, r, dropped);
-    dot(p, dp, n_keys, &mean);
-    score_grads(dp, p, n_keys, mean, factor);
-    mask_hidden_keys(e, t, r, dp);
+    const float *saved = saved_row(h, t.i + (int64_t)r);
+    size_t n_keys = mask_hidden_keys(h, t, r, p);
+    exponentiate_and_scale(p, n_keys, score_scale, saved[0], saved[1]);
+    if (k->has_dropout) apply_dropout(h, t.i + (int64_t)r, n_keys, p, dropped_p, dp);
+    mask_hidden_keys(h, t, r, dropped_p);
+    compute_dot(p, dp, n_keys, &mean);
+    compute_score_grads(dp, p, n_keys, mean, score_scale);
+    mask_hidden_keys(h, t, r, dp);
   }
 }
 
 /* Computes the gradients of a tile. is_first_tile: overwrite the gradients of keys and values
  * instead of adding to them. */
-static void backward_tile(const head *e, tile t, bool is_first_tile, const backward_scratch *s) {
-  const clv_kernel_args *a = e->j->a;
-  const cpu_head_product product = make_product(e, t);
-  const size_t at = query_index(e, t.i);
-  copy_tile(e, t, a->in[0], s->q);
-  copy_tile(e, t, a->dout, s->d);
-  clv_cpu_head_multiply_by_columns(&product, (const float *)a->in[0] + at, s->q, s->keys, s->p);
-  clv_cpu_head_multiply_by_columns(&product, (const float *)a->dout + at, s->d, s->values, s->dp);
-  backward_rows(e, t, s);
+static void backward_tile(const attention_head *h, query_tile t, bool is_first_tile,
+                          const backward_scratch *s) {
+  const clv_kernel_args *a = h->j->a;
+  const cpu_head_product product = make_product(h, t);
+  const size_t at = query_index(h, t.i);
+  copy_tile(h, t, a->in[0], s->queries);
+  copy_tile(h, t, a->dout, s->douts);
+  clv_cpu_head_multiply_by_columns(&product, (const float *)a->in[0] + at, s->queries, s->keys,
+                                   s->p);
+  clv_cpu_head_multiply_by_columns(&product, (const float *)a->dout + at, s->douts, s->values,
+                                   s->dp);
+  compute_score_grads_of_tile(h, t, s);
   if (a->din[0])
     clv_cpu_head_multiply_by_rows(&product, s->dp, s->key_rows, (float *)a->din[0] + at);
-  if (a->din[1]) clv_cpu_head_multiply_over_tile(&product, s->dp, s->q, !is_first_tile, s->dkeys);
+  if (a->din[1])
+    clv_cpu_head_multiply_scores_transposed(&product, s->dp, s->queries, !is_first_tile, s->dkeys);
   if (a->din[2])
-    clv_cpu_head_multiply_over_tile(&product, s->dropped, s->d, !is_first_tile, s->dvalues);
+    clv_cpu_head_multiply_scores_transposed(&product, s->dropped_p, s->douts, !is_first_tile,
+                                            s->dvalues);
 }
 
 /* Copies the gradients of the head's keys or values to x. Rows of x after the sample's length
  * become 0. */
-static void store_gradients(const head *e, const float *from, float *x) {
-  const attention_kernel *k = e->j->k;
-  size_t width = (size_t)k->x.width;
+static void store_gradients(const attention_head *h, const float *gradients, float *x) {
+  const attention_kernel *k = h->j->k;
+  size_t width = (size_t)k->dims.width;
   if (!x) return;
-  for (size_t s = 0; s < (size_t)e->length; s++)
-    memcpy(x + key_index(e) + s * key_row_size(k), from + s * width, width * sizeof *x);
-  for (size_t s = (size_t)e->length; s < (size_t)e->steps; s++)
-    memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);
+  for (size_t s = 0; s < (size_t)h->length; s++)
+    memcpy(x + key_index(h) + s * key_row_size(k), gradients + s * width, width * sizeof *x);
+  for (size_t s = (size_t)h->length; s < (size_t)h->n_keys; s++)
+    memset(x + key_index(h) + s * key_row_size(k), 0, width * sizeof *x);
 }
 
-static backward_scratch lay_out_backward(const attention_kernel *k, float *at) {
-  const cpu_head_extents *x = &k->extents;
-  size_t keys_size = clv_cpu_head_keys_size(x), scores_size = x->max_rows * x->score_stride;
-  size_t dkeys_size = x->width * x->score_stride;
-  float *dkeys = at + 3 * keys_size, *p = dkeys + 2 * dkeys_size, *q = p + 3 * scores_size;
-  return (backward_scratch){.keys = at,
-                            .values = at + keys_size,
-                            .key_rows = at + 2 * keys_size,
+static backward_scratch lay_out_backward(const attention_kernel *k, float *scratch) {
+  const cpu_head_extents *extents = &k->extents;
+  size_t keys_size = clv_cpu_head_keys_size(extents),
+         scores_size = extents->max_rows * extents->score_stride;
+  size_t dkeys_size = extents->width * extents->score_stride;
+  float *dkeys = scratch + 3 * keys_size, *p = dkeys + 2 * dkeys_size,
+        *queries = p + 3 * scores_size;
+  return (backward_scratch){.keys = scratch,
+                            .values = scratch + keys_size,
+                            .key_rows = scratch + 2 * keys_size,
                             .dkeys = dkeys,
                             .dvalues = dkeys + dkeys_size,
                             .p = p,
-                            .dropped = k->has_dropout ? p + scores_size : p,
+                            .dropped_p = k->has_dropout ? p + scores_size : p,
                             .dp = p + 2 * scores_size,
-                            .q = q,
-                            .d = q + clv_cpu_head_tile_size(x)};
+                            .queries = queries,
+                            .douts = queries + clv_cpu_head_tile_size(extents)};
 }
 
-/* Returns the scratch of one share in floats; the scratch of the products is at its end. */
-static size_t count_scratch(const attention_kernel *k) {
-  const cpu_head_extents *x = &k->extents;
-  size_t keys_size = clv_cpu_head_keys_size(x), scores_size = x->max_rows * x->score_stride;
-  size_t dkeys_size = x->width * x->score_stride, tile_size = clv_cpu_head_tile_size(x);
+/* Returns the size in floats of the scratch of one share, whose end is scratch of the products. */
+static size_t count_scratch_floats(const attention_kernel *k) {
+  const cpu_head_extents *extents = &k->extents;
+  size_t keys_size = clv_cpu_head_keys_size(extents),
+         scores_size = extents->max_rows * extents->score_stride;
+  size_t dkeys_size = extents->width * extents->score_stride,
+         tile_size = clv_cpu_head_tile_size(extents);
   size_t scratch_size = k->k.has_backward
                             ? 3 * keys_size + 2 * dkeys_size + 3 * scores_size + 2 * tile_size
                             : 2 * keys_size + scores_size + tile_size;
-  return scratch_size + clv_cpu_head_scratch_size(x);
+  return scratch_size + clv_cpu_head_scratch_size(extents);
 }
 
-/* Computes the gradients of query head e.h and of the following heads that share its keys. The
- * first tile overwrites the gradients of the keys it attends to and later tiles add to them, so the
- * gradients of the other keys are zeroed first. */
-static void backward_heads(head e) {
-  const attention_kernel *k = e.j->k;
-  const clv_kernel_args *a = e.j->a;
-  const int64_t first_head = e.h;
-  const size_t first_keys = tile_at(&e, 0).keys, n_other_keys = (size_t)e.length - first_keys;
-  const size_t width = (size_t)k->x.width;
-  backward_scratch s = lay_out_backward(k, e.scratch);
-  copy_columns(&e, a->in[1], s.keys);
-  copy_columns(&e, a->in[2], s.values);
-  copy_rows(&e, a->in[1], s.key_rows);
+/* Computes the gradients of query head h.query_head and of the following heads that share its keys.
+ * The first tile overwrites the gradients of the keys it attends to, and later tiles add to these,
+ * so the gradients of the other keys are zeroed first. */
+static void backward_heads(attention_head h) {
+  const attention_kernel *k = h.j->k;
+  const clv_kernel_args *a = h.j->a;
+  const int64_t first_head = h.query_head;
+  const size_t first_keys = make_tile(&h, 0).keys, n_other_keys = (size_t)h.length - first_keys;
+  const size_t width = (size_t)k->dims.width;
+  backward_scratch s = lay_out_backward(k, h.scratch);
+  copy_columns(&h, a->in[1], s.keys);
+  copy_columns(&h, a->in[2], s.values);
+  copy_rows(&h, a->in[1], s.key_rows);
   memset(s.dkeys + first_keys * width, 0, n_other_keys * width * sizeof(float));
   memset(s.dvalues + first_keys * width, 0, n_other_keys * width * sizeof(float));
-  for (; e.h < first_head + k->x.group; e.h++)
-    for (int64_t i = 0; i < e.t; i += (int64_t)k->extents.max_rows)
-      backward_tile(&e, tile_at(&e, i), e.h == first_head && i == 0, &s);
-  e.h = first_head;
-  store_gradients(&e, s.dkeys, a->din[1]);
-  store_gradients(&e, s.dvalues, a->din[2]);
+  for (; h.query_head < first_head + k->dims.group; h.query_head++)
+    for (int64_t i = 0; i < h.n_queries; i += (int64_t)k->extents.max_rows)
+      backward_tile(&h, make_tile(&h, i), h.query_head == first_head && i == 0, &s);
+  h.query_head = first_head;
+  store_gradients(&h, s.dkeys, a->din[1]);
+  store_gradients(&h, s.dvalues, a->din[2]);
 }
 
 /* ---- making and running the kernel ----------------------------------------------------------- */
 
-static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t share) {
-  const clv_heads *x = &j->k->x;
+/* Describes head number `item` of a list of `heads` heads for each sample, whose first query head
+ * is `group` times its index. share: number of the share whose scratch the head uses. */
+static attention_head make_head(const heads_job *j, size_t item, int64_t heads, int64_t group,
+                                size_t share) {
+  const clv_heads *dims = &j->k->dims;
   const int64_t *lengths = j->k->k.d.n_in > 3 ? j->a->in[3] : NULL;
-  int64_t n = (int64_t)item / heads, length = lengths ? lengths[n] : x->s;
-  head e = {.j = j,
-            .n = n,
-            .h = (int64_t)item % heads * group,
-            .length = length,
-            .t = x->t,
-            .steps = x->s,
-            .q = n * x->t,
-            .key = n * x->s,
-            .scratch = (float *)j->a->scratch + share * j->k->scratch_floats};
-  if (!j->k->k.d.attrs.packed) return e;
-  e.t = e.steps = length;
-  e.q = e.key = clv_packed_rows_before(lengths, n);
-  return e;
+  int64_t n = (int64_t)item / heads, length = lengths ? lengths[n] : dims->s;
+  attention_head h = {.j = j,
+                      .sample = n,
+                      .query_head = (int64_t)item % heads * group,
+                      .length = length,
+                      .n_queries = dims->t,
+                      .n_keys = dims->s,
+                      .first_query_row = n * dims->t,
+                      .first_key_row = n * dims->s,
+                      .scratch = (float *)j->a->scratch + share * j->k->scratch_floats};
+  if (!j->k->k.d.attrs.packed) return h;
+  h.n_queries = h.n_keys = length;
+  h.first_query_row = h.first_key_row = clv_packed_rows_before(lengths, n);
+  return h;
 }
 
 /* Zeroes the rows after the last packed sequence, in the output or, if is_backward, in the input
@@ -399,7 +427,7 @@ static void zero_unused_rows(const attention_kernel *k, const clv_kernel_args *a
                              bool is_backward) {
   const clv_node_desc *d = &k->k.d;
   int64_t n_used_rows =
-      d->attrs.packed ? clv_packed_rows_before(a->in[3], k->x.n) : d->in[0].dim[0];
+      d->attrs.packed ? clv_packed_rows_before(a->in[3], k->dims.n) : d->in[0].dim[0];
   for (int i = 0; i < (is_backward ? 3 : 1); i++) {
     float *x = is_backward ? a->din[i] : a->out;
     size_t row = (size_t)d->in[i].dim[1];
@@ -413,36 +441,36 @@ static clv_code check_lengths(const attention_kernel *k, const clv_kernel_args *
   const clv_node_desc *d = &k->k.d;
   int64_t length;
   if (d->attrs.packed)
-    return clv_check_packed(a->in[3], k->x.n, d->attrs.packed, d->in[0].dim[0], err);
-  for (int64_t n = 0; d->n_in > 3 && n < k->x.n; n++)
-    CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));
+    return clv_check_packed(a->in[3], k->dims.n, d->attrs.packed, d->in[0].dim[0], err);
+  for (int64_t n = 0; d->n_in > 3 && n < k->dims.n; n++)
+    CLV_TRY(clv_check_length(a->in[3], n, k->dims.s, &length, err));
   return CLV_OK;
 }
 
-/* Computes the heads of shares [begin, end); each thread computes one share. */
+/* Computes the heads of shares [begin, end). */
 static void compute_forward_shares(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
   size_t n_shares = (size_t)j->k->n_shares;
-  for (size_t p = begin; p < end; p++)
-    for (size_t i = j->n_heads * p / n_shares; i < j->n_heads * (p + 1) / n_shares; i++) {
-      head e = make_head(j, i, j->k->x.heads, 1, p);
-      forward_head(&e);
+  for (size_t share = begin; share < end; share++)
+    for (size_t i = j->n_heads * share / n_shares; i < j->n_heads * (share + 1) / n_shares; i++) {
+      attention_head h = make_head(j, i, j->k->dims.heads, 1, share);
+      forward_head(&h);
     }
 }
 
 static void compute_backward_shares(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
   size_t n_shares = (size_t)j->k->n_shares;
-  for (size_t p = begin; p < end; p++)
-    for (size_t i = j->n_heads * p / n_shares; i < j->n_heads * (p + 1) / n_shares; i++)
-      backward_heads(make_head(j, i, j->k->x.kv_heads, j->k->x.group, p));
+  for (size_t share = begin; share < end; share++)
+    for (size_t i = j->n_heads * share / n_shares; i < j->n_heads * (share + 1) / n_shares; i++)
+      backward_heads(make_head(j, i, j->k->dims.kv_heads, j->k->dims.group, share));
 }
 
 static clv_code run_heads(clv_kernel *base, const clv_kernel_args *a, int64_t heads,
                           clv_cpu_range_fn *fn, clv_err *err) {
   const attention_kernel *k = (const attention_kernel *)base;
-  heads_job j = {k, a, clv_rng_stream_of(&a->key), (size_t)(k->x.n * heads)};
-  size_t work = clv_layout_numel(&k->k.d.in[0], 1) * (size_t)k->x.s;
+  heads_job j = {k, a, clv_rng_stream_of(&a->key), (size_t)(k->dims.n * heads)};
+  size_t work = clv_layout_numel(&k->k.d.in[0], 1) * (size_t)k->dims.s;
   CLV_TRY(check_lengths(k, a, err));
   zero_unused_rows(k, a, fn == compute_backward_shares);
   clv_cpu_parallel(CLV_MIN(clv_cpu_useful_threads(k->k.threads, work), k->n_shares),
@@ -451,35 +479,36 @@ static clv_code run_heads(clv_kernel *base, const clv_kernel_args *a, int64_t he
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run_heads(base, a, ((const attention_kernel *)base)->x.heads, compute_forward_shares, err);
+  return run_heads(base, a, ((const attention_kernel *)base)->dims.heads, compute_forward_shares,
+                   err);
 }
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run_heads(base, a, ((const attention_kernel *)base)->x.kv_heads, compute_backward_shares,
-                   err);
+  return run_heads(base, a, ((const attention_kernel *)base)->dims.kv_heads,
+                   compute_backward_shares, err);
 }
 
 static cpu_head_extents make_extents(const attention_kernel *k) {
   bool uses_pairs =
       k->k.d.bf16 &&
-      clv_cpu_choose(CPU_ATTENTION_BF16, clv_cpu_class_of_attention(k->x.width)) == CPU_PAIRS;
+      clv_cpu_choose(CPU_ATTENTION_BF16, clv_cpu_class_of_attention(k->dims.width)) == CPU_PAIRS;
   return (cpu_head_extents){.uses_pairs = uses_pairs,
-                            .width = (size_t)k->x.width,
-                            .max_rows = uses_pairs ? PAIRS_TILE_ROWS : TILE,
-                            .max_keys = (size_t)k->x.s,
+                            .width = (size_t)k->dims.width,
+                            .max_rows = uses_pairs ? PAIRS_TILE_ROWS : TILE_ROWS,
+                            .max_keys = (size_t)k->dims.s,
                             .query_stride = query_row_size(k),
                             .key_stride = key_row_size(k),
-                            .score_stride = clv_align_up((size_t)k->x.s, LANES) + LANES};
+                            .score_stride = clv_align_up((size_t)k->dims.s, LANES) + LANES};
 }
 
 static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   attention_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
-  k->x = clv_heads_of(d);
+  k->dims = clv_heads_of(d);
   k->extents = make_extents(k);
-  k->n_shares = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
-  size_t width = (size_t)k->x.width;
-  k->scratch_floats = count_scratch(k);
+  k->n_shares = (int)CLV_MIN((int64_t)k->k.threads, k->dims.n * k->dims.kv_heads);
+  size_t width = (size_t)k->dims.width;
+  k->scratch_floats = count_scratch_floats(k);
   k->has_dropout = d->training && d->attrs.p > 0;
   k->k.base.forward = attention_forward;
   k->k.base.backward_input = k->k.has_backward ? attention_backward : NULL;

@@ -7,77 +7,85 @@
 
 typedef struct mean_job {
   clv_window s;
-  const float *x;
-  float *y;
+  const float *x; /* input of forward; gradient of the output in backward */
+  float *y;       /* output of forward; gradient of the input in backward */
   cpu_planes planes;
 } mean_job;
 
-typedef struct taps {
+/* Indices begin to end - 1 of rows or columns. */
+typedef struct index_range {
   int64_t begin, end;
-} taps;
+} index_range;
 
 /* Returns the range of image rows (or columns) that window o covers, for forward. */
-CPU_INLINE taps positions_in(const clv_window *s, int axis, int64_t o, int64_t extent) {
-  int64_t first = o * s->stride[axis] - s->pad[axis];
-  return (taps){CLV_MAX(first, 0), CLV_MIN(first + s->kernel[axis], extent)};
+CPU_INLINE index_range find_covered_positions(const clv_window *s, int axis, int64_t o,
+                                              int64_t extent) {
+  int64_t first_position = o * s->stride[axis] - s->pad[axis];
+  return (index_range){CLV_MAX(first_position, 0),
+                       CLV_MIN(first_position + s->kernel[axis], extent)};
 }
 
 /* Returns the range of windows that cover image row (or column) h, for backward. */
-CPU_INLINE taps windows_over(const clv_window *s, int axis, int64_t h, int64_t n_windows) {
-  int64_t last = (h + s->pad[axis]) / s->stride[axis], over = h + s->pad[axis] - s->kernel[axis];
-  int64_t first = over < 0 ? 0 : over / s->stride[axis] + 1;
-  return (taps){first, CLV_MIN(last + 1, n_windows)};
+CPU_INLINE index_range find_covering_windows(const clv_window *s, int axis, int64_t h,
+                                             int64_t n_windows) {
+  /* a window that starts (in the padded image) at max_start_before or earlier ends before h */
+  int64_t last_window = (h + s->pad[axis]) / s->stride[axis],
+          max_start_before = h + s->pad[axis] - s->kernel[axis];
+  int64_t first_window = max_start_before < 0 ? 0 : max_start_before / s->stride[axis] + 1;
+  return (index_range){first_window, CLV_MIN(last_window + 1, n_windows)};
 }
 
 /* Computes plane p of b channels: forward, each output is the mean over its window; if is_backward,
  * each input gradient is the sum over its windows divided by the window's size. */
-CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool is_backward) {
+CPU_INLINE void average_plane(const mean_job *j, size_t p, int64_t b, bool is_backward) {
   const clv_window *s = &j->s;
-  int64_t to_h = is_backward ? s->h : s->oh, to_w = is_backward ? s->w : s->ow;
-  int64_t from_h = is_backward ? s->oh : s->h, from_w = is_backward ? s->ow : s->w;
+  int64_t dst_height = is_backward ? s->h : s->oh, dst_width = is_backward ? s->w : s->ow;
+  int64_t src_height = is_backward ? s->oh : s->h, src_width = is_backward ? s->ow : s->w;
   int64_t pitch = j->planes.pitch;
-  const float *x = j->x + clv_cpu_plane_start(&j->planes, p, from_h * from_w);
-  float *y = j->y + clv_cpu_plane_start(&j->planes, p, to_h * to_w);
-  double count = (double)(s->kernel[0] * s->kernel[1]);
-  for (int64_t o = 0; o < to_h * to_w; o++, y += pitch) {
-    taps h =
-        is_backward ? windows_over(s, 0, o / to_w, from_h) : positions_in(s, 0, o / to_w, from_h);
-    taps w =
-        is_backward ? windows_over(s, 1, o % to_w, from_w) : positions_in(s, 1, o % to_w, from_w);
+  const float *x = j->x + clv_cpu_plane_start(&j->planes, p, src_height * src_width);
+  float *y = j->y + clv_cpu_plane_start(&j->planes, p, dst_height * dst_width);
+  double window_size = (double)(s->kernel[0] * s->kernel[1]);
+  for (int64_t o = 0; o < dst_height * dst_width; o++, y += pitch) {
+    index_range h = is_backward ? find_covering_windows(s, 0, o / dst_width, src_height)
+                                : find_covered_positions(s, 0, o / dst_width, src_height);
+    index_range w = is_backward ? find_covering_windows(s, 1, o % dst_width, src_width)
+                                : find_covered_positions(s, 1, o % dst_width, src_width);
     double sum[16] = {0};
     for (int64_t u = h.begin; u < h.end; u++)
       for (int64_t v = w.begin; v < w.end; v++)
-        for (int64_t l = 0; l < b; l++) sum[l] += x[(u * from_w + v) * pitch + l];
-    for (int64_t l = 0; l < b; l++) y[l] = (float)(sum[l] / count);
+        for (int64_t l = 0; l < b; l++) sum[l] += x[(u * src_width + v) * pitch + l];
+    for (int64_t l = 0; l < b; l++) y[l] = (float)(sum[l] / window_size);
   }
 }
 
-CPU_INLINE void mean_planes_body(const mean_job *j, size_t begin, size_t end, int b,
-                                 bool is_backward) {
+CPU_INLINE void average_planes_body(const mean_job *j, size_t begin, size_t end, int b,
+                                    bool is_backward) {
   for (size_t p = begin; p < end; p++) {
     if (b == 1)
-      mean_plane(j, p, 1, is_backward);
+      average_plane(j, p, 1, is_backward);
     else if (b == 8)
-      mean_plane(j, p, 8, is_backward);
+      average_plane(j, p, 8, is_backward);
     else
-      mean_plane(j, p, 16, is_backward);
+      average_plane(j, p, 16, is_backward);
   }
 }
 
-CPU_CLONES(mean_planes, (const mean_job *j, size_t begin, size_t end, int b, bool is_backward),
+CPU_CLONES(average_planes, (const mean_job *j, size_t begin, size_t end, int b, bool is_backward),
            (j, begin, end, b, is_backward))
 
-#define MEAN_RANGE(name, b, is_backward)                  \
+/* Defines `name`, a clv_cpu_range_fn that averages planes in which b channels are
+ * interleaved. */
+#define DEFINE_RANGE_FN(name, b, is_backward)             \
   static void name(void *arg, size_t begin, size_t end) { \
-    mean_planes(arg, begin, end, b, is_backward);         \
+    average_planes(arg, begin, end, b, is_backward);      \
   }
 
-MEAN_RANGE(forward_1, 1, false)
-MEAN_RANGE(forward_8, 8, false)
-MEAN_RANGE(forward_16, 16, false)
-MEAN_RANGE(backward_1, 1, true)
-MEAN_RANGE(backward_8, 8, true)
-MEAN_RANGE(backward_16, 16, true)
+DEFINE_RANGE_FN(forward_1, 1, false)
+DEFINE_RANGE_FN(forward_8, 8, false)
+DEFINE_RANGE_FN(forward_16, 16, false)
+DEFINE_RANGE_FN(backward_1, 1, true)
+DEFINE_RANGE_FN(backward_8, 8, true)
+DEFINE_RANGE_FN(backward_16, 16, true)
 
 /* Returns the window of the op; that of globalavgpool covers the image. */
 static clv_window pool_window(const cpu_kernel *k) {

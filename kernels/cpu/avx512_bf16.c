@@ -22,21 +22,21 @@ INLINE __m512bh broadcast_pair(const uint16_t *pair) {
 }
 
 INLINE void multiply_rows(const cpu_pairs_block *p, size_t row) {
-  const uint16_t *a = p->a + row / PAIRS_SIDE * p->a_strip + row % PAIRS_SIDE * PAIRS_WIDE;
+  const uint16_t *a = p->a + row / PAIRS_SIDE * p->a_strip_stride + row % PAIRS_SIDE * PAIRS_DEPTH;
   const uint16_t *b = p->b;
-  const float *from = p->initial_sums + row * p->initial_row_stride;
+  const float *initial_sums = p->initial_sums + row * p->initial_row_stride;
   __m512 sum[ROWS][2];
   for (size_t r = 0; r < ROWS; r++)
     for (size_t j = 0; j < 2; j++) {
-      sum[r][j] = _mm512_loadu_ps(from + r * p->initial_row_stride + j * PAIRS_SIDE);
+      sum[r][j] = _mm512_loadu_ps(initial_sums + r * p->initial_row_stride + j * PAIRS_SIDE);
       _mm_prefetch(p->c + (row + r) * p->c_row_stride + j * (2 * PAIRS_SIDE - 1), _MM_HINT_T0);
     }
   for (size_t k = 0; k < p->n_tiles; k++, a += PAIRS_TILE, b += PAIRS_TILE)
     for (size_t pair = 0; pair < PAIRS_SIDE; pair++) {
-      __m512bh b0 = (__m512bh)_mm512_loadu_si512(b + pair * PAIRS_WIDE);
-      __m512bh b1 = (__m512bh)_mm512_loadu_si512(b + p->b_strip + pair * PAIRS_WIDE);
+      __m512bh b0 = (__m512bh)_mm512_loadu_si512(b + pair * PAIRS_DEPTH);
+      __m512bh b1 = (__m512bh)_mm512_loadu_si512(b + p->b_strip_stride + pair * PAIRS_DEPTH);
       for (size_t r = 0; r < ROWS; r++) {
-        __m512bh x = broadcast_pair(a + r * PAIRS_WIDE + 2 * pair);
+        __m512bh x = broadcast_pair(a + r * PAIRS_DEPTH + 2 * pair);
         sum[r][0] = _mm512_dpbf16_ps(sum[r][0], x, b0);
         sum[r][1] = _mm512_dpbf16_ps(sum[r][1], x, b1);
       }

@@ -7,21 +7,22 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-enum { LANES = 16 };
+enum { LANES = 16 }; /* number of columns of a strip, which are processed together */
 
 typedef struct axis_job {
   clv_axis s;
   const float *x, *dy;
   float *y;
-  size_t strips;       /* number of strips of LANES columns in a row of inner values */
-  int64_t first, step; /* flip, roll: y[e] is x[(first + step e) mod extent] along the dimension */
-  bool from_end;       /* cumsum: adds from the end */
-  double divisor;      /* var: divides the sum of squared distances from the mean */
+  size_t n_strips; /* number of strips of LANES columns in a row of inner values */
+  /* of flip and roll: y[e] is x[(first_source + source_step e) mod extent] along the dimension */
+  int64_t first_source, source_step;
+  bool sums_from_end; /* of cumsum: adds from the last value to the first */
+  double divisor;     /* of var: divides the sum of squared distances from the mean */
 } axis_job;
 
 static axis_job make_job(const cpu_kernel *k, const float *x, float *y) {
   axis_job j = {.s = clv_axis_extents(&k->d.attrs, &k->d.in[0]), .x = x, .y = y};
-  j.strips = (j.s.inner + LANES - 1) / LANES;
+  j.n_strips = (j.s.inner + LANES - 1) / LANES;
   j.divisor = (double)j.s.extent - (double)k->d.attrs.correction;
   return j;
 }
@@ -39,9 +40,9 @@ static void move_rows(void *arg, size_t begin, size_t end) {
   int64_t extent = (int64_t)j->s.extent;
   size_t inner = j->s.inner;
   for (size_t r = begin; r < end; r++) {
-    int64_t from = (j->first + j->step * (int64_t)(r % j->s.extent)) % extent;
-    from += from < 0 ? extent : 0;
-    const float *x = j->x + (r - r % j->s.extent + (size_t)from) * inner;
+    int64_t source = (j->first_source + j->source_step * (int64_t)(r % j->s.extent)) % extent;
+    source += source < 0 ? extent : 0;
+    const float *x = j->x + (r - r % j->s.extent + (size_t)source) * inner;
     if (inner == 1)
       j->y[r] = *x;
     else
@@ -49,45 +50,47 @@ static void move_rows(void *arg, size_t begin, size_t end) {
   }
 }
 
-static clv_code move(const cpu_kernel *k, int64_t first, int64_t step, const float *x, float *y) {
+static clv_code move_values(const cpu_kernel *k, int64_t first_source, int64_t source_step,
+                            const float *x, float *y) {
   axis_job j = make_job(k, x, y);
-  j.first = first;
-  j.step = step;
+  j.first_source = first_source;
+  j.source_step = source_step;
   return run_job(k, &j, j.s.outer * j.s.extent, move_rows);
 }
 
-#define MOVE(name, forward_of, back_of)                                                       \
+/* Defines forward and backward of an op that moves values, from its arguments of move_values. */
+#define DEFINE_MOVE(name, forward_of, back_of)                                                \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
     const cpu_kernel *k = (const cpu_kernel *)base;                                           \
     (void)err;                                                                                \
-    return move(k, forward_of, a->in[0], a->out);                                             \
+    return move_values(k, forward_of, a->in[0], a->out);                                      \
   }                                                                                           \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const cpu_kernel *k = (const cpu_kernel *)base;                                           \
     (void)err;                                                                                \
-    return move(k, back_of, a->dout, a->din[0]);                                              \
+    return move_values(k, back_of, a->dout, a->din[0]);                                       \
   }
-/* Arguments `first` and `step` of the function move, for each op and direction. */
-#define FLIP_ARGS -1, -1
-#define ROLL_ARGS -k->d.attrs.shifts, 1
-#define ROLL_BACK_ARGS k->d.attrs.shifts, 1
-MOVE(flip, FLIP_ARGS, FLIP_ARGS)
-MOVE(roll, ROLL_ARGS, ROLL_BACK_ARGS)
+/* Arguments first_source and source_step of move_values, for each op and direction. */
+#define FLIP_SOURCE -1, -1
+#define ROLL_SOURCE -k->d.attrs.shifts, 1
+#define ROLL_BACK_SOURCE k->d.attrs.shifts, 1
+DEFINE_MOVE(flip, FLIP_SOURCE, FLIP_SOURCE)
+DEFINE_MOVE(roll, ROLL_SOURCE, ROLL_BACK_SOURCE)
 
 /* ---- cumsum, var ----------------------------------------------------------------------------- */
 
-/* Returns the index of the first value of strip i. *ret_n: number of the strip's columns. */
-CPU_INLINE size_t strip_at(const axis_job *j, size_t i, size_t *ret_n) {
-  size_t column = i % j->strips * LANES;
+/* Returns the index in x of the first value of strip i. *ret_n: number of the strip's columns. */
+CPU_INLINE size_t find_strip(const axis_job *j, size_t i, size_t *ret_n) {
+  size_t column = i % j->n_strips * LANES;
   *ret_n = CLV_MIN((size_t)LANES, j->s.inner - column);
-  return i / j->strips * j->s.extent * j->s.inner + column;
+  return i / j->n_strips * j->s.extent * j->s.inner + column;
 }
 
-/* Writes the running sums of n columns. at: index of the strip's first value. */
-CPU_INLINE void write_strip_sums(const axis_job *j, size_t at, size_t n) {
+/* Writes the running sums of n columns of a strip whose first value has index first_index. */
+CPU_INLINE void write_strip_sums(const axis_job *j, size_t first_index, size_t n) {
   double sum[LANES] = {0};
   for (size_t e = 0; e < j->s.extent; e++) {
-    size_t row = at + (j->from_end ? j->s.extent - 1 - e : e) * j->s.inner;
+    size_t row = first_index + (j->sums_from_end ? j->s.extent - 1 - e : e) * j->s.inner;
     for (size_t l = 0; l < n; l++) {
       sum[l] += (double)j->x[row + l];
       j->y[row + l] = (float)sum[l];
@@ -95,79 +98,85 @@ CPU_INLINE void write_strip_sums(const axis_job *j, size_t at, size_t n) {
   }
 }
 
-/* Computes the variances of n columns from index `at` on, which it writes from index `to` on; or,
- * if dy is not NULL, the gradients of their values. */
-CPU_INLINE void compute_strip_variances(const axis_job *j, size_t at, size_t to, size_t n) {
+/* Computes the variances of n columns, whose first value has index first_index in x, and writes
+ * them from y[out_index] on. If dy is not NULL, computes the gradients of the values instead. */
+CPU_INLINE void compute_strip_variances(const axis_job *j, size_t first_index, size_t out_index,
+                                        size_t n) {
   double mean[LANES] = {0}, squares[LANES] = {0};
   for (size_t e = 0; e < j->s.extent; e++)
-    for (size_t l = 0; l < n; l++) mean[l] += (double)j->x[at + e * j->s.inner + l];
+    for (size_t l = 0; l < n; l++) mean[l] += (double)j->x[first_index + e * j->s.inner + l];
   for (size_t l = 0; l < n; l++) mean[l] /= (double)j->s.extent;
   for (size_t e = 0; e < j->s.extent; e++)
     for (size_t l = 0; l < n; l++) {
-      double distance = (double)j->x[at + e * j->s.inner + l] - mean[l];
+      double distance = (double)j->x[first_index + e * j->s.inner + l] - mean[l];
       if (j->dy)
-        j->y[at + e * j->s.inner + l] = (float)(2 * (double)j->dy[to + l] / j->divisor * distance);
+        j->y[first_index + e * j->s.inner + l] =
+            (float)(2 * (double)j->dy[out_index + l] / j->divisor * distance);
       else
         squares[l] += distance * distance;
     }
-  for (size_t l = 0; l < n && !j->dy; l++) j->y[to + l] = (float)(squares[l] / j->divisor);
+  for (size_t l = 0; l < n && !j->dy; l++) j->y[out_index + l] = (float)(squares[l] / j->divisor);
 }
 
-CPU_INLINE void strips_body(const axis_job *j, size_t begin, size_t end, bool is_cumsum) {
+CPU_INLINE void process_strips_body(const axis_job *j, size_t begin, size_t end, bool is_cumsum) {
   for (size_t i = begin; i < end; i++) {
-    size_t n, at = strip_at(j, i, &n), to = i / j->strips * j->s.inner + i % j->strips * LANES;
+    size_t n, first_index = find_strip(j, i, &n),
+              out_index = i / j->n_strips * j->s.inner + i % j->n_strips * LANES;
     if (is_cumsum && n == LANES)
-      write_strip_sums(j, at, LANES);
+      write_strip_sums(j, first_index, LANES);
     else if (is_cumsum)
-      write_strip_sums(j, at, n);
+      write_strip_sums(j, first_index, n);
     else if (n == LANES)
-      compute_strip_variances(j, at, to, LANES);
+      compute_strip_variances(j, first_index, out_index, LANES);
     else
-      compute_strip_variances(j, at, to, n);
+      compute_strip_variances(j, first_index, out_index, n);
   }
 }
 
-CPU_CLONES(strips, (const axis_job *j, size_t begin, size_t end, bool is_cumsum),
+CPU_CLONES(process_strips, (const axis_job *j, size_t begin, size_t end, bool is_cumsum),
            (j, begin, end, is_cumsum))
 
-static void write_sums(void *arg, size_t begin, size_t end) { strips(arg, begin, end, true); }
+static void write_running_sums(void *arg, size_t begin, size_t end) {
+  process_strips(arg, begin, end, true);
+}
 static void compute_variances(void *arg, size_t begin, size_t end) {
-  strips(arg, begin, end, false);
+  process_strips(arg, begin, end, false);
 }
 
 static clv_code cumsum_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->out);
   (void)err;
-  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, write_sums);
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.n_strips, write_running_sums);
 }
 
 static clv_code cumsum_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->dout, a->din[0]);
   (void)err;
-  j.from_end = true;
-  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, write_sums);
+  j.sums_from_end = true;
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.n_strips, write_running_sums);
 }
 
 static clv_code var_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->out);
   (void)err;
-  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, compute_variances);
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.n_strips, compute_variances);
 }
 
 static clv_code var_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->din[0]);
   (void)err;
   j.dy = a->dout;
-  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, compute_variances);
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.n_strips, compute_variances);
 }
 
-#define AXIS_PREPARE(name, saved)                                                          \
+/* Defines name_prepare. flags: CLV_SAVE_* of the values that backward reads. */
+#define AXIS_PREPARE(name, flags)                                                          \
   static clv_code name##_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) { \
     cpu_kernel *k;                                                                         \
     CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));                              \
     k->base.forward = name##_forward;                                                      \
     k->base.backward_input = d->need_dx[0] ? name##_backward : NULL;                       \
-    k->base.saved_flags = d->need_dx[0] ? (saved) : 0;                                     \
+    k->base.saved_flags = d->need_dx[0] ? (flags) : 0;                                     \
     *ret = &k->base;                                                                       \
     return CLV_OK;                                                                         \
   }

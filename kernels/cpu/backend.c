@@ -13,7 +13,7 @@
 
 /* ---- preparing kernels ----------------------------------------------------------------------- */
 
-static void kernel_free(clv_kernel *k) { free(k); }
+static void free_kernel(clv_kernel *k) { free(k); }
 
 clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, int out_block,
                             void *ret_pp, clv_err *err) {
@@ -28,7 +28,7 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
   k->n_out = clv_layout_numel(&d->out, out_block);
   k->has_backward = d->need_dw;
   for (int i = 0; i < d->n_in; i++) k->has_backward |= d->need_dx[i];
-  k->base.free = kernel_free;
+  k->base.free = free_kernel;
   for (int i = 0; i < CLV_MAX_IN; i++) k->base.in_block[i] = in_block;
   k->base.out_block = out_block;
   k->base.impl = "simd";
@@ -99,7 +99,7 @@ static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dt
         blocks[0], blocks[1]);
   if (changes_type) {
     clv_cpu_count_reorder();
-    clv_cpu_convert(src, src_block, dst, clv_layout_numel(shape, src_block));
+    clv_cpu_convert_type(src, src_block, dst, clv_layout_numel(shape, src_block));
   } else {
     clv_cpu_reorder(shape, src, src_block, dst, dst_block);
   }
@@ -108,18 +108,19 @@ static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dt
 
 /* ---- names of the instruction set and the libraries ------------------------------------------ */
 
-const char *clv_cpu_isa_name(unsigned isa, bool amx_ready) {
+const char *clv_cpu_isa_name(unsigned isa, bool is_amx_ready) {
 #define ISA(name) {dnnl_cpu_isa_##name, #name},
   static const struct {
     unsigned isa;
     const char *name;
   } names[] = {CPU_ISAS(ISA)};
 #undef ISA
-  static const char amx[] = "avx512_core_amx";
+  static const char amx_prefix[] = "avx512_core_amx";
   for (size_t i = 0; i < CLV_COUNT(names); i++)
     if (names[i].isa == isa)
-      return amx_ready || strncmp(names[i].name, amx, strlen(amx)) != 0 ? names[i].name
-                                                                        : "avx512_core_amx_refused";
+      return is_amx_ready || strncmp(names[i].name, amx_prefix, strlen(amx_prefix)) != 0
+                 ? names[i].name
+                 : "avx512_core_amx_refused";
   return "generic";
 }
 
@@ -128,9 +129,9 @@ static const char *cpu_isa(const clv_backend *b) {
   return clv_cpu_isa_name((unsigned)dnnl_get_effective_cpu_isa(), clv_cpu_has_amx());
 }
 
-int clv_cpu_block(void) {
-  unsigned core = dnnl_cpu_isa_avx512_core;
-  return ((unsigned)dnnl_get_effective_cpu_isa() & core) == core ? 16 : 8;
+int clv_cpu_channel_block(void) {
+  unsigned avx512_bits = dnnl_cpu_isa_avx512_core;
+  return ((unsigned)dnnl_get_effective_cpu_isa() & avx512_bits) == avx512_bits ? 16 : 8;
 }
 
 static char libraries_text[192];

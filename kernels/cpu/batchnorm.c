@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batch normalisation of images, with an added residual and a following relu if the plan requests
- * them. ref computes [N, C].
+ * Batch normalisation, with an added residual and a following relu if the plan requests them.
  *
- * Each block of channels is walked twice in each direction: first for its sums, then for its
- * values, which are then still in the cache. In channels last, a thread walks all its blocks
+ * Forward and backward each read a block of channels twice: first for its sums, then for its
+ * values, which are then still in the cache. In channels last, a thread reads all its blocks
  * together, so that it reads memory in order. Sums run over (n, i) in order within each of
  * NORM_SPREAD partial sums, which are added as (0+2) + (1+3): the same bits in every layout and for
- * every number of threads. The moments are those of x minus the channel's first value, so that one
- * pass is enough: no more cancels than the spread of the values.
+ * every number of threads. The moments are those of x minus the channel's first value. One pass is
+ * enough for them, because the subtractions then cancel few digits.
  *
- * Input, input gradient and, with nothing added, the output may be bf16. These, and all arrays that
- * are channels last, are read and written through a few thousand f32 numbers in channel blocks that
- * stay in the cache. The arithmetic is the same. Where convolutions keep a bf16 copy of the output,
- * the f32 output is not saved for its signs as well: a bit of `saved` records which outputs were
- * above 0.
+ * Input, input gradient and, with nothing added, the output may be bf16. Arrays in bf16, and all
+ * arrays that are channels last, are read and written through buffers of NORM_PIECE f32 numbers in
+ * channel blocks, which stay in the cache. The arithmetic is the same. Where convolutions keep a
+ * bf16 copy of the output, the f32 output is not saved only for its signs: a bit of `saved` for
+ * each output says if it was above 0.
  *
  * With a relu and nothing added, backward recomputes from x which outputs were above 0, and
- * `recompute` recomputes the output: neither needs it saved.
+ * `recompute` recomputes the output, so no output is saved.
  */
 #include <math.h>
 #include <string.h>
@@ -25,16 +24,16 @@
 #include "kernels/cpu/channels_last_int.h"
 #include "kernels/cpu/norm_int.h"
 
-/* Statistics, parameters and gradient sums of one block's channels; 0 for padding channels. */
+/* Numbers of one block's channels; 0 for padding channels. inverse_std: 1 / sqrt(var + eps). */
 typedef struct norm_block {
-  double mean[NORM_BLOCK], inverse[NORM_BLOCK], bias_sum[NORM_BLOCK], weight_sum[NORM_BLOCK];
+  double mean[NORM_BLOCK], inverse_std[NORM_BLOCK], dbias[NORM_BLOCK], dweight[NORM_BLOCK];
   float weight[NORM_BLOCK], bias[NORM_BLOCK];
 } norm_block;
 
-/* State of one block while its thread walks over it. */
+/* State of one channel block while its thread computes it. */
 typedef struct norm_state {
-  norm_block v;
-  clv_norm_affine f;
+  norm_block channels;
+  clv_norm_affine affine;
   clv_norm_sums sums;
   /* coefficients for the loops over a plane; in forward `mean` is subtracted from the values whose
    * moments are summed */
@@ -44,25 +43,27 @@ typedef struct norm_state {
 typedef struct norm_job {
   const cpu_kernel *k;
   const clv_kernel_args *a;
-  size_t n, c, image; /* samples, channels, positions of an image */
-  size_t b, blocks;   /* channels of a block, blocks of a sample */
-  /* channels last: values from one position to the next; 0: the layout is channel blocks */
+  size_t n_samples, n_channels;
+  size_t image_size;            /* positions of an image */
+  size_t block_width, n_blocks; /* channels of a block, blocks of a sample */
+  /* in channels last: values from one position to the next; 0: the layout is channel blocks */
   size_t pitch;
   size_t n_positions; /* number of positions of an image that are processed at a time */
-  bool x_bf16, dx_bf16, out_bf16, has_marks;
+  bool x_is_bf16, dx_is_bf16, out_is_bf16, saves_gate_bits;
   double values_per_channel;
   clv_norm_gate gate;
-  norm_state *states; /* state of each channel block, [blocks], in the kernel's scratch */
+  norm_state *states; /* state of each channel block, [n_blocks], in the kernel's scratch */
 } norm_job;
 
-/* Number of bytes of bf16 values of all channels that are processed at a time in channels last, so
- * that the walks of the blocks over the same lines find these in the cache. */
+/* In channels last, about so many bytes of bf16 values are processed at a time, for all blocks one
+ * after the other. Blocks that share a cache line then find it in the cache. */
 enum { CHANNELS_LAST_BYTES = 128 << 10 };
 
 static size_t count_positions(const norm_job *j) {
-  bool needs_pieces = j->x_bf16 || j->dx_bf16 || j->out_bf16 || j->has_marks || j->pitch;
-  size_t n = CLV_MIN(j->image, NORM_PIECE / j->b);
-  if (!needs_pieces) return j->image;
+  bool needs_pieces =
+      j->x_is_bf16 || j->dx_is_bf16 || j->out_is_bf16 || j->saves_gate_bits || j->pitch;
+  size_t n = CLV_MIN(j->image_size, NORM_PIECE / j->block_width);
+  if (!needs_pieces) return j->image_size;
   if (j->pitch)
     n = CLV_MIN(n, CHANNELS_LAST_BYTES / sizeof(uint16_t) / j->pitch / NORM_SPREAD * NORM_SPREAD);
   return CLV_MAX(n, (size_t)NORM_SPREAD);
@@ -76,132 +77,142 @@ static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
   norm_job j = {
       .k = k,
       .a = a,
-      .n = is_flat ? 1 : (size_t)x->dim[0],
-      .c = (size_t)x->dim[1],
-      .image = is_flat ? (size_t)x->dim[0] : (size_t)(x->dim[2] * (x->rank == 4 ? x->dim[3] : 1)),
-      .b = is_channels_last ? NORM_BLOCK : (size_t)clv_layout_block(k->base.in_block[0]),
+      .n_samples = is_flat ? 1 : (size_t)x->dim[0],
+      .n_channels = (size_t)x->dim[1],
+      .image_size =
+          is_flat ? (size_t)x->dim[0] : (size_t)(x->dim[2] * (x->rank == 4 ? x->dim[3] : 1)),
+      .block_width = is_channels_last ? NORM_BLOCK : (size_t)clv_layout_block(k->base.in_block[0]),
       .pitch = is_channels_last ? (size_t)x->dim[1] : 0,
-      .x_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
-      .dx_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
-      .out_bf16 = clv_layout_is_bf16(k->base.out_block),
-      .gate = k->d.tail & CLV_TAIL_ADD ? NORM_BY_Y
-              : k->d.tail              ? NORM_BY_X
-                                       : NORM_OPEN,
+      .x_is_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
+      .dx_is_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
+      .out_is_bf16 = clv_layout_is_bf16(k->base.out_block),
+      .gate = k->d.tail & CLV_TAIL_ADD ? NORM_GATE_BY_Y
+              : k->d.tail              ? NORM_GATE_BY_X
+                                       : NORM_GATE_OPEN,
       .states = a ? a->scratch : NULL};
-  j.has_marks = k->d.bf16 && j.b % 8 == 0 && k->has_backward && k->d.tail & CLV_TAIL_ADD;
-  j.blocks = (j.c + j.b - 1) / j.b;
-  j.values_per_channel = (double)(j.n * j.image);
+  j.saves_gate_bits =
+      k->d.bf16 && j.block_width % 8 == 0 && k->has_backward && k->d.tail & CLV_TAIL_ADD;
+  j.n_blocks = (j.n_channels + j.block_width - 1) / j.block_width;
+  j.values_per_channel = (double)(j.n_samples * j.image_size);
   j.n_positions = count_positions(&j);
   return j;
 }
 
-/* Calls `fn` on the blocks [begin, end): in one call if the tensor is channels last, because fn
- * then reads memory in order; otherwise in one call for each block. */
-static void walk_groups(const norm_job *j, size_t begin, size_t end,
-                        void (*fn)(const norm_job *j, size_t begin, size_t end)) {
-  size_t step = j->pitch ? end - begin : 1;
-  for (size_t block = begin; block < end; block += step) fn(j, block, block + step);
+/* Calls `fn` on the blocks [begin, end). If the tensor is channels last, one call gets all blocks,
+ * because fn then reads memory in order; otherwise each call gets one block. */
+static void call_for_blocks(const norm_job *j, size_t begin, size_t end,
+                            void (*fn)(const norm_job *j, size_t begin, size_t end)) {
+  size_t n_blocks_per_call = j->pitch ? end - begin : 1;
+  for (size_t block = begin; block < end; block += n_blocks_per_call)
+    fn(j, block, block + n_blocks_per_call);
 }
 
-/* A piece of a plane: n values of one block. at: index of the first value in channel blocks.
- * in_rows: the values' place in channels last. ahead: the part of the next pieces to prefetch when
- * this one is read, because the processor's own prefetch does not follow rows that are far
+/* A piece of a plane: n values of one block. at: index of the first value in channel blocks. tile:
+ * place of the values in channels last. prefetch_tile: values of later pieces that are prefetched
+ * when this piece is read, because the processor's own prefetch does not follow rows that are far
  * apart. */
 typedef struct norm_piece {
   size_t block, at, n;
-  cpu_last_tile in_rows, ahead;
+  cpu_channels_last_tile tile, prefetch_tile;
 } norm_piece;
 
-static norm_piece make_piece(const norm_job *j, size_t block, size_t image, size_t position,
+static norm_piece make_piece(const norm_job *j, size_t block, size_t sample, size_t position,
                              size_t n) {
-  cpu_last_tile rows = {.first = (image * j->image + position) * j->pitch + block * j->b,
-                        .rows = n,
-                        .pitch = j->pitch,
-                        .used = CLV_MIN(j->b, j->c - block * j->b)};
-  size_t at = ((image * j->blocks + block) * j->image + position) * j->b;
-  return (norm_piece){block, at, n * j->b, rows, {0}};
+  cpu_channels_last_tile rows = {
+      .first_index = (sample * j->image_size + position) * j->pitch + block * j->block_width,
+      .rows = n,
+      .pitch = j->pitch,
+      .n_channels = CLV_MIN(j->block_width, j->n_channels - block * j->block_width)};
+  size_t at = ((sample * j->n_blocks + block) * j->image_size + position) * j->block_width;
+  return (norm_piece){block, at, n * j->block_width, rows, {0}};
 }
 
-/* State of an iteration over the norm_pieces of blocks begin..end-1. image, position, block: the
- * next piece. The block advances first, then the position, then the image. */
+/* State of an iteration over the norm_pieces of blocks [begin, end). sample, position, block: the
+ * next piece. The block advances first, then the position, then the sample. */
 typedef struct norm_walk {
-  size_t begin, end, image, position, block;
+  size_t begin, end, sample, position, block;
 } norm_walk;
 
 static norm_walk start_walk(size_t begin, size_t end) {
   return (norm_walk){begin, end, 0, 0, begin};
 }
 
-/* Returns the values to prefetch while block w->block is read. The walk reads next as many
- * positions as it reads now, of all its blocks; each block prefetches an equal part of them. */
-static cpu_last_tile part_ahead(const norm_job *j, const norm_walk *w) {
-  size_t blocks = w->end - w->begin, share = w->block - w->begin, first = w->begin * j->b;
-  size_t from = j->n_positions * share / blocks, end = j->n_positions * (share + 1) / blocks;
-  size_t position = w->image * j->image + w->position + j->n_positions;
-  return (cpu_last_tile){.first = (position + from) * j->pitch + first,
-                         .rows = end - from,
-                         .pitch = j->pitch,
-                         .used = CLV_MIN(w->end * j->b, j->c) - first};
+/* Returns the values to prefetch while block w->block is read. The walk reads next the same number
+ * of positions, of all its blocks; each block prefetches an equal part of these positions. */
+static cpu_channels_last_tile choose_prefetch_tile(const norm_job *j, const norm_walk *w) {
+  size_t n_blocks = w->end - w->begin, share = w->block - w->begin,
+         first_channel = w->begin * j->block_width;
+  size_t first_position = j->n_positions * share / n_blocks,
+         end = j->n_positions * (share + 1) / n_blocks;
+  size_t position = w->sample * j->image_size + w->position + j->n_positions;
+  return (cpu_channels_last_tile){
+      .first_index = (position + first_position) * j->pitch + first_channel,
+      .rows = end - first_position,
+      .pitch = j->pitch,
+      .n_channels = CLV_MIN(w->end * j->block_width, j->n_channels) - first_channel};
 }
 
-static bool next_piece(const norm_job *j, norm_walk *w, norm_piece *ret) {
+/* Writes the next piece to *ret and advances the walk. Returns false after the last piece. */
+static bool advance_walk(const norm_job *j, norm_walk *w, norm_piece *ret) {
   if (w->block == w->end) {
     w->block = w->begin;
     w->position += j->n_positions;
   }
-  if (w->position >= j->image) {
+  if (w->position >= j->image_size) {
     w->position = 0;
-    w->image++;
+    w->sample++;
   }
-  if (w->image >= j->n || !j->image) return false;
-  size_t n = CLV_MIN(j->n_positions, j->image - w->position);
-  *ret = make_piece(j, w->block, w->image, w->position, n);
-  if (j->pitch) ret->ahead = part_ahead(j, w);
+  if (w->sample >= j->n_samples || !j->image_size) return false;
+  size_t n = CLV_MIN(j->n_positions, j->image_size - w->position);
+  *ret = make_piece(j, w->block, w->sample, w->position, n);
+  if (j->pitch) ret->prefetch_tile = choose_prefetch_tile(j, w);
   w->block++;
   return true;
 }
 
-/* Returns the address of a piece in one of the kernel's arrays in channel blocks; NULL if there is
- * no array. */
+/* Returns the address of a piece in an f32 array in channel blocks; NULL if `array` is NULL. */
 static float *piece_address(const void *array, norm_piece p) {
   return array ? (float *)(uintptr_t)array + p.at : NULL;
 }
 
 /* Returns the values of a piece: in the array, or copied into `buffer` if the array is bf16 or
  * channels last. array may be NULL. */
-static const float *read_piece(const norm_job *j, const void *array, bool bf16, norm_piece p,
+static const float *read_piece(const norm_job *j, const void *array, bool is_bf16, norm_piece p,
                                float *buffer) {
-  if (!array || (!bf16 && !j->pitch)) return piece_address(array, p);
-  p.in_rows.bf16 = p.ahead.bf16 = bf16;
+  if (!array || (!is_bf16 && !j->pitch)) return piece_address(array, p);
+  p.tile.is_bf16 = p.prefetch_tile.is_bf16 = is_bf16;
   if (j->pitch) {
-    clv_cpu_prefetch_tile(array, &p.ahead);
-    clv_cpu_gather_tile(array, &p.in_rows, buffer);
+    clv_cpu_prefetch_tile(array, &p.prefetch_tile);
+    clv_cpu_gather_tile(array, &p.tile, buffer);
   } else {
-    clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, buffer);
+    clv_cpu_convert_from_bf16((const uint16_t *)array + p.at, p.n, buffer);
   }
   return buffer;
 }
 
-/* Returns where to compute values of a piece that write_piece then copies to the array. */
-static float *result_address(const norm_job *j, const void *array, bool bf16, norm_piece p,
+/* Returns where to compute the values of a piece: in the array, or in `buffer` if the array is bf16
+ * or channels last. write_piece then copies them from the buffer to the array. */
+static float *result_address(const norm_job *j, const void *array, bool is_bf16, norm_piece p,
                              float *buffer) {
-  return array && (bf16 || j->pitch) ? buffer : piece_address(array, p);
+  return array && (is_bf16 || j->pitch) ? buffer : piece_address(array, p);
 }
 
-static void write_piece(const norm_job *j, const float *result, void *array, bool bf16,
+static void write_piece(const norm_job *j, const float *result, void *array, bool is_bf16,
                         norm_piece p) {
-  p.in_rows.bf16 = bf16;
+  p.tile.is_bf16 = is_bf16;
   if (array && j->pitch)
-    clv_cpu_scatter_tile(result, &p.in_rows, array);
-  else if (array && bf16)
-    clv_cpu_to_bf16(result, p.n, (uint16_t *)array + p.at);
+    clv_cpu_scatter_tile(result, &p.tile, array);
+  else if (array && is_bf16)
+    clv_cpu_convert_to_bf16(result, p.n, (uint16_t *)array + p.at);
 }
 
+/* Adds the NORM_SPREAD partial sums of each of b channels. */
 static void fold_lanes(const double *lane, size_t b, double *ret) {
   for (size_t l = 0; l < b; l++)
     ret[l] = (lane[l] + lane[2 * b + l]) + (lane[b + l] + lane[3 * b + l]);
 }
 
+/* Repeats b values NORM_SPREAD times. */
 static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
   for (size_t l = 0; l < NORM_SPREAD * b; l++) ret_lanes[l] = values[l % b];
 }
@@ -210,19 +221,20 @@ static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
 
 /* Adds up, for each channel, x minus the channel's first value, and the squares of these
  * differences. */
-static void add_moments(const norm_job *j, size_t begin, size_t end) {
+static void add_block_moments(const norm_job *j, size_t begin, size_t end) {
   float buffer[NORM_PIECE];
   norm_piece p;
   for (size_t block = begin; block < end; block++) {
-    double first[NORM_BLOCK] = {0};
-    const float *x = read_piece(j, j->a->in[0], j->x_bf16, make_piece(j, block, 0, 0, 1), buffer);
-    for (size_t l = 0; l < j->b; l++) first[l] = isfinite(x[l]) ? x[l] : 0;
-    spread_to_lanes(first, j->b, j->states[block].lanes.mean);
+    double first_values[NORM_BLOCK] = {0};
+    const float *x =
+        read_piece(j, j->a->in[0], j->x_is_bf16, make_piece(j, block, 0, 0, 1), buffer);
+    for (size_t l = 0; l < j->block_width; l++) first_values[l] = isfinite(x[l]) ? x[l] : 0;
+    spread_to_lanes(first_values, j->block_width, j->states[block].lanes.mean);
   }
-  for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &p);) {
+  for (norm_walk w = start_walk(begin, end); advance_walk(j, &w, &p);) {
     norm_state *s = &j->states[p.block];
-    clv_cpu_norm_add_moments(read_piece(j, j->a->in[0], j->x_bf16, p, buffer), p.n, j->b,
-                             s->lanes.mean, &s->sums);
+    clv_cpu_norm_add_moments(read_piece(j, j->a->in[0], j->x_is_bf16, p, buffer), p.n,
+                             j->block_width, s->lanes.mean, &s->sums);
   }
 }
 
@@ -231,9 +243,9 @@ static void add_moments(const norm_job *j, size_t begin, size_t end) {
 static void compute_statistics(const norm_job *j, const norm_state *s, double *ret_mean,
                                double *ret_squares) {
   double sum[NORM_BLOCK];
-  fold_lanes(s->sums.first, j->b, sum);
-  fold_lanes(s->sums.second, j->b, ret_squares);
-  for (size_t l = 0; l < j->b; l++) {
+  fold_lanes(s->sums.value_sums, j->block_width, sum);
+  fold_lanes(s->sums.product_sums, j->block_width, ret_squares);
+  for (size_t l = 0; l < j->block_width; l++) {
     double squares = ret_squares[l] - sum[l] * (sum[l] / j->values_per_channel);
     ret_mean[l] = s->lanes.mean[l] + sum[l] / j->values_per_channel;
     ret_squares[l] = squares < 0 ? 0 : squares; /* negative only by rounding; a NaN stays a NaN */
@@ -244,41 +256,43 @@ static void compute_statistics(const norm_job *j, const norm_state *s, double *r
  * batch, and the running statistics are updated (with the unbiased variance); otherwise they are
  * those of the running statistics. */
 static void compute_moments(const norm_job *j, size_t block) {
-  norm_block *v = &j->states[block].v;
+  norm_block *v = &j->states[block].channels;
   float *running_mean = j->a->param[CLV_SLOT_MEAN], *running_var = j->a->param[CLV_SLOT_VAR];
-  double squares[NORM_BLOCK], m = j->k->d.attrs.momentum;
+  double squares[NORM_BLOCK], momentum = j->k->d.attrs.momentum;
   if (j->k->d.training) compute_statistics(j, &j->states[block], v->mean, squares);
-  for (size_t l = 0, c = block * j->b; l < j->b && c < j->c; l++, c++) {
+  for (size_t l = 0, c = block * j->block_width; l < j->block_width && c < j->n_channels;
+       l++, c++) {
     double var = running_var[c];
     if (j->k->d.training) {
       var = squares[l] / j->values_per_channel;
-      running_mean[c] = (float)(m * v->mean[l] + (1 - m) * running_mean[c]);
-      running_var[c] =
-          (float)(m * (squares[l] / (j->values_per_channel - 1)) + (1 - m) * running_var[c]);
+      running_mean[c] = (float)(momentum * v->mean[l] + (1 - momentum) * running_mean[c]);
+      running_var[c] = (float)(momentum * (squares[l] / (j->values_per_channel - 1)) +
+                               (1 - momentum) * running_var[c]);
     } else {
       v->mean[l] = running_mean[c];
     }
-    v->inverse[l] = 1 / sqrt(var + j->k->d.attrs.eps);
+    v->inverse_std[l] = 1 / sqrt(var + j->k->d.attrs.eps);
   }
 }
 
 static void load_parameters(const norm_job *j, size_t block, norm_block *v) {
   const float *w = j->a->param[CLV_SLOT_WEIGHT], *b = j->a->param[CLV_SLOT_BIAS];
-  for (size_t l = 0, c = block * j->b; l < j->b && c < j->c; l++, c++) {
+  for (size_t l = 0, c = block * j->block_width; l < j->block_width && c < j->n_channels;
+       l++, c++) {
     v->weight[l] = w[c];
     v->bias[l] = b ? b[c] : 0;
   }
 }
 
-static clv_norm_affine block_affine(const norm_job *j, const norm_block *v) {
+static clv_norm_affine make_block_affine(const norm_job *j, const norm_block *v) {
   double share = j->k->d.training ? 1 / j->values_per_channel : 0;
   clv_norm_affine f;
   for (size_t l = 0; l < NORM_BLOCK; l++) {
     f.mean[l] = (float)v->mean[l];
-    f.scale[l] = (float)(v->inverse[l] * v->weight[l]);
+    f.scale[l] = (float)(v->inverse_std[l] * v->weight[l]);
     f.shift[l] = v->bias[l];
-    f.offset[l] = (float)(v->bias_sum[l] * share);
-    f.slope[l] = (float)(v->weight_sum[l] * v->inverse[l] * share);
+    f.offset[l] = (float)(v->dbias[l] * share);
+    f.slope[l] = (float)(v->dweight[l] * v->inverse_std[l] * share);
   }
   return f;
 }
@@ -286,69 +300,70 @@ static clv_norm_affine block_affine(const norm_job *j, const norm_block *v) {
 /* Returns the address of a piece's gate bits (clv_cpu_norm_pack_gates), which are stored after the
  * saved statistics of all blocks. */
 static uint8_t *gate_bits_address(const norm_job *j, norm_piece p) {
-  return (uint8_t *)((double *)j->a->saved + 2 * j->blocks * j->b) + p.at / 8;
+  return (uint8_t *)((double *)j->a->saved + 2 * j->n_blocks * j->block_width) + p.at / 8;
 }
 
 static void write_output(const norm_job *j, size_t begin, size_t end) {
-  float buffer[NORM_PIECE], added[NORM_PIECE], result[NORM_PIECE];
+  float x_buffer[NORM_PIECE], added_buffer[NORM_PIECE], y_buffer[NORM_PIECE];
   norm_piece p;
   for (size_t block = begin; block < end; block++)
-    j->states[block].f = block_affine(j, &j->states[block].v);
-  for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &p);) {
-    float *y = result_address(j, j->a->out, j->out_bf16, p, result);
-    clv_cpu_norm_apply(read_piece(j, j->a->in[0], j->x_bf16, p, buffer),
-                       read_piece(j, j->a->in[1], false, p, added), p.n, j->b,
-                       &j->states[p.block].f, j->gate != NORM_OPEN, y);
-    write_piece(j, y, j->a->out, j->out_bf16, p);
-    if (j->has_marks) clv_cpu_norm_pack_gates(y, p.n, gate_bits_address(j, p));
+    j->states[block].affine = make_block_affine(j, &j->states[block].channels);
+  for (norm_walk w = start_walk(begin, end); advance_walk(j, &w, &p);) {
+    float *y = result_address(j, j->a->out, j->out_is_bf16, p, y_buffer);
+    clv_cpu_norm_apply(read_piece(j, j->a->in[0], j->x_is_bf16, p, x_buffer),
+                       read_piece(j, j->a->in[1], false, p, added_buffer), p.n, j->block_width,
+                       &j->states[p.block].affine, j->gate != NORM_GATE_OPEN, y);
+    write_piece(j, y, j->a->out, j->out_is_bf16, p);
+    if (j->saves_gate_bits) clv_cpu_norm_pack_gates(y, p.n, gate_bits_address(j, p));
   }
 }
 
-/* Saves the means of the block's channels, then their inverse deviations. */
+/* Saves the means of the block's channels, then their inverse_std. */
 static void save_block(const norm_job *j, size_t block, const norm_block *v) {
-  double *to = (double *)j->a->saved + 2 * block * j->b;
-  memcpy(to, v->mean, j->b * sizeof(double));
-  memcpy(to + j->b, v->inverse, j->b * sizeof(double));
+  double *to = (double *)j->a->saved + 2 * block * j->block_width;
+  memcpy(to, v->mean, j->block_width * sizeof(double));
+  memcpy(to + j->block_width, v->inverse_std, j->block_width * sizeof(double));
 }
 
 static norm_block load_saved_block(const norm_job *j, size_t block) {
-  const double *from = (const double *)j->a->saved + 2 * block * j->b;
+  const double *from = (const double *)j->a->saved + 2 * block * j->block_width;
   norm_block v = {0};
-  memcpy(v.mean, from, j->b * sizeof(double));
-  memcpy(v.inverse, from + j->b, j->b * sizeof(double));
+  memcpy(v.mean, from, j->block_width * sizeof(double));
+  memcpy(v.inverse_std, from + j->block_width, j->block_width * sizeof(double));
   load_parameters(j, block, &v);
   return v;
 }
 
-static void forward_group(const norm_job *j, size_t begin, size_t end) {
+static void forward_block_range(const norm_job *j, size_t begin, size_t end) {
   memset(j->states + begin, 0, (end - begin) * sizeof *j->states);
-  if (j->k->d.training) add_moments(j, begin, end);
+  if (j->k->d.training) add_block_moments(j, begin, end);
   for (size_t block = begin; block < end; block++) {
     compute_moments(j, block);
-    load_parameters(j, block, &j->states[block].v);
-    if (j->k->has_backward) save_block(j, block, &j->states[block].v);
+    load_parameters(j, block, &j->states[block].channels);
+    if (j->k->has_backward) save_block(j, block, &j->states[block].channels);
   }
   write_output(j, begin, end);
 }
 
-static void recompute_group(const norm_job *j, size_t begin, size_t end) {
-  for (size_t block = begin; block < end; block++) j->states[block].v = load_saved_block(j, block);
+static void recompute_block_range(const norm_job *j, size_t begin, size_t end) {
+  for (size_t block = begin; block < end; block++)
+    j->states[block].channels = load_saved_block(j, block);
   write_output(j, begin, end);
 }
 
 static void forward_blocks(void *arg, size_t begin, size_t end) {
-  walk_groups(arg, begin, end, forward_group);
+  call_for_blocks(arg, begin, end, forward_block_range);
 }
 
 static void recompute_blocks(void *arg, size_t begin, size_t end) {
-  walk_groups(arg, begin, end, recompute_group);
+  call_for_blocks(arg, begin, end, recompute_block_range);
 }
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   norm_job j = make_job(k, a);
   (void)err;
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, forward_blocks, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.n_blocks, forward_blocks, &j);
   if (k->d.training) ++*(int64_t *)a->param[CLV_SLOT_TRACKED];
   return CLV_OK;
 }
@@ -357,48 +372,48 @@ static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, 
   const cpu_kernel *k = (const cpu_kernel *)base;
   norm_job j = make_job(k, a);
   (void)err;
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, recompute_blocks, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.n_blocks, recompute_blocks, &j);
   return CLV_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Buffers for the pieces of one plane of a backward. */
+/* Buffers of a backward for one piece of each array. */
 typedef struct norm_buffers {
   float x[NORM_PIECE], dy[NORM_PIECE], g[NORM_PIECE], gates[NORM_PIECE], dx[NORM_PIECE];
 } norm_buffers;
 
-/* Returns the values whose sign decides if a gradient passes: the outputs, or numbers unpacked from
- * the saved bits; NULL if the gate does not read outputs. */
+/* Returns numbers whose sign decides if a gradient passes the relu: the outputs, or numbers
+ * unpacked from the saved gate bits. Returns NULL if the gate reads neither. */
 static const float *gate_values(const norm_job *j, norm_piece p, float *buffer) {
-  if (j->gate != NORM_BY_Y) return NULL;
-  if (!j->has_marks) return read_piece(j, j->a->out, false, p, buffer);
+  if (j->gate != NORM_GATE_BY_Y) return NULL;
+  if (!j->saves_gate_bits) return read_piece(j, j->a->out, false, p, buffer);
   clv_cpu_norm_unpack_gates(gate_bits_address(j, p), p.n, buffer);
   return buffer;
 }
 
 static void spread_coefficients(const norm_job *j, norm_state *s) {
-  spread_to_lanes(s->v.mean, j->b, s->lanes.mean);
-  for (size_t l = 0; l < NORM_SPREAD * j->b; l++) {
-    s->lanes.center[l] = s->f.mean[l % j->b];
-    s->lanes.scale[l] = s->f.scale[l % j->b];
-    s->lanes.shift[l] = s->f.shift[l % j->b];
+  spread_to_lanes(s->channels.mean, j->block_width, s->lanes.mean);
+  for (size_t l = 0; l < NORM_SPREAD * j->block_width; l++) {
+    s->lanes.mean_f32[l] = s->affine.mean[l % j->block_width];
+    s->lanes.scale[l] = s->affine.scale[l % j->block_width];
+    s->lanes.shift[l] = s->affine.shift[l % j->block_width];
   }
 }
 
 /* Computes sum dy and sum dy (x - mean) / sqrt(var + eps) of the blocks' channels, which are the
  * gradients of bias and weight. Writes the gradient of the added input. */
-static void compute_gradients(const norm_job *j, size_t begin, size_t end) {
+static void sum_block_gradients(const norm_job *j, size_t begin, size_t end) {
   norm_buffers b;
   norm_piece piece;
-  for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &piece);) {
+  for (norm_walk w = start_walk(begin, end); advance_walk(j, &w, &piece);) {
     norm_state *s = &j->states[piece.block];
-    clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_bf16, piece, b.x),
+    clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_is_bf16, piece, b.x),
                         .y = gate_values(j, piece, b.gates),
                         .dy = read_piece(j, j->a->dout, false, piece, b.dy),
                         .g = result_address(j, j->a->din[1], false, piece, b.g),
                         .n = piece.n,
-                        .b = j->b,
+                        .b = j->block_width,
                         .gate = j->gate};
     clv_cpu_norm_add_gradients(&p, &s->lanes, &s->sums);
     write_piece(j, p.g, j->a->din[1], false, piece);
@@ -406,68 +421,69 @@ static void compute_gradients(const norm_job *j, size_t begin, size_t end) {
 }
 
 static void fold_gradients(const norm_job *j, norm_state *s) {
-  fold_lanes(s->sums.first, j->b, s->v.bias_sum);
-  fold_lanes(s->sums.second, j->b, s->v.weight_sum);
-  for (size_t l = 0; l < j->b; l++) s->v.weight_sum[l] *= s->v.inverse[l];
+  fold_lanes(s->sums.value_sums, j->block_width, s->channels.dbias);
+  fold_lanes(s->sums.product_sums, j->block_width, s->channels.dweight);
+  for (size_t l = 0; l < j->block_width; l++) s->channels.dweight[l] *= s->channels.inverse_std[l];
 }
 
-static void write_gradients(const norm_job *j, size_t block, const norm_block *v) {
-  const double *const sums[] = {v->weight_sum, v->bias_sum};
+static void write_weight_grads(const norm_job *j, size_t block, const norm_block *v) {
+  const double *const sums[] = {v->dweight, v->dbias};
   for (int slot = 0; slot < 2; slot++) {
     float *d = j->a->dparam[slot];
-    for (size_t l = 0, c = block * j->b; d && l < j->b && c < j->c; l++, c++)
+    for (size_t l = 0, c = block * j->block_width; d && l < j->block_width && c < j->n_channels;
+         l++, c++)
       d[c] = j->a->accumulate ? d[c] + (float)sums[slot][l] : (float)sums[slot][l];
   }
 }
 
-/* Computes dx. In training dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)), with xhat = (x -
- * mean) inverse; otherwise the statistics are constants, and dx = w inverse dy. */
+/* Computes dx. In training dx = w inverse_std (dy - mean(dy) - xhat mean(dy xhat)), with xhat = (x
+ * - mean) inverse_std; otherwise the statistics are constants, and dx = w inverse_std dy. */
 static void write_input_gradient(const norm_job *j, size_t begin, size_t end) {
   norm_buffers b;
   norm_piece piece;
-  /* If the op has an added input, compute_gradients has written its gradient, din[1]: dy where the
-   * relu passes it, else 0. So din[1] replaces dy and the gate. */
+  /* If the op has an added input, sum_block_gradients has written its gradient, din[1]: dy where
+   * the relu passes it, else 0. So din[1] replaces dy and the gate. */
   const void *dy = j->a->din[1] ? j->a->din[1] : j->a->dout;
-  for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &piece);) {
-    clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_bf16, piece, b.x),
+  for (norm_walk w = start_walk(begin, end); advance_walk(j, &w, &piece);) {
+    clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_is_bf16, piece, b.x),
                         .y = j->a->din[1] ? NULL : gate_values(j, piece, b.gates),
                         .dy = read_piece(j, dy, false, piece, b.dy),
                         .n = piece.n,
-                        .b = j->b,
-                        .gate = j->a->din[1] ? NORM_OPEN : j->gate};
-    float *dx = result_address(j, j->a->din[0], j->dx_bf16, piece, b.dx);
-    clv_cpu_norm_backward(&p, &j->states[piece.block].f, dx);
-    write_piece(j, dx, j->a->din[0], j->dx_bf16, piece);
+                        .b = j->block_width,
+                        .gate = j->a->din[1] ? NORM_GATE_OPEN : j->gate};
+    float *dx = result_address(j, j->a->din[0], j->dx_is_bf16, piece, b.dx);
+    clv_cpu_norm_backward(&p, &j->states[piece.block].affine, dx);
+    write_piece(j, dx, j->a->din[0], j->dx_is_bf16, piece);
   }
 }
 
-static void backward_group(const norm_job *j, size_t begin, size_t end) {
+static void backward_block_range(const norm_job *j, size_t begin, size_t end) {
   for (size_t block = begin; block < end; block++) {
     norm_state *s = &j->states[block];
-    s->v = load_saved_block(j, block);
-    s->f = block_affine(j, &s->v);
+    s->channels = load_saved_block(j, block);
+    s->affine = make_block_affine(j, &s->channels);
     s->sums = (clv_norm_sums){0};
     spread_coefficients(j, s);
   }
-  compute_gradients(j, begin, end);
+  sum_block_gradients(j, begin, end);
   for (size_t block = begin; block < end; block++) {
     norm_state *s = &j->states[block];
     fold_gradients(j, s);
-    if (j->k->d.need_dw) write_gradients(j, block, &s->v);
-    s->f = block_affine(j, &s->v);
+    if (j->k->d.need_dw) write_weight_grads(j, block, &s->channels);
+    s->affine = make_block_affine(j, &s->channels);
   }
   if (j->a->din[0]) write_input_gradient(j, begin, end);
 }
 
 static void backward_blocks(void *arg, size_t begin, size_t end) {
-  walk_groups(arg, begin, end, backward_group);
+  call_for_blocks(arg, begin, end, backward_block_range);
 }
 
 static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   norm_job j = make_job(k, a);
   (void)err;
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, backward_blocks, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.n_blocks, backward_blocks, &j);
   return CLV_OK;
 }
 
@@ -484,11 +500,13 @@ static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->base.forward = batchnorm_forward;
   k->base.backward_input = k->has_backward ? batchnorm_backward : NULL;
   if (k->has_backward)
-    k->base.saved_flags = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.has_marks ? CLV_SAVE_OUT : 0);
-  if (k->has_backward && j.gate == NORM_BY_X) k->base.recompute = batchnorm_recompute;
-  k->base.scratch_bytes = j.blocks * sizeof(norm_state);
-  k->base.saved_bytes = k->has_backward ? 2 * j.blocks * j.b * sizeof(double) : 0;
-  if (j.has_marks) k->base.saved_bytes += j.n * j.blocks * j.image * j.b / 8;
+    k->base.saved_flags =
+        CLV_SAVE_IN0 | (j.gate == NORM_GATE_BY_Y && !j.saves_gate_bits ? CLV_SAVE_OUT : 0);
+  if (k->has_backward && j.gate == NORM_GATE_BY_X) k->base.recompute = batchnorm_recompute;
+  k->base.scratch_bytes = j.n_blocks * sizeof(norm_state);
+  k->base.saved_bytes = k->has_backward ? 2 * j.n_blocks * j.block_width * sizeof(double) : 0;
+  if (j.saves_gate_bits)
+    k->base.saved_bytes += j.n_samples * j.n_blocks * j.image_size * j.block_width / 8;
   k->base.fused_grads = d->need_dw;
   k->base.din_in_place_mask = d->n_in == 2 ? 1u << 1 : 1u << 0;
   *ret = &k->base;

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/pointwise_int.h"
 
-enum { LANES = 16 };
+enum { LANES = 16 }; /* number of partial sums of a row */
 
 typedef struct broadcast_kernel {
   cpu_kernel k;
@@ -18,26 +18,27 @@ typedef struct broadcast_kernel {
   bool is_product;
 } broadcast_kernel;
 
-/* State of a walk over the rows of a sample: the index of the output's row, and the indices of the
- * first value of each input for that row. */
+/* State of a walk over the rows of a sample. out_index, in_index: indices of the first value of the
+ * row in the output and in each input. index: the row's position along each dimension but the last.
+ */
 typedef struct row_walk {
-  size_t out, at[2], index[CLV_MAX_RANK];
+  size_t out_index, in_index[2], index[CLV_MAX_RANK];
 } row_walk;
 
-static row_walk first_row(const broadcast_kernel *k, size_t sample) {
+static row_walk start_row_walk(const broadcast_kernel *k, size_t sample) {
   const clv_broadcast *v = &k->v;
-  row_walk w = {.out = sample * k->n_rows * v->n[v->rank - 1]};
-  for (int j = 0; j < 2; j++) w.at[j] = sample * v->step[j][0];
+  row_walk w = {.out_index = sample * k->n_rows * v->n[v->rank - 1]};
+  for (int j = 0; j < 2; j++) w.in_index[j] = sample * v->step[j][0];
   return w;
 }
 
-static void next_row(const broadcast_kernel *k, row_walk *w) {
+static void advance_row_walk(const broadcast_kernel *k, row_walk *w) {
   const clv_broadcast *v = &k->v;
-  w->out += v->n[v->rank - 1];
+  w->out_index += v->n[v->rank - 1];
   for (int i = v->rank - 1; i-- > 1;) {
-    for (int j = 0; j < 2; j++) w->at[j] += v->step[j][i];
+    for (int j = 0; j < 2; j++) w->in_index[j] += v->step[j][i];
     if (++w->index[i] < v->n[i]) return;
-    for (int j = 0; j < 2; j++) w->at[j] -= v->step[j][i] * v->n[i];
+    for (int j = 0; j < 2; j++) w->in_index[j] -= v->step[j][i] * v->n[i];
     w->index[i] = 0;
   }
 }
@@ -51,32 +52,32 @@ typedef struct row_values {
   size_t step;
 } row_values;
 
-CPU_INLINE void combine_rows(const float *restrict x, const float *restrict z, bool is_product,
-                             size_t n, float *restrict y) {
+CPU_INLINE void combine_values(const float *restrict x, const float *restrict z, bool is_product,
+                               size_t n, float *restrict y) {
   for (size_t i = 0; i < n; i++) y[i] = is_product ? x[i] * z[i] : x[i] + z[i];
 }
 
 /* Adds the number z to each value of a row, or multiplies each value by z. The operands may be
  * exchanged, because this changes no bit. */
-CPU_INLINE void row_with_number_body(const float *restrict x, float z, bool is_product, size_t n,
-                                     float *restrict y) {
+CPU_INLINE void combine_row_with_number(const float *restrict x, float z, bool is_product, size_t n,
+                                        float *restrict y) {
   for (size_t i = 0; i < n; i++) y[i] = is_product ? x[i] * z : x[i] + z;
 }
 
-CPU_INLINE void combine_body(row_values x, row_values z, bool is_product, size_t n, float *y) {
+CPU_INLINE void combine_row_body(row_values x, row_values z, bool is_product, size_t n, float *y) {
   if (x.step && z.step && is_product)
-    combine_rows(x.x, z.x, true, n, y);
+    combine_values(x.x, z.x, true, n, y);
   else if (x.step && z.step)
-    combine_rows(x.x, z.x, false, n, y);
+    combine_values(x.x, z.x, false, n, y);
   else if (is_product)
-    row_with_number_body(x.step ? x.x : z.x, x.step ? *z.x : *x.x, true, n, y);
+    combine_row_with_number(x.step ? x.x : z.x, x.step ? *z.x : *x.x, true, n, y);
   else
-    row_with_number_body(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
+    combine_row_with_number(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
 }
 
-/* Adds dy, or dy times the other input, to `sum`, value by value. */
-CPU_INLINE void add_row_body(const float *restrict dy, row_values other, size_t n,
-                             double *restrict sum) {
+/* Adds dy to `sum`, value by value; for a product dy times the other input. */
+CPU_INLINE void add_row_to_sums_body(const float *restrict dy, row_values other, size_t n,
+                                     double *restrict sum) {
   const float *restrict z = other.x;
   if (!z)
     for (size_t i = 0; i < n; i++) sum[i] += dy[i];
@@ -86,37 +87,39 @@ CPU_INLINE void add_row_body(const float *restrict dy, row_values other, size_t 
     for (size_t i = 0; i < n; i++) sum[i] += (double)dy[i] * z[0];
 }
 
-CPU_INLINE double term_of(const float *dy, const float *z, size_t step, size_t i) {
+CPU_INLINE double compute_term(const float *dy, const float *z, size_t step, size_t i) {
   return z ? (double)dy[i] * z[i * step] : dy[i];
 }
 
-CPU_INLINE double lane_sum(const float *restrict dy, const float *restrict z, size_t step,
-                           size_t n) {
+CPU_INLINE double sum_row(const float *restrict dy, const float *restrict z, size_t step,
+                          size_t n) {
   double lane[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] += term_of(dy, z, step, i + l);
-  for (size_t l = 0; i + l < n; l++) lane[l] += term_of(dy, z, step, i + l);
+    for (size_t l = 0; l < LANES; l++) lane[l] += compute_term(dy, z, step, i + l);
+  for (size_t l = 0; i + l < n; l++) lane[l] += compute_term(dy, z, step, i + l);
   for (size_t width = LANES / 2; width; width /= 2)
     for (size_t l = 0; l < width; l++) lane[l] += lane[l + width];
   return lane[0];
 }
 
-/* Adds the sum over the row, of dy or of dy times the other input, to *sum. */
-CPU_INLINE void add_all_body(const float *dy, row_values other, size_t n, double *sum) {
+/* Adds the sum of a row of dy to *sum; for a product the sum of dy times the other input. */
+CPU_INLINE void add_row_to_total_body(const float *dy, row_values other, size_t n, double *sum) {
   if (!other.x)
-    *sum += lane_sum(dy, NULL, 0, n);
+    *sum += sum_row(dy, NULL, 0, n);
   else if (other.step)
-    *sum += lane_sum(dy, other.x, 1, n);
+    *sum += sum_row(dy, other.x, 1, n);
   else
-    *sum += lane_sum(dy, other.x, 0, n);
+    *sum += sum_row(dy, other.x, 0, n);
 }
 
-CPU_CLONES(combine, (row_values x, row_values z, bool is_product, size_t n, float *y),
+CPU_CLONES(combine_row, (row_values x, row_values z, bool is_product, size_t n, float *y),
            (x, z, is_product, n, y))
-CPU_CLONES(add_row, (const float *restrict dy, row_values other, size_t n, double *restrict sum),
+CPU_CLONES(add_row_to_sums,
+           (const float *restrict dy, row_values other, size_t n, double *restrict sum),
            (dy, other, n, sum))
-CPU_CLONES(add_all, (const float *dy, row_values other, size_t n, double *sum), (dy, other, n, sum))
+CPU_CLONES(add_row_to_total, (const float *dy, row_values other, size_t n, double *sum),
+           (dy, other, n, sum))
 
 /* ---- loops over all samples ------------------------------------------------------------------ */
 
@@ -128,7 +131,7 @@ typedef struct broadcast_job {
 
 static row_values row_values_at(const broadcast_job *j, const row_walk *w, int i) {
   const clv_broadcast *v = &j->k->v;
-  return (row_values){(const float *)j->a->in[i] + w->at[i], v->step[i][v->rank - 1]};
+  return (row_values){(const float *)j->a->in[i] + w->in_index[i], v->step[i][v->rank - 1]};
 }
 
 static void forward_samples(void *arg, size_t begin, size_t end) {
@@ -136,48 +139,51 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
   const broadcast_kernel *k = j->k;
   size_t n = k->v.n[k->v.rank - 1];
   for (size_t sample = begin; sample < end; sample++) {
-    row_walk w = first_row(k, sample);
-    for (size_t r = 0; r < k->n_rows; r++, next_row(k, &w))
-      combine(row_values_at(j, &w, 0), row_values_at(j, &w, 1), k->is_product, n,
-              (float *)j->a->out + w.out);
+    row_walk w = start_row_walk(k, sample);
+    for (size_t r = 0; r < k->n_rows; r++, advance_row_walk(k, &w))
+      combine_row(row_values_at(j, &w, 0), row_values_at(j, &w, 1), k->is_product, n,
+                  (float *)j->a->out + w.out_index);
   }
 }
 
-/* Computes the gradient of an input that is not broadcast. */
+/* Computes the gradient of an input that has the output's shape: dy, or dy times the other input.
+ */
 static void copy_gradients(void *arg, size_t begin, size_t end) {
   const broadcast_job *j = arg;
   const broadcast_kernel *k = j->k;
   size_t n = k->v.n[k->v.rank - 1];
   for (size_t sample = begin; sample < end; sample++) {
-    row_walk w = first_row(k, sample);
-    for (size_t r = 0; r < k->n_rows; r++, next_row(k, &w)) {
-      row_values dy = {(const float *)j->a->dout + w.out, 1};
-      float *dx = (float *)j->a->din[j->target_input] + w.at[j->target_input];
+    row_walk w = start_row_walk(k, sample);
+    for (size_t r = 0; r < k->n_rows; r++, advance_row_walk(k, &w)) {
+      row_values dy = {(const float *)j->a->dout + w.out_index, 1};
+      float *dx = (float *)j->a->din[j->target_input] + w.in_index[j->target_input];
       if (k->is_product)
-        combine(dy, row_values_at(j, &w, 1 - j->target_input), true, n, dx);
+        combine_row(dy, row_values_at(j, &w, 1 - j->target_input), true, n, dx);
       else if (dx != dy.x)
         memcpy(dx, dy.x, n * sizeof *dx);
     }
   }
 }
 
+/* Computes the gradient of a broadcast input: sums, in scratch, over the output's values that an
+ * input value was used for. */
 static void sum_gradients(void *arg, size_t begin, size_t end) {
   const broadcast_job *j = arg;
   const broadcast_kernel *k = j->k;
-  int last = k->v.rank - 1;
-  size_t n = k->v.n[last], per_sample = k->v.step[j->target_input][0];
+  int last_dim = k->v.rank - 1;
+  size_t n = k->v.n[last_dim], sample_size = k->v.step[j->target_input][0];
   for (size_t sample = begin; sample < end; sample++) {
-    row_walk w = first_row(k, sample);
-    double *sum = (double *)j->a->scratch, *from = sum + sample * per_sample;
-    float *dx = (float *)j->a->din[j->target_input] + sample * per_sample;
-    memset(from, 0, per_sample * sizeof *from);
-    for (size_t r = 0; r < k->n_rows; r++, next_row(k, &w)) {
+    row_walk w = start_row_walk(k, sample);
+    double *sum = (double *)j->a->scratch, *sample_sums = sum + sample * sample_size;
+    float *dx = (float *)j->a->din[j->target_input] + sample * sample_size;
+    memset(sample_sums, 0, sample_size * sizeof *sample_sums);
+    for (size_t r = 0; r < k->n_rows; r++, advance_row_walk(k, &w)) {
       row_values other = {NULL, 0};
       if (k->is_product) other = row_values_at(j, &w, 1 - j->target_input);
-      (k->v.step[j->target_input][last] ? add_row : add_all)((const float *)j->a->dout + w.out,
-                                                             other, n, sum + w.at[j->target_input]);
+      (k->v.step[j->target_input][last_dim] ? add_row_to_sums : add_row_to_total)(
+          (const float *)j->a->dout + w.out_index, other, n, sum + w.in_index[j->target_input]);
     }
-    for (size_t i = 0; i < per_sample; i++) dx[i] = (float)from[i];
+    for (size_t i = 0; i < sample_size; i++) dx[i] = (float)sample_sums[i];
   }
 }
 
@@ -204,7 +210,7 @@ static clv_code broadcast_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 clv_code clv_cpu_broadcast(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   broadcast_kernel *k;
-  size_t max_values = 0;
+  size_t max_sums = 0;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->v = clv_broadcast_of(d);
   k->is_product = d->op == CLV_OP_MUL;
@@ -212,12 +218,12 @@ clv_code clv_cpu_broadcast(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   for (int i = 1; i + 1 < k->v.rank; i++) k->n_rows *= k->v.n[i];
   for (int i = 0; i < 2; i++) {
     k->n_values[i] = clv_layout_numel(&d->in[i], 1);
-    if (k->n_values[i] != k->k.n_out) max_values = CLV_MAX(max_values, k->n_values[i]);
+    if (k->n_values[i] != k->k.n_out) max_sums = CLV_MAX(max_sums, k->n_values[i]);
   }
   k->k.base.forward = broadcast_forward;
   k->k.base.backward_input = k->k.has_backward ? broadcast_backward : NULL;
   k->k.base.saved_flags = k->k.has_backward && k->is_product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
-  k->k.base.scratch_bytes = k->k.has_backward ? max_values * sizeof(double) : 0;
+  k->k.base.scratch_bytes = k->k.has_backward ? max_sums * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

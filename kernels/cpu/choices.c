@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looks up in choices.def which kernel, library or layout is fastest for a shape.
+ * Looks up in choices.def which kernel, library or layout is fastest for a shape class.
  *
  * A row CHOICE names a question, a shape class, an instruction set, a library's version and the
- * kernel that was fastest there. A row PACE names an op, a shape class, an instruction set, a
- * processor and the op's time in bf16; it changes no bit, so the digest leaves it out.
+ * candidate that was fastest with these. A row PACE names an op, a shape class, an instruction set,
+ * a processor and the op's time in bf16, in percent of its time in f32. Rows PACE are not part of
+ * the digest, because they change no bit.
  */
 #include <cpuid.h>
 #include <dnnl.h>
@@ -40,7 +41,7 @@ typedef struct bf16_time_row {
   clv_op op;
   cpu_shape_class shape_class;
   const char *isa, *processor;
-  unsigned percent;
+  unsigned percent_of_f32;
 } bf16_time_row;
 
 #define CHOICE(question, shape_class, isa, library, candidate)
@@ -55,16 +56,16 @@ static const bf16_time_row bf16_times[] = {
 /* ---- shape classes --------------------------------------------------------------------------- */
 
 cpu_shape_class clv_cpu_class_of_conv(const clv_window *s, int64_t groups) {
-  enum { FEW = 16, SMALL_IMAGE = 64, WINDOW = 3 };
+  enum { FEW_CHANNELS_BELOW = 16, MAX_SMALL_IMAGE = 64, MAX_WINDOW = 3 };
   bool is_strided = s->stride[0] != 1 || s->stride[1] != 1;
-  bool is_wide = s->kernel[0] > WINDOW || s->kernel[1] > WINDOW;
+  bool has_wide_window = s->kernel[0] > MAX_WINDOW || s->kernel[1] > MAX_WINDOW;
   if (groups > 1) return groups == s->c ? CPU_DEPTHWISE : CPU_GROUPED;
-  if (s->c < FEW) return CPU_FEW_CHANNELS;
+  if (s->c < FEW_CHANNELS_BELOW) return CPU_FEW_CHANNELS;
   if (s->dilation[0] != 1 || s->dilation[1] != 1) return CPU_DILATED;
   if (s->kernel[0] * s->kernel[1] == 1) return is_strided ? CPU_POINTWISE_STRIDED : CPU_POINTWISE;
-  if (is_wide) return is_strided ? CPU_WIDE_WINDOW_STRIDED : CPU_WIDE_WINDOW;
+  if (has_wide_window) return is_strided ? CPU_WIDE_WINDOW_STRIDED : CPU_WIDE_WINDOW;
   if (is_strided) return CPU_WINDOW_STRIDED;
-  return s->oh * s->ow <= SMALL_IMAGE ? CPU_WINDOW_SMALL_IMAGE : CPU_WINDOW;
+  return s->oh * s->ow <= MAX_SMALL_IMAGE ? CPU_WINDOW_SMALL_IMAGE : CPU_WINDOW;
 }
 
 cpu_shape_class clv_cpu_class_of_linear(int64_t rows) {
@@ -85,7 +86,7 @@ cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden) {
 /* Returns the next lower instruction set, whose rows apply if `isa` has none; NULL: there is none.
  */
 static const char *find_lower_isa(const char *isa) {
-  static const char *const lower[][2] = {
+  static const char *const lower_isas[][2] = {
       {"avx512_core_amx_fp16", "avx512_core_amx"},
       {"avx512_core_amx", "avx512_core_bf16"},
       {"avx512_core_amx_refused", "avx512_core_bf16"},
@@ -96,8 +97,8 @@ static const char *find_lower_isa(const char *isa) {
       {"avx2_vnni_2", "avx2_vnni"},
       {"avx2_vnni", "avx2"},
   };
-  for (size_t i = 0; i < CLV_COUNT(lower); i++)
-    if (strcmp(lower[i][0], isa) == 0) return lower[i][1];
+  for (size_t i = 0; i < CLV_COUNT(lower_isas); i++)
+    if (strcmp(lower_isas[i][0], isa) == 0) return lower_isas[i][1];
   return NULL;
 }
 
@@ -105,15 +106,15 @@ static const char *find_lower_isa(const char *isa) {
  * are in ascending order of the library's version. */
 static const choice_row *find_row(cpu_question question, cpu_shape_class shape_class,
                                   const char *isa, const char *library) {
-  const choice_row *found = NULL;
+  const choice_row *newest_row = NULL;
   for (size_t i = 0; i < CLV_COUNT(choices); i++) {
     const choice_row *r = &choices[i];
     if (r->question != question || r->shape_class != shape_class || strcmp(r->isa, isa) != 0)
       continue;
     if (strcmp(r->library, library) == 0) return r;
-    found = r;
+    newest_row = r;
   }
-  return found;
+  return newest_row;
 }
 
 cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_class,
@@ -136,33 +137,33 @@ static const char *own_isa(void) {
 }
 
 cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {
-  char onednn[32];
+  char onednn_version[32];
   if (question == CPU_LINEAR_WEIGHT)
     return clv_cpu_choose_for(question, shape_class, own_isa(), clv_cpu_blas_version());
   const dnnl_version_t *v = dnnl_version();
-  snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
-  return clv_cpu_choose_for(question, shape_class, own_isa(), onednn);
+  snprintf(onednn_version, sizeof onednn_version, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+  return clv_cpu_choose_for(question, shape_class, own_isa(), onednn_version);
 }
 
 /* ---- time in bf16 compared with f32 ---------------------------------------------------------- */
 
 void clv_cpu_print_processor(char ret[CPU_PROCESSOR_NAME]) {
-  unsigned a, b, c, d;
+  unsigned eax, ebx, ecx, edx;
   char vendor[13] = "";
   snprintf(ret, CPU_PROCESSOR_NAME, "unknown");
-  if (!__get_cpuid(0, &a, &b, &c, &d)) return;
-  memcpy(vendor, &b, 4);
-  memcpy(vendor + 4, &d, 4);
-  memcpy(vendor + 8, &c, 4);
-  if (!__get_cpuid(1, &a, &b, &c, &d)) return;
-  unsigned family = a >> 8 & 15, model = a >> 4 & 15;
-  if (family == 6 || family == 15) model += (a >> 16 & 15) << 4;
-  if (family == 15) family += a >> 20 & 255;
+  if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx)) return;
+  memcpy(vendor, &ebx, 4);
+  memcpy(vendor + 4, &edx, 4);
+  memcpy(vendor + 8, &ecx, 4);
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return;
+  unsigned family = eax >> 8 & 15, model = eax >> 4 & 15;
+  if (family == 6 || family == 15) model += (eax >> 16 & 15) << 4;
+  if (family == 15) family += eax >> 20 & 255;
   snprintf(ret, CPU_PROCESSOR_NAME, "%s %u/%u", vendor, family, model);
 }
 
-/* Writes the class of a node of an op that may compute in bf16. Returns false for other ops. */
-static bool find_class(const clv_node_desc *d, cpu_shape_class *ret) {
+/* Writes the shape class of a node, if its op can compute in bf16. Returns false for other ops. */
+static bool find_shape_class(const clv_node_desc *d, cpu_shape_class *ret) {
   const clv_shape *in = &d->in[0];
   clv_window s;
   switch (d->op) {
@@ -187,34 +188,34 @@ static bool find_class(const clv_node_desc *d, cpu_shape_class *ret) {
 
 unsigned clv_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor) {
   char processor[CPU_PROCESSOR_NAME];
-  const bf16_time_row *found = NULL;
+  const bf16_time_row *best_row = NULL;
   cpu_shape_class shape_class;
-  if (!find_class(d, &shape_class)) return 0;
+  if (!find_shape_class(d, &shape_class)) return 0;
   clv_cpu_print_processor(processor);
   for (size_t i = 0; i < CLV_COUNT(bf16_times); i++) {
     const bf16_time_row *r = &bf16_times[i];
     if (r->op != d->op || r->shape_class != shape_class || strcmp(r->isa, own_isa()) != 0) continue;
     if (strncmp(r->processor, processor, strcspn(processor, " ") + 1) != 0) continue;
-    if (!found || strcmp(r->processor, processor) == 0) found = r;
+    if (!best_row || strcmp(r->processor, processor) == 0) best_row = r;
   }
-  if (found) *ret_processor = found->processor;
-  return found ? found->percent : 0;
+  if (best_row) *ret_processor = best_row->processor;
+  return best_row ? best_row->percent_of_f32 : 0;
 }
 
 /* ---- digest of the table of choices ---------------------------------------------------------- */
 
-enum { DIGITS = 12 };
-static char digest[DIGITS + 1] = "none";
+enum { DIGEST_DIGITS = 12 };
+static char digest[DIGEST_DIGITS + 1] = "none";
 
 static void compute_digest(void) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_sha256 sum;
+  clv_sha256 table_digest;
   clv_err err;
   char hex[65];
   for (size_t i = 0; i < CLV_COUNT(choices); i++) clv_bytes_puts(&text, choices[i].text);
-  if (clv_sha256_of(text.data, text.len, &sum, &err) != CLV_OK) return;
-  clv_sha256_hex(&sum, hex);
-  memcpy(digest, hex, DIGITS);
+  if (clv_sha256_of(text.data, text.len, &table_digest, &err) != CLV_OK) return;
+  clv_sha256_hex(&table_digest, hex);
+  memcpy(digest, hex, DIGEST_DIGITS);
 }
 
 const char *clv_cpu_choices_digest(void) {

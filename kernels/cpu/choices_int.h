@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * choices_int: which of several kernels computes a node, where this depends on measured speed. The
- * answers are rows of choices.def, which `make bench-choices` measures and writes. At run time
- * nothing is timed, so an answer follows from the node's shape class, the instruction set and the
- * library's version alone. Nodes send the table's digest to each other, because kernels differ in
- * bits.
+ * choices_int: which of several kernels computes a graph node, where this depends on measured
+ * speed. The answers are rows of choices.def, which `make bench-choices` measures and writes. At
+ * run time nothing is timed, so an answer follows from the graph node's shape class, the
+ * instruction set and the library's version alone. Machines send the table's digest to each other,
+ * because kernels differ in bits.
  */
 #ifndef CLEAVE_KERNELS_CPU_CHOICES_INT_H
 #define CLEAVE_KERNELS_CPU_CHOICES_INT_H
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Questions about a node: which layout, library or kind of product it uses. Each comment lists the
- * candidates. The first candidate is the default, for processors and libraries of which the table
- * has no row. A kernel that the processor or library lacks is skipped even if the table names it.
- */
+/* Questions about a graph node: which layout, library or kind of product it uses. Each comment
+ * lists the candidates. The first candidate is the default, for processors and libraries of which
+ * the table has no row. A candidate that the processor or library lacks is not used even if the
+ * table names it. */
 typedef enum cpu_question {
   CPU_CONV_F32, /* layout of a convolution in f32: channel blocks or row-major */
   /* layout of a convolution in bf16: channel blocks, or channels last with AMX */
   CPU_CONV_BF16,
-  /* weight gradient of a convolution, three taps in channel blocks of 8: our own loops or oneDNN */
+  /* weight gradient of a convolution three taps wide in channel blocks of 8: our own loops or
+   * oneDNN */
   CPU_CONV_WEIGHT_F32,
   /* weight gradient of a convolution in channels last: oneDNN or our own product */
   CPU_CONV_WEIGHT_BF16,
@@ -46,7 +47,7 @@ typedef enum cpu_candidate {
   CPU_CANDIDATES
 } cpu_candidate;
 
-/* Classes of shapes; the functions below say what is in each. */
+/* Classes of shapes; the functions clv_cpu_class_of_... say which shapes each class has. */
 typedef enum cpu_shape_class {
   CPU_DEPTHWISE,
   CPU_GROUPED,
@@ -54,7 +55,7 @@ typedef enum cpu_shape_class {
   CPU_DILATED,
   CPU_POINTWISE,
   CPU_POINTWISE_STRIDED,
-  CPU_WINDOW,
+  CPU_WINDOW, /* a convolution of more than one tap and at most 3 x 3; the next two, too */
   CPU_WINDOW_SMALL_IMAGE,
   CPU_WINDOW_STRIDED,
   CPU_WIDE_WINDOW,
@@ -87,20 +88,20 @@ cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden);
 cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 
 /* As clv_cpu_choose, for an instruction set and a library ("oneDNN 2.6.3"). Takes the row of this
- * version of the library, or else the newest row of another version; if there is neither, it does
- * the same with the next lower instruction set. */
+ * version of the library, or else the row of the newest other version. If the instruction set has
+ * no row, takes one of the next lower instruction set that has. */
 cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_class,
                                  const char *isa, const char *library);
 
-/* Prints the processor's vendor, family and model: "GenuineIntel 6/207". */
+/* Writes the processor's vendor, family and model: "GenuineIntel 6/207". CPU_PROCESSOR_NAME: size
+ * of the buffer. */
 enum { CPU_PROCESSOR_NAME = 32 };
 void clv_cpu_print_processor(char ret[CPU_PROCESSOR_NAME]);
 
-/* Returns the time of a node in bf16 in percent of its time in f32; 0: no such processor was
- * measured. clv_backend_cpu_bf16_percent returns this number. */
+/* Computes clv_backend_cpu_bf16_percent (kernels.h). */
 unsigned clv_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor);
 
-/* Returns the first 12 digits of the SHA-256 of the table's rows of kernels. */
+/* Returns the first 12 digits of the SHA-256 of the table's rows CHOICE. */
 const char *clv_cpu_choices_digest(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Losses of classes: see kernels/ops/cross_entropy.c for the formula. The term of each position is
- * computed in double, then all terms are added in order, as in ref. Backward recomputes the
- * exponentials from the largest value and the sum that forward saved.
+ * cross_entropy and nll, the losses of classes: see kernels/ops/cross_entropy.c for the formula.
+ * The term of each position is computed in double, then all terms are added in order, as in ref.
+ * Backward recomputes the exponentials from the largest value and the sum that forward saved.
  */
 #include <math.h>
 #include <string.h>
@@ -10,19 +10,19 @@
 #include "kernels/cpu/math_int.h"
 #include "kernels/cpu/rows_int.h"
 
-enum { LANES = 16 };
+enum { LANES = 16 }; /* number of partial sums over the classes */
 
 typedef struct class_kernel {
   cpu_kernel k;
-  size_t n_positions, per_sample, classes;
+  size_t n_positions, positions_per_sample, classes;
   double weight_sum;          /* sum of the class weights, or the number of classes */
   const float *class_weights; /* weights of the classes; NULL: all are 1 */
 } class_kernel;
 
-/* Numbers saved for each position: its largest value, its sum of exponentials, its term of the
- * loss. */
+/* Numbers saved for each position: its largest input, the sum of exp(x - max_x) over its classes,
+ * and its term of the loss. */
 typedef struct class_position {
-  double top, sum, term;
+  double max_x, exp_sum, loss_term;
 } class_position;
 
 typedef struct class_job {
@@ -47,7 +47,7 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
   *ret = 0;
   for (size_t i = 0; i < k->n_positions; i++) {
     if (!is_position_counted(k, labels[i])) continue;
-    CLV_TRY(clv_check_position_label(labels, (int64_t)i, (int64_t)k->per_sample,
+    CLV_TRY(clv_check_position_label(labels, (int64_t)i, (int64_t)k->positions_per_sample,
                                      (int64_t)k->classes, &label, err));
     *ret += class_weight(k, (size_t)label);
   }
@@ -56,10 +56,10 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
 
 /* ---- loops over the classes of one position -------------------------------------------------- */
 
-/* Computes sum_c w_c (log_sum_exp - x_c), where value i is added to the partial sum i % LANES. w
+/* Computes sum_c w_c (log_sum_exp - x_c), where term i is added to the partial sum i % LANES. w
  * may be NULL: all weights are 1. */
-CPU_INLINE void smooth_sum_body(const float *x, const float *w, size_t n, double log_sum_exp,
-                                double *ret) {
+CPU_INLINE void sum_smoothing_terms_body(const float *x, const float *w, size_t n,
+                                         double log_sum_exp, double *ret) {
   double lane[LANES] = {0};
   for (size_t i = 0; i < n; i += LANES)
     for (size_t l = 0; l < LANES && i + l < n; l++)
@@ -69,47 +69,52 @@ CPU_INLINE void smooth_sum_body(const float *x, const float *w, size_t n, double
   *ret = lane[0];
 }
 
-/* Computes dx_c = share target_weight p_c, where p_c = exp(x_c - top) inverse. target_weight:
- * weight of the target's class, times 1 - label_smoothing. share: gradient of the loss, divided by
- * the total weight. */
-CPU_INLINE void plain_back_body(const float *x, size_t n, double top, double inverse,
-                                double target_weight, double share, float *dx) {
+/* Computes dx_c = gradient_scale target_weight p_c, where p_c = exp(x_c - max_x) inverse_sum.
+ * target_weight: weight of the target's class, times 1 - label_smoothing. gradient_scale: see
+ * class_job. */
+CPU_INLINE void compute_plain_grads_body(const float *x, size_t n, double max_x, double inverse_sum,
+                                         double target_weight, double gradient_scale, float *dx) {
   for (size_t i = 0; i < n; i++)
-    dx[i] = (float)(target_weight * (wide_exp_of(x[i] - top) * inverse) * share);
+    dx[i] = (float)(target_weight * (double_exp_of(x[i] - max_x) * inverse_sum) * gradient_scale);
 }
 
-/* Computes dx_c = share (target_weight p_c + smooth (p_c weight_sum - w_c)), where p_c = exp(x_c -
- * top) inverse. w may be NULL: all weights are 1. */
-CPU_INLINE void smooth_back_body(const float *x, const float *w, size_t n, const double v[6],
-                                 float *dx) {
-  double top = v[0], inverse = v[1], target_weight = v[2], smooth = v[3], weight_sum = v[4],
-         share = v[5];
+/* Computes dx_c = gradient_scale (target_weight p_c + smoothing_per_class (p_c weight_sum - w_c)),
+ * where p_c = exp(x_c - max_x) inverse_sum. w may be NULL: all weights are 1. v: max_x,
+ * inverse_sum, target_weight, smoothing_per_class, weight_sum, gradient_scale. */
+CPU_INLINE void compute_smoothed_grads_body(const float *x, const float *w, size_t n,
+                                            const double v[6], float *dx) {
+  double max_x = v[0], inverse_sum = v[1], target_weight = v[2], smoothing_per_class = v[3],
+         weight_sum = v[4], gradient_scale = v[5];
   for (size_t i = 0; i < n; i++) {
-    double p = wide_exp_of(x[i] - top) * inverse;
-    dx[i] = (float)((target_weight * p + smooth * (p * weight_sum - (w ? w[i] : 1))) * share);
+    double p = double_exp_of(x[i] - max_x) * inverse_sum;
+    dx[i] = (float)((target_weight * p + smoothing_per_class * (p * weight_sum - (w ? w[i] : 1))) *
+                    gradient_scale);
   }
 }
 
-CPU_CLONES(smooth_sum, (const float *x, const float *w, size_t n, double log_sum_exp, double *ret),
+CPU_CLONES(sum_smoothing_terms,
+           (const float *x, const float *w, size_t n, double log_sum_exp, double *ret),
            (x, w, n, log_sum_exp, ret))
-CPU_CLONES(plain_back,
-           (const float *restrict x, size_t n, double top, double inverse, double target_weight,
-            double share, float *restrict dx),
-           (x, n, top, inverse, target_weight, share, dx))
-CPU_CLONES(smooth_back,
+CPU_CLONES(compute_plain_grads,
+           (const float *restrict x, size_t n, double max_x, double inverse_sum,
+            double target_weight, double gradient_scale, float *restrict dx),
+           (x, n, max_x, inverse_sum, target_weight, gradient_scale, dx))
+CPU_CLONES(compute_smoothed_grads,
            (const float *restrict x, const float *restrict w, size_t n, const double *v,
             float *restrict dx),
            (x, w, n, v, dx))
 
 /* ---- cross_entropy --------------------------------------------------------------------------- */
 
-static double loss_term(const class_kernel *k, const float *x, size_t label,
-                        const class_position *p) {
-  double e = k->k.d.attrs.label_smoothing, log_sum_exp = log(p->sum) + p->top, total_weight;
+static double compute_loss_term(const class_kernel *k, const float *x, size_t label,
+                                const class_position *p) {
+  double label_smoothing = k->k.d.attrs.label_smoothing, log_sum_exp = log(p->exp_sum) + p->max_x,
+         smoothing_loss;
   double target_loss = class_weight(k, label) * (log_sum_exp - x[label]);
-  if (e == 0) return target_loss;
-  smooth_sum(x, k->class_weights, k->classes, log_sum_exp, &total_weight);
-  return (1 - e) * target_loss + e / (double)k->classes * total_weight;
+  if (label_smoothing == 0) return target_loss;
+  sum_smoothing_terms(x, k->class_weights, k->classes, log_sum_exp, &smoothing_loss);
+  return (1 - label_smoothing) * target_loss +
+         label_smoothing / (double)k->classes * smoothing_loss;
 }
 
 static void forward_positions(void *arg, size_t begin, size_t end) {
@@ -120,9 +125,9 @@ static void forward_positions(void *arg, size_t begin, size_t end) {
     const float *x = (const float *)j->a->in[0] + i * j->k->classes;
     class_position p = {0};
     if (is_position_counted(j->k, labels[i])) {
-      p.top = clv_cpu_row_max(x, j->k->classes);
-      p.sum = clv_cpu_row_exp_sum(x, j->k->classes, p.top);
-      p.term = loss_term(j->k, x, (size_t)labels[i], &p);
+      p.max_x = clv_cpu_find_row_max(x, j->k->classes);
+      p.exp_sum = clv_cpu_sum_row_exps(x, j->k->classes, p.max_x);
+      p.loss_term = compute_loss_term(j->k, x, (size_t)labels[i], &p);
     }
     positions[i] = p;
   }
@@ -136,7 +141,7 @@ static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a
   CLV_TRY(check_labels(k, a->in[1], &total_weight, err));
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 8 * k->k.n_in), k->n_positions,
                    forward_positions, &j);
-  for (size_t i = 0; i < k->n_positions; i++) sum += positions[i].term;
+  for (size_t i = 0; i < k->n_positions; i++) sum += positions[i].loss_term;
   *(float *)a->out = total_weight == 0 ? 0 : (float)(sum / total_weight);
   return CLV_OK;
 }
@@ -145,18 +150,21 @@ static void backward_at_position(const class_job *j, size_t i, size_t label, flo
   const class_kernel *k = j->k;
   const class_position *p = (const class_position *)j->a->saved + i;
   const float *x = (const float *)j->a->in[0] + i * k->classes;
-  double e = k->k.d.attrs.label_smoothing, target_weight = (1 - e) * class_weight(k, label),
-         smooth = e / (double)k->classes, inverse = 1 / p->sum;
-  double dx_target = wide_exp_of(x[label] - p->top) * inverse;
-  if (e == 0)
-    plain_back(x, k->classes, p->top, inverse, target_weight, j->gradient_scale, dx);
+  double label_smoothing = k->k.d.attrs.label_smoothing,
+         target_weight = (1 - label_smoothing) * class_weight(k, label),
+         smoothing_per_class = label_smoothing / (double)k->classes, inverse_sum = 1 / p->exp_sum;
+  double dx_target = double_exp_of(x[label] - p->max_x) * inverse_sum;
+  if (label_smoothing == 0)
+    compute_plain_grads(x, k->classes, p->max_x, inverse_sum, target_weight, j->gradient_scale, dx);
   else
-    smooth_back(
-        x, k->class_weights, k->classes,
-        (const double[]){p->top, inverse, target_weight, smooth, k->weight_sum, j->gradient_scale},
-        dx);
+    compute_smoothed_grads(x, k->class_weights, k->classes,
+                           (const double[]){p->max_x, inverse_sum, target_weight,
+                                            smoothing_per_class, k->weight_sum, j->gradient_scale},
+                           dx);
   dx_target = target_weight * (dx_target - 1) +
-              (e == 0 ? 0 : smooth * (dx_target * k->weight_sum - class_weight(k, label)));
+              (label_smoothing == 0
+                   ? 0
+                   : smoothing_per_class * (dx_target * k->weight_sum - class_weight(k, label)));
   dx[label] = (float)(dx_target * j->gradient_scale);
 }
 
@@ -218,8 +226,8 @@ static clv_code new_class_kernel(const clv_node_desc *d, class_kernel **ret, clv
   const clv_shape *x = &d->in[0];
   class_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
-  k->per_sample = x->rank == 3 ? (size_t)x->dim[1] : 1;
-  k->n_positions = (size_t)x->dim[0] * k->per_sample;
+  k->positions_per_sample = x->rank == 3 ? (size_t)x->dim[1] : 1;
+  k->n_positions = (size_t)x->dim[0] * k->positions_per_sample;
   k->classes = (size_t)x->dim[x->rank - 1];
   *ret = k;
   return CLV_OK;

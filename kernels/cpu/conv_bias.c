@@ -29,18 +29,18 @@ CPU_INLINE void add_plane_body(const float *x, size_t n, size_t block, double *s
 CPU_CLONES(add_plane, (const float *restrict x, size_t n, size_t block, double *restrict sum),
            (x, n, block, sum))
 
-size_t clv_cpu_conv_bias_blocks(const cpu_bias_job *j) {
+size_t clv_cpu_conv_count_bias_blocks(const cpu_bias_grad_job *j) {
   return ((size_t)j->channels + (size_t)j->block - 1) / (size_t)j->block;
 }
 
-void clv_cpu_conv_bias_sum(void *job, size_t begin, size_t end) {
-  const cpu_bias_job *j = job;
-  size_t b = (size_t)j->block, plane = (size_t)j->positions * b;
-  size_t blocks = clv_cpu_conv_bias_blocks(j);
+void clv_cpu_conv_sum_bias_grads(void *job, size_t begin, size_t end) {
+  const cpu_bias_grad_job *j = job;
+  size_t b = (size_t)j->block, plane_size = (size_t)j->positions * b;
+  size_t n_blocks = clv_cpu_conv_count_bias_blocks(j);
   for (size_t block = begin; block < end; block++) {
     double sum[NORM_LANES] = {0};
     for (size_t n = 0; n < (size_t)j->n; n++)
-      add_plane(j->dy + (n * blocks + block) * plane, plane, b, sum);
+      add_plane(j->dy + (n * n_blocks + block) * plane_size, plane_size, b, sum);
     for (size_t l = 0, c = block * b; l < b && c < (size_t)j->channels; l++, c++) {
       const double *lane = &sum[l];
       float total = (float)((lane[0] + lane[2 * b]) + (lane[b] + lane[3 * b]));

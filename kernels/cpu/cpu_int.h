@@ -2,10 +2,10 @@
  *
  * cpu_int: types and functions that the files of the cpu backend share.
  *
- * The backend computes in f32; convolutions and linear compute in bf16 on request. Convolutions are
- * oneDNN primitives made once for each node. Products are sgemm of oneDNN or OpenBLAS. Everything
- * else is our own loops, compiled for three vector widths with the same order of operations in
- * each, so that the width does not change the bits.
+ * The backend computes in f32; conv2d, linear, attention and lstm can compute in bf16. Convolutions
+ * are oneDNN primitives made once for each node. Most products are sgemm of oneDNN or OpenBLAS.
+ * Everything else is our own loops, compiled for three vector widths with the same order of
+ * operations in each, so that the width does not change the bits.
  */
 #ifndef CLEAVE_KERNELS_CPU_INT_H
 #define CLEAVE_KERNELS_CPU_INT_H
@@ -37,20 +37,20 @@ typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_er
   }
 
 /* Allocates a kernel of `size` zeroed bytes, whose first member must be a cpu_kernel, and fills in
- * its cpu_kernel. in[0] (and in[1]) and the output have the given channel blocks. The kernel's
+ * its cpu_kernel. in_block is the layout of all inputs, out_block that of the output. The kernel's
  * `free` releases it with free() unless the caller sets another function. */
 clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, int out_block,
                             void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the f32 layout of an op that gives the same bits in any layout: channels last or the
- * block offered for in[0], if rank and width allow it, else 1. */
+/* Returns the f32 layout of an op that gives the same bits in any layout: the layout that is
+ * offered for in[0], or 1 if in[0] is not of rank 4. */
 int clv_cpu_offered_block(const clv_node_desc *d);
 
 /* ---- layouts of tensors ---------------------------------------------------------------------- */
 
-/* Returns the channel block of this processor: 16 with AVX-512, else 8. Depends on the environment
- * variable DNNL_MAX_CPU_ISA. */
-int clv_cpu_block(void);
+/* Returns the channel block that convolutions use on this processor: 16 with AVX-512, else 8.
+ * Depends on the environment variable DNNL_MAX_CPU_ISA. */
+int clv_cpu_channel_block(void);
 
 /* Copies src to dst in another channel block, zeroes the padding, and counts one reorder. shape has
  * rank 4. */
@@ -59,27 +59,28 @@ void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, fl
 void clv_cpu_count_reorder(void);
 uint64_t clv_cpu_reorder_count(void);
 
-/* Transposes: dst[column][row] = src[row][column]. sp: floats from one row of src to the next; dp:
- * from one row of dst to the next. */
-void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp, float *dst,
-                       size_t dp);
+/* Transposes: dst[column][row] = src[row][column]. src_stride, dst_stride: floats from one row of
+ * src, and of dst, to the next. */
+void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t src_stride, float *dst,
+                       size_t dst_stride);
 
 /* Division of a tensor of rank 4 into planes; a loop computes one plane at a time. A plane has
  * `width` adjacent channels of one sample. width is the channel block of the layout (1, 8 or 16);
  * in channels last it is 16, or 1 if the number of channels is no multiple of 16. */
 typedef struct cpu_planes {
-  size_t n, per_sample; /* number of planes, and of planes of a sample */
-  size_t width;
-  int64_t pitch; /* values from one position to the next */
-  bool is_last;  /* the layout is channels last */
+  size_t n, planes_per_sample; /* n: number of planes of all samples */
+  size_t width;                /* channels of a plane */
+  int64_t pitch;               /* values from one position to the next */
+  bool is_channels_last;       /* the layout is channels last */
 } cpu_planes;
 
 cpu_planes clv_cpu_planes_of(const clv_window *s, int layout);
 
-/* Returns the index of the first value of plane p. image: number of positions of a channel. */
-CPU_INLINE int64_t clv_cpu_plane_start(const cpu_planes *v, size_t p, int64_t image) {
-  if (!v->is_last) return (int64_t)p * image * v->pitch;
-  return (int64_t)(p / v->per_sample) * image * v->pitch + (int64_t)(p % v->per_sample * v->width);
+/* Returns the index of the first value of plane p. image_size: number of positions of an image. */
+CPU_INLINE int64_t clv_cpu_plane_start(const cpu_planes *v, size_t p, int64_t image_size) {
+  if (!v->is_channels_last) return (int64_t)p * image_size * v->pitch;
+  return (int64_t)(p / v->planes_per_sample) * image_size * v->pitch +
+         (int64_t)(p % v->planes_per_sample * v->width);
 }
 
 /* Zeroes the padding channels of x. */
@@ -92,16 +93,16 @@ void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
 clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
 /* Convert n values between f32 and bf16. Rounding is to nearest even; NaN stays NaN. */
-void clv_cpu_to_bf16(const float *x, size_t n, uint16_t *y);
-void clv_cpu_from_bf16(const uint16_t *x, size_t n, float *y);
+void clv_cpu_convert_to_bf16(const float *x, size_t n, uint16_t *y);
+void clv_cpu_convert_from_bf16(const uint16_t *x, size_t n, float *y);
 
-/* Converts `rows` rows of 16 numbers to bf16, two neighbouring rows at a time: each value is
- * followed by the value below it. `rows` is even. */
+/* Converts `rows` rows of 16 numbers to bf16, and interleaves two neighbouring rows: each value of
+ * a row is followed by the value of the next row in its column. `rows` is even. */
 void clv_cpu_pair_rows(const float *x, size_t rows, uint16_t *y);
 
 /* Converts n values of src to the other type, from f32 to bf16 or from bf16 to f32, with the number
  * of threads that clv_cpu_set_threads set. */
-void clv_cpu_convert(const void *src, int src_layout, void *dst, size_t n);
+void clv_cpu_convert_type(const void *src, int src_layout, void *dst, size_t n);
 
 /* ---- threads and vector widths --------------------------------------------------------------- */
 
@@ -110,16 +111,19 @@ void clv_cpu_convert(const void *src, int src_layout, void *dst, size_t n);
 void clv_cpu_set_threads(int n);
 int clv_cpu_get_threads(void);
 
-/* Calls fn on [0, n), divided into `threads` contiguous ranges, on the libgomp team of the calling
- * thread. */
+/* clv_cpu_parallel calls fn on [0, n), divided into at most `threads` contiguous ranges, one for
+ * each thread of the libgomp team of the calling thread. A clv_cpu_range_fn computes items [begin,
+ * end). */
 typedef void clv_cpu_range_fn(void *arg, size_t begin, size_t end);
 void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg);
 
 /* Returns the number of threads that `work` element operations are worth, at most `threads`. */
 int clv_cpu_useful_threads(int threads, size_t work);
 
+/* Vector widths of compiled functions. CPU_PLAIN: that of the instruction set for which everything
+ * is compiled. */
 enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512 };
-/* returns the widest of these vector widths that the processor supports */
+/* Returns the largest of these widths that the processor supports. */
 int clv_cpu_vector_width(void);
 
 #define CPU_TARGET_PLAIN
@@ -127,7 +131,7 @@ int clv_cpu_vector_width(void);
 #define CPU_TARGET_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 
 /* Defines name(params), which calls name_body(args) in the widest of its three compilations that
- * the processor supports. It is written out instead of using target_clones, whose resolvers run
+ * the processor supports. The macro replaces the attribute target_clones, whose resolvers run
  * before a sanitizer is ready. name_body may have plain loops only: gcc splits vector types before
  * it inlines, by the target of the function that contains them, so functions that use the vector
  * types below have CPU_TARGET_... themselves. */
@@ -152,7 +156,7 @@ int clv_cpu_vector_width(void);
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* Vectors of one element of each channel of a block. */
+/* Vectors of f32 and i32 with one element of each channel of a block of 8 or 16 channels. */
 typedef float cpu_vf8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float cpu_vf16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t cpu_vi8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -161,10 +165,11 @@ typedef int32_t cpu_vi16 __attribute__((vector_size(64), aligned(4), may_alias))
 /* ---- matrix products ------------------------------------------------------------------------- */
 
 /* A product C[m][n] = beta C + op(A) op(B) of row-major, dense matrices; A is [m][k], or [k][m] if
- * a_t; B is [k][n], or [n][k] if b_t. beta: 0 (C is not read) or 1. */
+ * a_is_transposed; B is [k][n], or [n][k] if b_is_transposed. beta: 0 (C is not read) or 1. */
 typedef struct cpu_gemm {
   int64_t m, n, k;
-  bool a_t, b_t, uses_blas; /* uses_blas: OpenBLAS computes the product, on the calling thread */
+  bool a_is_transposed, b_is_transposed;
+  bool uses_blas; /* OpenBLAS computes the product, on the calling thread; otherwise oneDNN does */
 } cpu_gemm;
 
 clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float beta, float *c,
@@ -175,29 +180,30 @@ clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float b
 clv_code clv_cpu_gemm_strided(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
                               float beta, float *c, int64_t ldc, clv_err *err) CLV_USE_RESULT;
 
-/* Returns true if OpenBLAS is loaded and limited to one thread. The first call loads it, so that a
- * process without layers does not. Returns false if the host lacks OpenBLAS. */
+/* True if OpenBLAS is loaded and limited to one thread; false if the host lacks OpenBLAS. The first
+ * call loads OpenBLAS, so a process that runs no layers does not load it. */
 bool clv_cpu_has_blas(void);
-/* Returns true if OpenBLAS is loaded and its vectors are no narrower than oneDNN's. */
+/* True if OpenBLAS is loaded and its vectors are no narrower than oneDNN's. */
 bool clv_cpu_blas_is_as_wide(void);
 const char *clv_cpu_blas_version(void); /* "OpenBLAS 0.3.21 SkylakeX" or "no OpenBLAS" */
 
 /* Computes dst[j] = sum over i of src[i][j], or adds the sum to dst[j]. Rows are added in index
  * order, and the sum of each 256 rows is added to the total. */
-void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *dst,
+void clv_cpu_sum_columns(const float *src, size_t rows, size_t columns, float *dst,
                          bool accumulate);
 
 /* Adds a bias to each row: y[i][j] += b[j]. */
 void clv_cpu_add_bias(float *y, const float *b, size_t rows, size_t columns);
 
-/* Returns true if the processor has AMX, the system lets this process use it, and DNNL_MAX_CPU_ISA
- * allows it. */
+/* True if the processor has AMX, the operating system lets this process use it, and the environment
+ * variable DNNL_MAX_CPU_ISA allows it. */
 bool clv_cpu_has_amx(void);
 
-/* Returns the name of an instruction set of oneDNN (dnnl_cpu_isa_t); nodes send it to each other.
- * Instruction sets whose results may differ in bits have different names, and so has AMX that the
- * system does not let this process use. */
-const char *clv_cpu_isa_name(unsigned isa, bool amx_ready);
+/* Returns the name of an instruction set of oneDNN (dnnl_cpu_isa_t), which nodes send to each
+ * other. Instruction sets whose results may differ in bits have different names. If is_amx_ready is
+ * false, because the system does not let this process use AMX, an instruction set with AMX has a
+ * name of its own, too. */
+const char *clv_cpu_isa_name(unsigned isa, bool is_amx_ready);
 
 /* Prepares the op linear with bf16 factors; the caller has called clv_cpu_check_bf16. See
  * linear_bf16.c. */
@@ -205,6 +211,7 @@ cpu_prepare_fn clv_cpu_linear_bf16;
 
 /* ---- sums and steps over whole buffers ------------------------------------------------------- */
 
+/* The functions `add`, `sum_squares` and `step` of the backend (kernels.h). */
 void clv_cpu_add_to(clv_dtype dtype, void *dst, const void *src, size_t n);
 clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
                              size_t n_runs, double *ret, clv_err *err);

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
-clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err) {
+clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *operation, clv_err *err) {
   static const char *const names[] = {
       [dnnl_success] = "success",
       [dnnl_out_of_memory] = "out of memory",
@@ -20,7 +20,7 @@ clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err
   if (status == dnnl_success) return CLV_OK;
   const char *name = (size_t)status < CLV_COUNT(names) ? names[status] : "unknown status";
   return clv_fail(err, status == dnnl_out_of_memory ? CLV_EXHAUSTED : CLV_INTERNAL,
-                  "oneDNN: %s: %s", what, name);
+                  "oneDNN: %s: %s", operation, name);
 }
 
 static struct {
@@ -43,14 +43,14 @@ void clv_cpu_trim_cache(const clv_backend *b) {
   dnnl_set_primitive_cache_capacity(capacity);
 }
 
-clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) {
+clv_code clv_cpu_get_engine(dnnl_engine_t *ret, clv_err *err) {
   pthread_once(&cpu_engine.once, create_engine);
   CLV_TRY(clv_cpu_dnnl_check(cpu_engine.status, "engine", err));
   *ret = cpu_engine.engine;
   return CLV_OK;
 }
 
-clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) {
+clv_code clv_cpu_make_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) {
   dnnl_primitive_attr_t attr;
   CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_attr_create(&attr), "attributes", err));
   dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
@@ -60,29 +60,29 @@ clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) {
 
 static clv_code add_arg(cpu_prim *p, int arg, cpu_const_md md, clv_err *err) {
   dnnl_engine_t engine;
-  CLV_TRY(clv_cpu_engine(&engine, err));
+  CLV_TRY(clv_cpu_get_engine(&engine, err));
   CLV_TRY(clv_cpu_dnnl_check(
-      dnnl_memory_create(&p->args[p->n].memory, md, engine, DNNL_MEMORY_NONE), "memory", err));
-  p->args[p->n].arg = arg;
-  p->n++;
+      dnnl_memory_create(&p->args[p->n_args].memory, md, engine, DNNL_MEMORY_NONE), "memory", err));
+  p->args[p->n_args].arg = arg;
+  p->n_args++;
   return CLV_OK;
 }
 
 clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cpu_prim_arg *args,
                            int n, clv_err *err) {
-  cpu_const_md pad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+  cpu_const_md scratchpad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
   CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_create(&p->primitive, pd), "primitive", err));
   for (int i = 0; i < n; i++) {
     cpu_const_md md = dnnl_primitive_desc_query_md(pd, args[i].query, args[i].index);
     CLV_TRY(add_arg(p, args[i].arg, md, err));
   }
-  p->scratch_bytes = pad ? dnnl_memory_desc_get_size(pad) : 0;
-  if (p->scratch_bytes) CLV_TRY(add_arg(p, DNNL_ARG_SCRATCHPAD, pad, err));
+  p->scratch_bytes = scratchpad ? dnnl_memory_desc_get_size(scratchpad) : 0;
+  if (p->scratch_bytes) CLV_TRY(add_arg(p, DNNL_ARG_SCRATCHPAD, scratchpad, err));
   dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&p->impl);
   return CLV_OK;
 }
 
-clv_code clv_cpu_prim_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md dst, clv_err *err) {
+clv_code clv_cpu_prim_init_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md dst, clv_err *err) {
   static const cpu_prim_arg args[] = {
       {.arg = DNNL_ARG_FROM, .query = dnnl_query_src_md},
       {.arg = DNNL_ARG_TO, .query = dnnl_query_dst_md},
@@ -90,8 +90,8 @@ clv_code clv_cpu_prim_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md dst, c
   dnnl_engine_t engine;
   dnnl_primitive_attr_t attr;
   dnnl_primitive_desc_t pd;
-  CLV_TRY(clv_cpu_engine(&engine, err));
-  CLV_TRY(clv_cpu_dnnl_attr(&attr, err));
+  CLV_TRY(clv_cpu_get_engine(&engine, err));
+  CLV_TRY(clv_cpu_make_dnnl_attr(&attr, err));
   dnnl_status_t status = dnnl_reorder_primitive_desc_create(&pd, src, engine, dst, engine, attr);
   dnnl_primitive_attr_destroy(attr);
   CLV_TRY(clv_cpu_dnnl_check(status, "reorder", err));
@@ -104,20 +104,20 @@ clv_code clv_cpu_prim_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md dst, c
  * makes oneDNN zero the padding. */
 clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) {
-  CLV_AUTO(clv_cpu_release_signals) sigset_t previous_signals = clv_cpu_hold_signals();
-  for (int i = 0; i < p->n; i++) {
+  CLV_AUTO(clv_cpu_release_signals) sigset_t previous_mask = clv_cpu_hold_signals();
+  for (int i = 0; i < p->n_args; i++) {
     void *at = (void *)(uintptr_t)pointers[i];
-    if (p->at[i] == at) continue;
+    if (p->addresses[i] == at) continue;
     CLV_TRY(clv_cpu_dnnl_check(dnnl_memory_set_data_handle(p->args[i].memory, at), "memory", err));
-    p->at[i] = at;
+    p->addresses[i] = at;
   }
-  return clv_cpu_dnnl_check(dnnl_primitive_execute(p->primitive, stream, p->n, p->args), p->impl,
-                            err);
+  return clv_cpu_dnnl_check(dnnl_primitive_execute(p->primitive, stream, p->n_args, p->args),
+                            p->impl, err);
 }
 
 void clv_cpu_prim_done(cpu_prim *p) {
   if (!p) return;
-  for (int i = 0; i < p->n; i++) dnnl_memory_destroy(p->args[i].memory);
+  for (int i = 0; i < p->n_args; i++) dnnl_memory_destroy(p->args[i].memory);
   if (p->primitive) dnnl_primitive_destroy(p->primitive);
   memset(p, 0, sizeof *p);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Philox4x32-10 (Salmon et al., SC'11), several blocks at a time. Word i of all blocks is one
- * vector. The order of the blocks in the lanes is such that transposing the four vectors in groups
- * of four gives the blocks in order.
+ * vector. The blocks are in such an order in the lanes that a transposition of the four vectors, in
+ * groups of four lanes, gives the blocks in ascending order.
  */
 #include "kernels/cpu/draw_int.h"
 
@@ -23,16 +23,19 @@ uint32_t clv_cpu_dropout_threshold(double p) {
 
 /* ---- random words with AVX-512 --------------------------------------------------------------- */
 
-TARGET_512 INLINE void multiply_512(__m512i x, uint32_t by, __m512i *ret_high, __m512i *ret_low) {
-  __m512i m = _mm512_set1_epi32((int)by), even = _mm512_mul_epu32(x, m);
-  __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
-  *ret_low = _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
-  *ret_high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+TARGET_512 INLINE void multiply_512(__m512i x, uint32_t multiplier, __m512i *ret_high,
+                                    __m512i *ret_low) {
+  __m512i m = _mm512_set1_epi32((int)multiplier), even_products = _mm512_mul_epu32(x, m);
+  __m512i odd_products = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
+  *ret_low = _mm512_mask_blend_epi32(0xAAAA, even_products, _mm512_slli_epi64(odd_products, 32));
+  *ret_high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even_products, 32), odd_products);
 }
 
-TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32_t *ret) {
-  const __m512i blocks = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  __m512i c0 = _mm512_add_epi32(blocks, _mm512_set1_epi32((int)first)), high[2], low[2];
+TARGET_512 static void draw_words_512(const clv_rng_stream *s, uint32_t first_block,
+                                      uint32_t *ret) {
+  const __m512i block_order =
+      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  __m512i c0 = _mm512_add_epi32(block_order, _mm512_set1_epi32((int)first_block)), high[2], low[2];
   __m512i c1 = _mm512_set1_epi32((int)s->counter[0]), c2 = _mm512_set1_epi32((int)s->counter[1]);
   __m512i c3 = _mm512_set1_epi32((int)s->counter[2]);
   uint32_t key[2] = {s->key[0], s->key[1]};
@@ -61,14 +64,14 @@ typedef struct four_blocks {
   __m256i c[4];
 } four_blocks;
 
-TARGET_256 INLINE four_blocks counters_256(const clv_rng_stream *s, uint32_t first) {
-  __m256i block = _mm256_setr_epi64x(0, 2, 1, 3);
-  four_blocks w = {{_mm256_add_epi32(block, _mm256_set1_epi64x((int64_t)first))}};
+TARGET_256 INLINE four_blocks make_counters_256(const clv_rng_stream *s, uint32_t first_block) {
+  __m256i block_order = _mm256_setr_epi64x(0, 2, 1, 3);
+  four_blocks w = {{_mm256_add_epi32(block_order, _mm256_set1_epi64x((int64_t)first_block))}};
   for (int i = 0; i < 3; i++) w.c[i + 1] = _mm256_set1_epi64x((int64_t)s->counter[i]);
   return w;
 }
 
-TARGET_256 INLINE void round_256(four_blocks *w, const __m256i key[2]) {
+TARGET_256 INLINE void do_round_256(four_blocks *w, const __m256i key[2]) {
   __m256i a = _mm256_mul_epu32(w->c[0], _mm256_set1_epi64x((int64_t)multipliers[0]));
   __m256i b = _mm256_mul_epu32(w->c[2], _mm256_set1_epi64x((int64_t)multipliers[1]));
   w->c[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), w->c[1]), key[0]);
@@ -77,38 +80,42 @@ TARGET_256 INLINE void round_256(four_blocks *w, const __m256i key[2]) {
   w->c[3] = a;
 }
 
-TARGET_256 INLINE void put_256(const four_blocks *w, uint32_t *ret) {
+TARGET_256 INLINE void store_words_256(const four_blocks *w, uint32_t *ret) {
   __m256i a = _mm256_blend_epi32(w->c[0], _mm256_slli_epi64(w->c[1], 32), 0xAA);
   __m256i b = _mm256_blend_epi32(w->c[2], _mm256_slli_epi64(w->c[3], 32), 0xAA);
   _mm256_storeu_si256((__m256i *)(void *)ret, _mm256_unpacklo_epi64(a, b));
   _mm256_storeu_si256((__m256i *)(void *)(ret + 8), _mm256_unpackhi_epi64(a, b));
 }
 
-/* Writes the words of eight blocks, from block `first` on. */
-TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32_t *ret) {
-  four_blocks low = counters_256(s, first), high = counters_256(s, first + 4);
+/* Writes the words of eight blocks, from block first_block on. */
+TARGET_256 static void draw_words_256(const clv_rng_stream *s, uint32_t first_block,
+                                      uint32_t *ret) {
+  four_blocks first_four = make_counters_256(s, first_block),
+              last_four = make_counters_256(s, first_block + 4);
   __m256i key[2];
   for (int i = 0; i < 2; i++) key[i] = _mm256_set1_epi64x((int64_t)s->key[i]);
   for (int round = 0; round < ROUNDS; round++) {
-    round_256(&low, key);
-    round_256(&high, key);
+    do_round_256(&first_four, key);
+    do_round_256(&last_four, key);
     for (int i = 0; i < 2; i++)
       key[i] = _mm256_add_epi32(key[i], _mm256_set1_epi64x((int64_t)key_increments[i]));
   }
-  put_256(&low, ret);
-  put_256(&high, ret + 16);
+  store_words_256(&first_four, ret);
+  store_words_256(&last_four, ret + 16);
 }
 
 /* ---- random words on any processor ----------------------------------------------------------- */
 
-void clv_cpu_random_words(const clv_rng_stream *s, uint32_t first, uint32_t ret[CPU_WORDS]) {
+void clv_cpu_draw_words(const clv_rng_stream *s, uint32_t first_block,
+                        uint32_t ret[CPU_RANDOM_WORDS]) {
   int width = clv_cpu_vector_width();
   if (width == CPU_AVX512) {
-    words_512(s, first, ret);
+    draw_words_512(s, first_block, ret);
   } else if (width == CPU_AVX2) {
-    words_256(s, first, ret);
-    words_256(s, first + 8, ret + CPU_WORDS / 2);
+    draw_words_256(s, first_block, ret);
+    draw_words_256(s, first_block + 8, ret + CPU_RANDOM_WORDS / 2);
   } else {
-    for (uint32_t b = 0; b < CPU_WORDS / 4; b++) clv_rng_stream_block(s, first + b, ret + 4 * b);
+    for (uint32_t b = 0; b < CPU_RANDOM_WORDS / 4; b++)
+      clv_rng_stream_block(s, first_block + b, ret + 4 * b);
   }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dropout: y_i = x_i / (1 - p) where u_i >= p, else x_i * 0. u_i is the top 24 bits of word
- * i%4 of Philox block i/4 over 2^24, where i is the row-major index in any layout. The mask
- * is saved row-major.
+ * dropout: y_i = x_i / (1 - p) where u_i >= p, else x_i * 0. u_i is the upper 24 bits of word i % 4
+ * of Philox block i / 4, divided by 2^24. In every layout i is the value's row-major index. The
+ * mask is saved row-major.
  */
 #include <string.h>
 
@@ -18,43 +18,44 @@ typedef struct mask_job {
   size_t position_size, sequence_size;
 } mask_job;
 
-CPU_INLINE void keep_body(const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask) {
+CPU_INLINE void fill_mask_body(const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) mask[i] = words[i] >> 8 >= limit;
 }
 
-CPU_CLONES(keep, (const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask),
+CPU_CLONES(fill_mask, (const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask),
            (words, n, limit, mask))
 
-/* Draws the mask of ranges [begin, end), each of CPU_WORDS values. */
+/* Draws the mask of ranges [begin, end), each of CPU_RANDOM_WORDS values. */
 static void draw_mask(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
-  uint32_t words[CPU_WORDS];
-  for (size_t run = begin; run < end; run++) {
-    size_t at = run * CPU_WORDS;
-    clv_cpu_random_words(&j->stream, (uint32_t)(at / 4), words);
-    keep(words, CLV_MIN(j->n - at, (size_t)CPU_WORDS), j->limit, j->mask + at);
+  uint32_t words[CPU_RANDOM_WORDS];
+  for (size_t range = begin; range < end; range++) {
+    size_t at = range * CPU_RANDOM_WORDS;
+    clv_cpu_draw_words(&j->stream, (uint32_t)(at / 4), words);
+    fill_mask(words, CLV_MIN(j->n - at, (size_t)CPU_RANDOM_WORDS), j->limit, j->mask + at);
   }
 }
 
-/* Draws the mask of packed sequences [begin, end). A sequence may begin inside a block of random
- * words. */
+/* Draws the masks of packed sequences [begin, end). The numbers are those of padded sequences, so a
+ * sequence may begin inside a block of random words. */
 static void draw_sequence_masks(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
-  uint32_t words[CPU_WORDS];
+  uint32_t words[CPU_RANDOM_WORDS];
   uint8_t *mask =
       j->mask + (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->position_size;
   for (size_t n = begin; n < end; n++) {
-    size_t values = (size_t)j->lengths[n] * j->position_size, first = n * j->sequence_size;
-    for (size_t at = 0, n_piece; at < values; at += n_piece, mask += n_piece) {
-      size_t skip = (first + at) % 4;
-      clv_cpu_random_words(&j->stream, (uint32_t)((first + at) / 4), words);
-      n_piece = CLV_MIN(values - at, CPU_WORDS - skip);
-      keep(words + skip, n_piece, j->limit, mask);
+    size_t n_values = (size_t)j->lengths[n] * j->position_size, first_index = n * j->sequence_size;
+    for (size_t at = 0, n_drawn; at < n_values; at += n_drawn, mask += n_drawn) {
+      size_t n_skipped_words = (first_index + at) % 4;
+      clv_cpu_draw_words(&j->stream, (uint32_t)((first_index + at) / 4), words);
+      n_drawn = CLV_MIN(n_values - at, CPU_RANDOM_WORDS - n_skipped_words);
+      fill_mask(words + n_skipped_words, n_drawn, j->limit, mask);
     }
   }
 }
 
+/* Draws the masks of all packed sequences. Rows that belong to no sequence are not kept. */
 static clv_code draw_packed_masks(const cpu_kernel *k, const clv_kernel_args *a, mask_job *j,
                                   clv_err *err) {
   const clv_node_desc *d = &k->d;
@@ -63,45 +64,45 @@ static clv_code draw_packed_masks(const cpu_kernel *k, const clv_kernel_args *a,
   j->position_size = (size_t)d->in[0].dim[1];
   j->sequence_size = (size_t)d->attrs.packed * j->position_size;
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
-  size_t used = (size_t)clv_packed_rows_before(j->lengths, n) * j->position_size;
-  memset(j->mask + used, 0, j->n - used);
+  size_t n_used_values = (size_t)clv_packed_rows_before(j->lengths, n) * j->position_size;
+  memset(j->mask + n_used_values, 0, j->n - n_used_values);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, j->n * 2), (size_t)n, draw_sequence_masks, j);
   return CLV_OK;
 }
 
-CPU_INLINE void apply_flat_body(const float *x, const uint8_t *mask, float scale, float *y,
-                                size_t n) {
+CPU_INLINE void apply_mask_flat_body(const float *x, const uint8_t *mask, float scale, float *y,
+                                     size_t n) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) y[i] = x[i] * (mask[i] ? scale : 0);
 }
 
-CPU_CLONES(apply_flat, (const float *x, const uint8_t *mask, float scale, float *y, size_t n),
+CPU_CLONES(apply_mask_flat, (const float *x, const uint8_t *mask, float scale, float *y, size_t n),
            (x, mask, scale, y, n))
 
-static void apply_blocks(const clv_shape *shape, size_t b, const float *x, const uint8_t *mask,
-                         float scale, float *y) {
-  size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);
-  size_t blocks = (channels + b - 1) / b;
-  for (size_t p = 0; p < (size_t)shape->dim[0] * blocks; p++) {
-    size_t first = p % blocks * b, used = CLV_MIN(b, channels - first);
-    const uint8_t *plane = mask + (p / blocks * channels + first) * image;
-    for (size_t i = 0; i < image; i++)
+static void apply_mask_in_blocks(const clv_shape *shape, size_t b, const float *x,
+                                 const uint8_t *mask, float scale, float *y) {
+  size_t channels = (size_t)shape->dim[1], image_size = (size_t)(shape->dim[2] * shape->dim[3]);
+  size_t n_blocks = (channels + b - 1) / b;
+  for (size_t p = 0; p < (size_t)shape->dim[0] * n_blocks; p++) {
+    size_t first_channel = p % n_blocks * b, used_channels = CLV_MIN(b, channels - first_channel);
+    const uint8_t *plane_mask = mask + (p / n_blocks * channels + first_channel) * image_size;
+    for (size_t i = 0; i < image_size; i++)
       for (size_t l = 0; l < b; l++) {
-        size_t at = (p * image + i) * b + l;
-        y[at] = l < used ? x[at] * (plane[l * image + i] ? scale : 0) : 0;
+        size_t at = (p * image_size + i) * b + l;
+        y[at] = l < used_channels ? x[at] * (plane_mask[l * image_size + i] ? scale : 0) : 0;
       }
   }
 }
 
 /* Computes y = x scale where the mask keeps the value, else 0, for values in channels last. The
  * mask is row-major. */
-static void apply_channels_last(const clv_shape *shape, const float *x, const uint8_t *mask,
-                                float scale, float *y) {
-  size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);
-  for (size_t i = 0; i < (size_t)shape->dim[0] * image; i++) {
-    const uint8_t *position = mask + i / image * channels * image + i % image;
+static void apply_mask_channels_last(const clv_shape *shape, const float *x, const uint8_t *mask,
+                                     float scale, float *y) {
+  size_t channels = (size_t)shape->dim[1], image_size = (size_t)(shape->dim[2] * shape->dim[3]);
+  for (size_t i = 0; i < (size_t)shape->dim[0] * image_size; i++) {
+    const uint8_t *position_mask = mask + i / image_size * channels * image_size + i % image_size;
     for (size_t c = 0; c < channels; c++)
-      y[i * channels + c] = x[i * channels + c] * (position[c * image] ? scale : 0);
+      y[i * channels + c] = x[i * channels + c] * (position_mask[c * image_size] ? scale : 0);
   }
 }
 
@@ -109,11 +110,11 @@ static void apply_mask(const cpu_kernel *k, const float *x, const uint8_t *mask,
   double p = k->d.attrs.p;
   float scale = (float)(p < 1 ? 1 / (1 - p) : 0);
   if (k->base.out_block == 1)
-    apply_flat(x, mask, scale, y, k->n_in);
+    apply_mask_flat(x, mask, scale, y, k->n_in);
   else if (clv_layout_is_channels_last(k->base.out_block))
-    apply_channels_last(&k->d.in[0], x, mask, scale, y);
+    apply_mask_channels_last(&k->d.in[0], x, mask, scale, y);
   else
-    apply_blocks(&k->d.in[0], (size_t)k->base.out_block, x, mask, scale, y);
+    apply_mask_in_blocks(&k->d.in[0], (size_t)k->base.out_block, x, mask, scale, y);
 }
 
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -130,8 +131,8 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   if (k->d.attrs.packed)
     CLV_TRY(draw_packed_masks(k, a, &j, err));
   else
-    clv_cpu_parallel(clv_cpu_useful_threads(k->threads, n * 2), (n + CPU_WORDS - 1) / CPU_WORDS,
-                     draw_mask, &j);
+    clv_cpu_parallel(clv_cpu_useful_threads(k->threads, n * 2),
+                     (n + CPU_RANDOM_WORDS - 1) / CPU_RANDOM_WORDS, draw_mask, &j);
   apply_mask(k, a->in[0], a->saved, a->out);
   return CLV_OK;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gelu with one exponential: with z = |x| and t = 1 / (1 + 0.36 z), the normal tail above z is
- * e^(-z^2/2) t P(t). P has degree 8 and was fitted for the least relative error, 7e-8; in f32 the
- * error is 4e-7 for z up to 13. Backward's density uses the same exponential.
+ * gelu with a single exponential: with z = |x| and t = 1 / (1 + 0.36 z), the probability that a
+ * standard normal variable is above z is e^(-z^2/2) t P(t). The polynomial P has degree 8 and was
+ * fitted for the least relative error, 7e-8; in f32 the error is 4e-7 for z up to 13. The density
+ * in the derivative uses the same exponential.
  */
 #include "kernels/cpu/pointwise_int.h"
 
-/* Returns the probability that a normal variable is above |x|. bell: e^(-x^2/2). */
+/* Returns the probability that a standard normal variable is above |x|. bell: e^(-x^2/2). */
 CPU_INLINE float gelu_tail(float x, float bell) {
   float t = 1 / (1 + 0.36f * from_bits(to_bits(x) & 0x7fffffffu));
   float p = -2.948467247e-2f;

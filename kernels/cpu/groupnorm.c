@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Group normalisation, and instance normalisation, whose groups are the channels, over planes of
- * channel blocks, with the loops of batch normalisation. The sums of a channel of one sample are
- * computed as norm_int.h says, and those of a group are added in the order of its channels, in
- * double. The bits are therefore the same in every layout and for every number of threads. A sample
- * stays in the cache between its two walks.
+ * Group normalisation, and instance normalisation, in which each channel is a group. Both use the
+ * loops of batch normalisation over planes of channel blocks (norm_int.h). The sums of a group are
+ * those of its channels, added in the order of the channels, in double. The bits are therefore the
+ * same in every layout and for every number of threads. A sample is read twice, and stays in the
+ * cache in between.
  */
 #include <math.h>
 #include <string.h>
@@ -13,11 +13,10 @@
 
 typedef struct group_kernel {
   cpu_kernel k;
-  /* samples, channels, values of one channel of one sample, channels of a block, blocks of a sample
-   */
-  size_t n, c, image, b, blocks;
-  size_t groups, per_group; /* per_group: channels of one group */
-  double group_size;        /* values of one group of one sample */
+  /* samples, channels, positions of an image, channels of a block, blocks of a sample */
+  size_t n, c, image_size, b, n_blocks;
+  size_t groups, channels_per_group; /* groups: groups of a sample */
+  double group_size;                 /* values of one group of one sample */
 } group_kernel;
 
 typedef struct group_job {
@@ -25,7 +24,7 @@ typedef struct group_job {
   const clv_kernel_args *a;
 } group_job;
 
-static size_t count_sums(const group_kernel *k) { return 2 * (k->blocks * k->b + k->groups); }
+static size_t count_sums(const group_kernel *k) { return 2 * (k->n_blocks * k->b + k->groups); }
 
 /* Returns the address in scratch of two sums for each channel of sample n, in the order of the
  * planes. Two sums for each group follow (group_totals). */
@@ -34,7 +33,7 @@ static double *channel_sums(const group_job *j, size_t n) {
 }
 
 static double *group_totals(const group_job *j, size_t n) {
-  return channel_sums(j, n) + 2 * j->k->blocks * j->k->b;
+  return channel_sums(j, n) + 2 * j->k->n_blocks * j->k->b;
 }
 
 /* Returns the address of the saved mean and 1 / sqrt(var + eps) of each group of sample n. */
@@ -42,10 +41,12 @@ static double *saved_moments(const group_job *j, size_t n) {
   return (double *)j->a->saved + n * 2 * j->k->groups;
 }
 
-static size_t plane_index(const group_kernel *k, size_t n, size_t block) {
-  return (n * k->blocks + block) * k->image * k->b;
+static size_t plane_start(const group_kernel *k, size_t n, size_t block) {
+  return (n * k->n_blocks + block) * k->image_size * k->b;
 }
 
+/* Adds the NORM_SPREAD partial sums of each of b channels, and writes every second number of ret.
+ */
 static void fold_lanes(const double *lane, size_t b, double *ret) {
   for (size_t l = 0; l < b; l++)
     ret[2 * l] = (lane[l] + lane[2 * b + l]) + (lane[b + l] + lane[3 * b + l]);
@@ -56,28 +57,29 @@ static void fold_lanes(const double *lane, size_t b, double *ret) {
 /* Computes, for each channel of a plane, the mean and the sum of squared distances from the mean.
  * The moments are those of x minus the channel's first value, so no more digits cancel than the
  * spread of the values requires. */
-static void plane_moments(const group_kernel *k, const float *x, double *ret) {
+static void compute_plane_moments(const group_kernel *k, const float *x, double *ret) {
   clv_norm_sums sums = {0};
-  double shift[NORM_LANES], count = (double)k->image;
+  double shift[NORM_LANES], positions_per_channel = (double)k->image_size;
   for (size_t l = 0; l < NORM_SPREAD * k->b; l++)
     shift[l] = isfinite(x[l % k->b]) ? x[l % k->b] : 0;
-  clv_cpu_norm_add_moments(x, k->image * k->b, k->b, shift, &sums);
-  fold_lanes(sums.first, k->b, ret);
-  fold_lanes(sums.second, k->b, ret + 1);
+  clv_cpu_norm_add_moments(x, k->image_size * k->b, k->b, shift, &sums);
+  fold_lanes(sums.value_sums, k->b, ret);
+  fold_lanes(sums.product_sums, k->b, ret + 1);
   for (size_t l = 0; l < k->b; l++) {
-    double sum = ret[2 * l], squares = ret[2 * l + 1] - sum * (sum / count);
-    ret[2 * l] = shift[l] + sum / count;
+    double sum = ret[2 * l], squares = ret[2 * l + 1] - sum * (sum / positions_per_channel);
+    ret[2 * l] = shift[l] + sum / positions_per_channel;
     ret[2 * l + 1] = squares < 0 ? 0 : squares; /* negative only by rounding; a NaN stays a NaN */
   }
 }
 
-static void group_moments(const group_kernel *k, const double *channel, double ret[2]) {
-  double mean = 0, squares = 0, count = (double)k->image;
-  for (size_t c = 0; c < k->per_group; c++) mean += channel[2 * c];
-  mean /= (double)k->per_group;
-  for (size_t c = 0; c < k->per_group; c++) {
-    double distance = channel[2 * c] - mean;
-    squares += channel[2 * c + 1] + count * (distance * distance);
+static void compute_group_moments(const group_kernel *k, const double *channel_moments,
+                                  double ret[2]) {
+  double mean = 0, squares = 0, positions_per_channel = (double)k->image_size;
+  for (size_t c = 0; c < k->channels_per_group; c++) mean += channel_moments[2 * c];
+  mean /= (double)k->channels_per_group;
+  for (size_t c = 0; c < k->channels_per_group; c++) {
+    double distance = channel_moments[2 * c] - mean;
+    squares += channel_moments[2 * c + 1] + positions_per_channel * (distance * distance);
   }
   ret[0] = mean;
   ret[1] = 1 / sqrt(squares / k->group_size + k->k.d.attrs.eps);
@@ -86,17 +88,17 @@ static void group_moments(const group_kernel *k, const double *channel, double r
 /* Returns the coefficients of a block's channels for forward; 0 for padding channels. The mean
  * is split in two: if it is large, x - mean is exact, and the shift has the digits that do not fit
  * in a float. */
-static clv_norm_affine forward_affine(const group_job *j, size_t n, size_t block) {
+static clv_norm_affine make_forward_affine(const group_job *j, size_t n, size_t block) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT], *b = j->a->param[CLV_SLOT_BIAS];
-  const double *of = saved_moments(j, n);
+  const double *moments = saved_moments(j, n);
   clv_norm_affine f = {0};
   for (size_t l = 0, c = block * k->b; l < k->b && c < k->c; l++, c++) {
-    const double *v = of + c / k->per_group * 2;
-    double scale = v[1] * (w ? w[c] : 1);
-    f.mean[l] = (float)v[0];
+    const double *group_moments = moments + c / k->channels_per_group * 2;
+    double scale = group_moments[1] * (w ? w[c] : 1);
+    f.mean[l] = (float)group_moments[0];
     f.scale[l] = (float)scale;
-    f.shift[l] = (float)((b ? b[c] : 0) - (v[0] - (double)f.mean[l]) * scale);
+    f.shift[l] = (float)((b ? b[c] : 0) - (group_moments[0] - (double)f.mean[l]) * scale);
   }
   return f;
 }
@@ -105,17 +107,18 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
   const group_job *j = arg;
   const group_kernel *k = j->k;
   for (size_t n = begin; n < end; n++) {
-    double *channel = channel_sums(j, n);
-    for (size_t block = 0; block < k->blocks; block++)
-      plane_moments(k, (const float *)j->a->in[0] + plane_index(k, n, block),
-                    channel + 2 * block * k->b);
+    double *channel_moments = channel_sums(j, n);
+    for (size_t block = 0; block < k->n_blocks; block++)
+      compute_plane_moments(k, (const float *)j->a->in[0] + plane_start(k, n, block),
+                            channel_moments + 2 * block * k->b);
     for (size_t g = 0; g < k->groups; g++)
-      group_moments(k, channel + 2 * g * k->per_group, saved_moments(j, n) + 2 * g);
-    for (size_t block = 0; block < k->blocks; block++) {
-      clv_norm_affine f = forward_affine(j, n, block);
-      size_t at = plane_index(k, n, block);
-      clv_cpu_norm_apply((const float *)j->a->in[0] + at, NULL, k->image * k->b, k->b, &f, false,
-                         (float *)j->a->out + at);
+      compute_group_moments(k, channel_moments + 2 * g * k->channels_per_group,
+                            saved_moments(j, n) + 2 * g);
+    for (size_t block = 0; block < k->n_blocks; block++) {
+      clv_norm_affine f = make_forward_affine(j, n, block);
+      size_t at = plane_start(k, n, block);
+      clv_cpu_norm_apply((const float *)j->a->in[0] + at, NULL, k->image_size * k->b, k->b, &f,
+                         false, (float *)j->a->out + at);
     }
   }
 }
@@ -134,63 +137,63 @@ static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* Computes sum dy and sum dy (x - mean) of each channel of a plane. */
-static void plane_gradients(const group_job *j, size_t n, size_t block, double *ret) {
+static void sum_plane_gradients(const group_job *j, size_t n, size_t block, double *ret) {
   const group_kernel *k = j->k;
-  size_t at = plane_index(k, n, block);
+  size_t at = plane_start(k, n, block);
   clv_norm_sums sums = {0};
   clv_norm_lanes lanes = {0};
   clv_norm_plane p = {.x = (const float *)j->a->in[0] + at,
                       .dy = (const float *)j->a->dout + at,
-                      .n = k->image * k->b,
+                      .n = k->image_size * k->b,
                       .b = k->b,
-                      .gate = NORM_OPEN};
+                      .gate = NORM_GATE_OPEN};
   for (size_t l = 0; l < NORM_SPREAD * k->b; l++) {
     size_t c = block * k->b + l % k->b;
-    lanes.mean[l] = c < k->c ? saved_moments(j, n)[c / k->per_group * 2] : 0;
+    lanes.mean[l] = c < k->c ? saved_moments(j, n)[c / k->channels_per_group * 2] : 0;
   }
   clv_cpu_norm_add_gradients(&p, &lanes, &sums);
-  fold_lanes(sums.first, k->b, ret);
-  fold_lanes(sums.second, k->b, ret + 1);
+  fold_lanes(sums.value_sums, k->b, ret);
+  fold_lanes(sums.product_sums, k->b, ret + 1);
 }
 
-/* Computes the totals of each group of sample n, with g = dy w: inverse mean(g), and inverse^3
- * mean(g (x - mean)). */
+/* Computes the totals of each group of sample n, with g = dy w: inverse_std mean(g), and
+ * inverse_std^3 mean(g (x - mean)). */
 static void compute_group_totals(const group_job *j, size_t n) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
   const double *sums = channel_sums(j, n);
-  double *to = group_totals(j, n);
-  for (size_t g = 0; g < k->groups; g++, to += 2) {
-    double inverse = saved_moments(j, n)[2 * g + 1];
-    to[0] = to[1] = 0;
-    for (size_t c = g * k->per_group; c < (g + 1) * k->per_group; c++) {
-      to[0] += (w ? w[c] : 1) * sums[2 * c];
-      to[1] += (w ? w[c] : 1) * sums[2 * c + 1];
+  double *totals = group_totals(j, n);
+  for (size_t g = 0; g < k->groups; g++, totals += 2) {
+    double inverse_std = saved_moments(j, n)[2 * g + 1];
+    totals[0] = totals[1] = 0;
+    for (size_t c = g * k->channels_per_group; c < (g + 1) * k->channels_per_group; c++) {
+      totals[0] += (w ? w[c] : 1) * sums[2 * c];
+      totals[1] += (w ? w[c] : 1) * sums[2 * c + 1];
     }
-    to[0] *= inverse / k->group_size;
-    to[1] *= inverse * inverse * inverse / k->group_size;
+    totals[0] *= inverse_std / k->group_size;
+    totals[1] *= inverse_std * inverse_std * inverse_std / k->group_size;
   }
 }
 
 /* Returns the coefficients of a block's channels for backward: dx = dy scale - offset - (x - mean)
  * slope. */
-static clv_norm_affine backward_affine(const group_job *j, size_t n, size_t block) {
+static clv_norm_affine make_backward_affine(const group_job *j, size_t n, size_t block) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
   clv_norm_affine f = {0};
   for (size_t l = 0, c = block * k->b; l < k->b && c < k->c; l++, c++) {
-    const double *of = saved_moments(j, n) + c / k->per_group * 2;
-    const double *total = group_totals(j, n) + c / k->per_group * 2;
-    f.mean[l] = (float)of[0];
-    f.scale[l] = (float)(of[1] * (w ? w[c] : 1));
+    const double *moments = saved_moments(j, n) + c / k->channels_per_group * 2;
+    const double *total = group_totals(j, n) + c / k->channels_per_group * 2;
+    f.mean[l] = (float)moments[0];
+    f.scale[l] = (float)(moments[1] * (w ? w[c] : 1));
     f.slope[l] = (float)total[1];
-    f.offset[l] = (float)(total[0] - (of[0] - (double)f.mean[l]) * total[1]);
+    f.offset[l] = (float)(total[0] - (moments[0] - (double)f.mean[l]) * total[1]);
   }
   return f;
 }
 
-CPU_INLINE void backward_group(const float *x, const float *dy, size_t n, size_t b,
-                               const clv_norm_affine *coefficients, float *dx) {
+CPU_INLINE void compute_plane_dx(const float *x, const float *dy, size_t n, size_t b,
+                                 const clv_norm_affine *coefficients, float *dx) {
   clv_norm_affine v = *coefficients;
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
@@ -198,17 +201,17 @@ CPU_INLINE void backward_group(const float *x, const float *dy, size_t n, size_t
     dx[i + l] = (dy[i + l] * v.scale[l] - v.offset[l]) - (x[i + l] - v.mean[l]) * v.slope[l];
 }
 
-CPU_INLINE void group_back_body(const float *x, const float *dy, size_t n, size_t b,
+CPU_INLINE void compute_dx_body(const float *x, const float *dy, size_t n, size_t b,
                                 const clv_norm_affine *v, float *dx) {
   if (b == 16)
-    backward_group(x, dy, n, 16, v, dx);
+    compute_plane_dx(x, dy, n, 16, v, dx);
   else if (b == 8)
-    backward_group(x, dy, n, 8, v, dx);
+    compute_plane_dx(x, dy, n, 8, v, dx);
   else
-    backward_group(x, dy, n, 1, v, dx);
+    compute_plane_dx(x, dy, n, 1, v, dx);
 }
 
-CPU_CLONES(group_back,
+CPU_CLONES(compute_dx,
            (const float *x, const float *dy, size_t n, size_t b, const clv_norm_affine *v,
             float *dx),
            (x, dy, n, b, v, dx))
@@ -217,20 +220,20 @@ static void backward_samples(void *arg, size_t begin, size_t end) {
   const group_job *j = arg;
   const group_kernel *k = j->k;
   for (size_t n = begin; n < end; n++) {
-    for (size_t block = 0; block < k->blocks; block++)
-      plane_gradients(j, n, block, channel_sums(j, n) + 2 * block * k->b);
+    for (size_t block = 0; block < k->n_blocks; block++)
+      sum_plane_gradients(j, n, block, channel_sums(j, n) + 2 * block * k->b);
     compute_group_totals(j, n);
-    for (size_t block = 0; j->a->din[0] && block < k->blocks; block++) {
-      clv_norm_affine f = backward_affine(j, n, block);
-      size_t at = plane_index(k, n, block);
-      group_back((const float *)j->a->in[0] + at, (const float *)j->a->dout + at, k->image * k->b,
-                 k->b, &f, (float *)j->a->din[0] + at);
+    for (size_t block = 0; j->a->din[0] && block < k->n_blocks; block++) {
+      clv_norm_affine f = make_backward_affine(j, n, block);
+      size_t at = plane_start(k, n, block);
+      compute_dx((const float *)j->a->in[0] + at, (const float *)j->a->dout + at,
+                 k->image_size * k->b, k->b, &f, (float *)j->a->din[0] + at);
     }
   }
 }
 
 /* Computes the gradients of weight and bias: adds the samples in order. */
-static void write_gradients(const group_job *j) {
+static void write_weight_grads(const group_job *j) {
   const group_kernel *k = j->k;
   float *dw = j->a->dparam[CLV_SLOT_WEIGHT], *db = j->a->dparam[CLV_SLOT_BIAS];
   for (size_t c = 0; c < k->c; c++) {
@@ -238,7 +241,7 @@ static void write_gradients(const group_job *j) {
     for (size_t n = 0; n < k->n; n++) {
       const double *sums = channel_sums(j, n) + 2 * c;
       bias += sums[0];
-      weight += sums[1] * saved_moments(j, n)[c / k->per_group * 2 + 1];
+      weight += sums[1] * saved_moments(j, n)[c / k->channels_per_group * 2 + 1];
     }
     dw[c] = j->a->accumulate ? dw[c] + (float)weight : (float)weight;
     db[c] = j->a->accumulate ? db[c] + (float)bias : (float)bias;
@@ -249,7 +252,7 @@ static clv_code groupnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   const group_kernel *k = (const group_kernel *)base;
   (void)err;
   run_samples(k, a, backward_samples);
-  if (k->k.d.need_dw) write_gradients(&(group_job){k, a});
+  if (k->k.d.need_dw) write_weight_grads(&(group_job){k, a});
   return CLV_OK;
 }
 
@@ -261,12 +264,12 @@ static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->n = (size_t)d->in[0].dim[0];
   k->c = (size_t)d->in[0].dim[1];
-  k->image = clv_layout_numel(&d->in[0], 1) / k->n / k->c;
+  k->image_size = clv_layout_numel(&d->in[0], 1) / k->n / k->c;
   k->b = (size_t)block;
-  k->blocks = (k->c + k->b - 1) / k->b;
+  k->n_blocks = (k->c + k->b - 1) / k->b;
   k->groups = d->op == CLV_OP_INSTANCENORM ? k->c : (size_t)d->attrs.groups;
-  k->per_group = k->c / k->groups;
-  k->group_size = (double)(k->per_group * k->image);
+  k->channels_per_group = k->c / k->groups;
+  k->group_size = (double)(k->channels_per_group * k->image_size);
   k->k.base.forward = groupnorm_forward;
   k->k.base.backward_input = k->k.has_backward ? groupnorm_backward : NULL;
   k->k.base.fused_grads = d->need_dw;

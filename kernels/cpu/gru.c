@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gru, computed as lstm: all values have the steps outermost, [T, N, ...]. One product over all
- * steps for the input, a small one for each step for h, and between them a vectorised loop over the
- * gates. The gates of one row are [r z n], each of H values. With h the sum W_hn h + b_hn is saved,
- * too, because the gate r multiplies it.
+ * gru. Its buffers have the steps outermost, [T, N, ...], as in lstm. The input needs one product
+ * over all steps, the recurrence a small product for each step. Between these products runs a
+ * vectorised loop over the gates. The gates of one row are [r z n], each of H values. Forward saves
+ * not only h but also the sum W_hn h + b_hn, because the gate r multiplies this sum.
  */
 #include "kernels/cpu/math_int.h"
 
@@ -12,12 +12,15 @@ enum { GATES = 3 };
 typedef struct gru_kernel {
   cpu_kernel k;
   size_t n, t, f, h; /* batch, steps, input features, hidden size */
-  int layers, slots; /* slots: parameter slots of one layer, 4 with bias, else 2 */
+  int layers;
+  int slots; /* parameter slots of one layer: 4 with biases, else 2 */
 } gru_kernel;
 
 /* Values of one layer that forward saves. */
 typedef struct gru_trace {
-  float *gates, *sums, *hidden; /* gates: [T, N, 3H]; sums (W_hn h + b_hn), hidden: [T, N, H] */
+  float *gates;  /* r, z and n, after their functions, [T, N, 3H] */
+  float *sums;   /* W_hn h + b_hn, [T, N, H] */
+  float *hidden; /* h, [T, N, H] */
 } gru_trace;
 
 static size_t count_rows(const gru_kernel *k) { return k->t * k->n; }
@@ -55,21 +58,24 @@ static void transpose(const float *src, size_t n, size_t t, size_t width, float 
 
 typedef struct step_job {
   const gru_kernel *k;
-  const float *bias, *h_bias; /* of the input and of h, [3H]; zeros without biases */
+  const float *bias, *h_bias; /* b_ih and b_hh, [3H]; zeros without biases */
   const float *previous_h;    /* h of the step before, in rows `previous_h_stride` apart */
   size_t previous_h_stride;
   float *gates, *sums, *hidden; /* trace of this step */
   const float *h_product;       /* W_hh h of this step, [N, 3H] */
   float *out; /* output of this step, in row-major [N, T, H]; NULL: not the last layer */
-  /* backward: gradient of h from outside the layer, and from the following step */
+  /* backward: gradient of h from outside the layer */
   const float *outside_dh;
   size_t outside_dh_stride;
-  /* dh: on return, the part that passes the gate z to the step before */
-  float *dh, *dgates_ih, *dgates_hh;
+  /* backward: gradient of h from the following step; on return, the part of the gradient of h that
+   * passes the gate z to the step before */
+  float *dh;
+  float *dgates_ih, *dgates_hh; /* backward: as in backward_buffers, of this step */
 } step_job;
 
-CPU_INLINE void cell_row_body(float *gates, const float *h_product, const step_job *j,
-                              const float *previous_h, float *sums, float *hidden, size_t h) {
+CPU_INLINE void compute_cell_row_body(float *gates, const float *h_product, const step_job *j,
+                                      const float *previous_h, float *sums, float *hidden,
+                                      size_t h) {
   const float *bias = j->bias, *h_bias = j->h_bias;
   CPU_INDEPENDENT
   for (size_t i = 0; i < h; i++) {
@@ -85,9 +91,10 @@ CPU_INLINE void cell_row_body(float *gates, const float *h_product, const step_j
   }
 }
 
-CPU_INLINE void cell_back_body(const float *gates, const float *sums, const float *previous_h,
-                               const float *outside_dh, float *dh, float *dgates_ih,
-                               float *dgates_hh, size_t h) {
+CPU_INLINE void compute_cell_row_grads_body(const float *gates, const float *sums,
+                                            const float *previous_h, const float *outside_dh,
+                                            float *dh, float *dgates_ih, float *dgates_hh,
+                                            size_t h) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < h; i++) {
     float r = gates[i], z = gates[h + i], n = gates[2 * h + i], d = outside_dh[i] + dh[i];
@@ -101,11 +108,11 @@ CPU_INLINE void cell_back_body(const float *gates, const float *sums, const floa
   }
 }
 
-CPU_CLONES(cell_row,
+CPU_CLONES(compute_cell_row,
            (float *gates, const float *h_product, const step_job *j, const float *previous_h,
             float *sums, float *hidden, size_t h),
            (gates, h_product, j, previous_h, sums, hidden, h))
-CPU_CLONES(cell_back,
+CPU_CLONES(compute_cell_row_grads,
            (const float *gates, const float *sums, const float *previous_h, const float *outside_dh,
             float *dh, float *dgates_ih, float *dgates_hh, size_t h),
            (gates, sums, previous_h, outside_dh, dh, dgates_ih, dgates_hh, h))
@@ -114,8 +121,9 @@ static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++) {
-    cell_row(j->gates + n * GATES * h, j->h_product + n * GATES * h, j,
-             j->previous_h + n * j->previous_h_stride, j->sums + n * h, j->hidden + n * h, h);
+    compute_cell_row(j->gates + n * GATES * h, j->h_product + n * GATES * h, j,
+                     j->previous_h + n * j->previous_h_stride, j->sums + n * h, j->hidden + n * h,
+                     h);
     if (j->out) memcpy(j->out + n * j->k->t * h, j->hidden + n * h, h * sizeof *j->out);
   }
 }
@@ -124,9 +132,10 @@ static void run_cell_rows_back(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++)
-    cell_back(j->gates + n * GATES * h, j->sums + n * h, j->previous_h + n * j->previous_h_stride,
-              j->outside_dh + n * j->outside_dh_stride, j->dh + n * h, j->dgates_ih + n * GATES * h,
-              j->dgates_hh + n * GATES * h, h);
+    compute_cell_row_grads(j->gates + n * GATES * h, j->sums + n * h,
+                           j->previous_h + n * j->previous_h_stride,
+                           j->outside_dh + n * j->outside_dh_stride, j->dh + n * h,
+                           j->dgates_ih + n * GATES * h, j->dgates_hh + n * GATES * h, h);
 }
 
 static void run_step(const gru_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
@@ -135,51 +144,52 @@ static void run_step(const gru_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Buffers of forward in scratch, after the traces that scratch holds without a backward: the
- * transposed input, W_hh h of a step, zeros for h and for biases. */
+/* Buffers of forward in scratch, after the traces that scratch holds without a backward. x:
+ * transposed input. h_product: W_hh h of a step. zeros: in place of h before the first step, and of
+ * biases. */
 typedef struct forward_buffers {
   float *x, *h_product, *zeros;
 } forward_buffers;
 
-static size_t scratch_trace_size(const gru_kernel *k) {
+static size_t count_scratch_trace_floats(const gru_kernel *k) {
   return k->k.has_backward ? 0 : (size_t)CLV_MIN(k->layers, 2) * trace_size(k);
 }
 
 static forward_buffers lay_out_forward(const gru_kernel *k, const clv_kernel_args *a) {
-  forward_buffers p = {.x = (float *)a->scratch + scratch_trace_size(k)};
+  forward_buffers p = {.x = (float *)a->scratch + count_scratch_trace_floats(k)};
   p.h_product = p.x + count_rows(k) * k->f;
   p.zeros = p.h_product + k->n * GATES * k->h;
   return p;
 }
 
-static size_t forward_scratch(const gru_kernel *k) {
-  return scratch_trace_size(k) + count_rows(k) * k->f + (k->n + 1) * GATES * k->h;
+static size_t count_forward_floats(const gru_kernel *k) {
+  return count_scratch_trace_floats(k) + count_rows(k) * k->f + (k->n + 1) * GATES * k->h;
 }
 
-static clv_code layer_forward(const gru_kernel *k, const clv_kernel_args *a, int layer,
+static clv_code forward_layer(const gru_kernel *k, const clv_kernel_args *a, int layer,
                               const float *x, const forward_buffers *p, clv_err *err) {
   gru_trace s = layer_trace(k, a, layer);
   const float *bias = layer_param(k, a, layer, 2), *h_bias = layer_param(k, a, layer, 3);
-  size_t step = k->n * k->h;
-  cpu_gemm in = make_gemm(count_rows(k), GATES * k->h, input_width(k, layer));
-  cpu_gemm recurrent = make_gemm(k->n, GATES * k->h, k->h);
-  in.b_t = recurrent.b_t = true;
-  CLV_TRY(clv_cpu_gemm(&in, x, layer_param(k, a, layer, 0), 0, s.gates, err));
-  memset(p->h_product, 0, GATES * step * sizeof *p->h_product);
+  size_t step_size = k->n * k->h;
+  cpu_gemm input_product = make_gemm(count_rows(k), GATES * k->h, input_width(k, layer));
+  cpu_gemm recurrent_product = make_gemm(k->n, GATES * k->h, k->h);
+  input_product.b_is_transposed = recurrent_product.b_is_transposed = true;
+  CLV_TRY(clv_cpu_gemm(&input_product, x, layer_param(k, a, layer, 0), 0, s.gates, err));
+  memset(p->h_product, 0, GATES * step_size * sizeof *p->h_product);
   for (size_t t = 0; t < k->t; t++) {
     step_job j = {.k = k,
                   .bias = bias ? bias : p->zeros,
                   .h_bias = h_bias ? h_bias : p->zeros,
-                  .previous_h = t ? s.hidden + (t - 1) * step : p->zeros,
+                  .previous_h = t ? s.hidden + (t - 1) * step_size : p->zeros,
                   .previous_h_stride = t ? k->h : 0,
-                  .gates = s.gates + t * GATES * step,
-                  .sums = s.sums + t * step,
-                  .hidden = s.hidden + t * step,
+                  .gates = s.gates + t * GATES * step_size,
+                  .sums = s.sums + t * step_size,
+                  .hidden = s.hidden + t * step_size,
                   .h_product = p->h_product,
                   .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
     if (t)
-      CLV_TRY(clv_cpu_gemm(&recurrent, j.previous_h, layer_param(k, a, layer, 1), 0, p->h_product,
-                           err));
+      CLV_TRY(clv_cpu_gemm(&recurrent_product, j.previous_h, layer_param(k, a, layer, 1), 0,
+                           p->h_product, err));
     run_step(k, &j, run_cell_rows);
   }
   return CLV_OK;
@@ -193,7 +203,7 @@ static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
   memset(p.zeros, 0, GATES * k->h * sizeof *p.zeros);
   transpose(a->in[0], k->n, k->t, k->f, p.x);
   for (int layer = 0; layer < k->layers; layer++) {
-    CLV_TRY(layer_forward(k, a, layer, x, &p, err));
+    CLV_TRY(forward_layer(k, a, layer, x, &p, err));
     x = layer_trace(k, a, layer).hidden;
   }
   return CLV_OK;
@@ -223,34 +233,36 @@ static backward_buffers lay_out_backward(const gru_kernel *k, const clv_kernel_a
   return p;
 }
 
-static size_t backward_scratch(const gru_kernel *k) {
+static size_t count_backward_floats(const gru_kernel *k) {
   return count_rows(k) * (2 * GATES * k->h + max_width(k) + k->f) + (k->n + 1 + GATES) * k->h;
 }
 
-/* Computes the gradients of a layer's sums, last step first. */
+/* Computes the gradients of the sums W_ih x + b_ih and W_hh h + b_hh of a layer, last step first.
+ */
 static clv_code backward_steps(const gru_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
   gru_trace s = layer_trace(k, a, layer);
   /* the last layer's gradient from outside is dout, [N, T, H] */
   bool is_last_layer = layer + 1 == k->layers;
-  size_t step = k->n * k->h;
-  cpu_gemm recurrent = make_gemm(k->n, k->h, GATES * k->h);
-  memset(p->dh, 0, step * sizeof *p->dh);
+  size_t step_size = k->n * k->h;
+  cpu_gemm recurrent_product = make_gemm(k->n, k->h, GATES * k->h);
+  memset(p->dh, 0, step_size * sizeof *p->dh);
   for (size_t t = k->t; t-- > 0;) {
     step_job j = {
         .k = k,
-        .previous_h = t ? s.hidden + (t - 1) * step : p->zeros,
+        .previous_h = t ? s.hidden + (t - 1) * step_size : p->zeros,
         .previous_h_stride = t ? k->h : 0,
-        .gates = s.gates + t * GATES * step,
-        .sums = s.sums + t * step,
-        .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step,
+        .gates = s.gates + t * GATES * step_size,
+        .sums = s.sums + t * step_size,
+        .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step_size,
         .outside_dh_stride = is_last_layer ? k->t * k->h : k->h,
         .dh = p->dh,
-        .dgates_ih = p->dgates_ih + t * GATES * step,
-        .dgates_hh = p->dgates_hh + t * GATES * step};
+        .dgates_ih = p->dgates_ih + t * GATES * step_size,
+        .dgates_hh = p->dgates_hh + t * GATES * step_size};
     run_step(k, &j, run_cell_rows_back);
     if (t)
-      CLV_TRY(clv_cpu_gemm(&recurrent, j.dgates_hh, layer_param(k, a, layer, 1), 1, p->dh, err));
+      CLV_TRY(clv_cpu_gemm(&recurrent_product, j.dgates_hh, layer_param(k, a, layer, 1), 1, p->dh,
+                           err));
   }
   return CLV_OK;
 }
@@ -260,23 +272,24 @@ static void store_sums(float *dst, const float *src, size_t n, bool accumulate) 
 }
 
 /* Computes the gradients of a layer's parameters: dW_ih = dgates_ih^T x; dW_hh = dgates_hh^T h of
- * the step before, which is zero for the first step. Those of the biases are column sums. */
+ * the step before, which is zero for the first step. The gradients of the biases are column sums.
+ */
 static clv_code backward_weights(const gru_kernel *k, const clv_kernel_args *a, int layer,
                                  const float *x, const backward_buffers *p, clv_err *err) {
-  float *dw_in = a->dparam[layer * k->slots], *dw_h = a->dparam[layer * k->slots + 1];
+  float *dw_ih = a->dparam[layer * k->slots], *dw_hh = a->dparam[layer * k->slots + 1];
   size_t gates = GATES * k->h, rows_after_first = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
-  cpu_gemm in = make_gemm(gates, input_width(k, layer), count_rows(k));
-  cpu_gemm recurrent = make_gemm(gates, k->h, rows_after_first);
-  in.a_t = recurrent.a_t = true;
-  CLV_TRY(clv_cpu_gemm(&in, p->dgates_ih, x, beta, dw_in, err));
+  cpu_gemm input_product = make_gemm(gates, input_width(k, layer), count_rows(k));
+  cpu_gemm recurrent_product = make_gemm(gates, k->h, rows_after_first);
+  input_product.a_is_transposed = recurrent_product.a_is_transposed = true;
+  CLV_TRY(clv_cpu_gemm(&input_product, p->dgates_ih, x, beta, dw_ih, err));
   if (rows_after_first)
-    CLV_TRY(clv_cpu_gemm(&recurrent, p->dgates_hh + k->n * gates, layer_trace(k, a, layer).hidden,
-                         beta, dw_h, err));
+    CLV_TRY(clv_cpu_gemm(&recurrent_product, p->dgates_hh + k->n * gates,
+                         layer_trace(k, a, layer).hidden, beta, dw_hh, err));
   else if (!a->accumulate)
-    memset(dw_h, 0, gates * k->h * sizeof *dw_h);
+    memset(dw_hh, 0, gates * k->h * sizeof *dw_hh);
   for (int i = 2; i < k->slots; i++) {
-    clv_cpu_column_sums(i == 2 ? p->dgates_ih : p->dgates_hh, count_rows(k), gates, p->sums, false);
+    clv_cpu_sum_columns(i == 2 ? p->dgates_ih : p->dgates_hh, count_rows(k), gates, p->sums, false);
     store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
   }
   return CLV_OK;
@@ -285,11 +298,11 @@ static clv_code backward_weights(const gru_kernel *k, const clv_kernel_args *a, 
 static clv_code backward_layer(const gru_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
   const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p->x;
-  cpu_gemm in = make_gemm(count_rows(k), input_width(k, layer), GATES * k->h);
+  cpu_gemm input_product = make_gemm(count_rows(k), input_width(k, layer), GATES * k->h);
   CLV_TRY(backward_steps(k, a, layer, p, err));
   if (k->k.d.need_dw) CLV_TRY(backward_weights(k, a, layer, x, p, err));
   if (layer || a->din[0])
-    CLV_TRY(clv_cpu_gemm(&in, p->dgates_ih, layer_param(k, a, layer, 0), 0, p->dx, err));
+    CLV_TRY(clv_cpu_gemm(&input_product, p->dgates_ih, layer_param(k, a, layer, 0), 0, p->dx, err));
   return CLV_OK;
 }
 
@@ -319,8 +332,9 @@ static clv_code gru_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   k->k.base.fused_grads = d->need_dw;
   k->k.base.saved_flags = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
-  size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
-  k->k.base.scratch_bytes = floats * sizeof(float);
+  size_t n_floats =
+      CLV_MAX(count_forward_floats(k), k->k.has_backward ? count_backward_floats(k) : 0);
+  k->k.base.scratch_bytes = n_floats * sizeof(float);
   k->k.base.impl = "sgemm";
   *ret = &k->k.base;
   return CLV_OK;

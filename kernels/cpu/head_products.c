@@ -11,34 +11,36 @@
 #include "kernels/cpu/pairs_int.h"
 #include "kernels/cpu/tiles_int.h"
 
-static size_t packed_size(size_t n, size_t k) { return clv_cpu_pairs_bytes(n, k) / sizeof(float); }
+static size_t get_packed_size(size_t n, size_t k) {
+  return clv_cpu_pairs_bytes(n, k) / sizeof(float);
+}
 
 size_t clv_cpu_head_keys_size(const cpu_head_extents *h) {
   if (!h->uses_pairs) return h->width * h->score_stride;
-  return CLV_MAX(packed_size(h->max_keys, h->width), packed_size(h->width, h->max_keys));
+  return CLV_MAX(get_packed_size(h->max_keys, h->width), get_packed_size(h->width, h->max_keys));
 }
 
 size_t clv_cpu_head_tile_size(const cpu_head_extents *h) {
-  return h->uses_pairs ? packed_size(h->width, h->max_rows) : h->max_rows * h->width;
+  return h->uses_pairs ? get_packed_size(h->width, h->max_rows) : h->max_rows * h->width;
 }
 
 size_t clv_cpu_head_scratch_size(const cpu_head_extents *h) {
   if (!h->uses_pairs) return 0;
   size_t queries_size = clv_cpu_pairs_scratch_bytes(1, h->max_rows, h->width),
          scores_size = clv_cpu_pairs_scratch_bytes(1, h->max_rows, h->max_keys),
-         transposed_size = clv_cpu_pairs_scratch_bytes(1, h->max_keys, h->max_rows);
-  size_t max_size = CLV_MAX(queries_size, CLV_MAX(scores_size, transposed_size));
+         transposed_scores_size = clv_cpu_pairs_scratch_bytes(1, h->max_keys, h->max_rows);
+  size_t max_size = CLV_MAX(queries_size, CLV_MAX(scores_size, transposed_scores_size));
   return clv_align_up(max_size, 64) / sizeof(float);
 }
 
 /* ---- copies of a head's rows ----------------------------------------------------------------- */
 
-static void copy_dense(const float *from, size_t stride, size_t rows, size_t width, float *to) {
-  for (size_t i = 0; i < rows; i++) memcpy(to + i * width, from + i * stride, width * sizeof *to);
+static void copy_dense(const float *src, size_t stride, size_t rows, size_t width, float *dst) {
+  for (size_t i = 0; i < rows; i++) memcpy(dst + i * width, src + i * stride, width * sizeof *dst);
 }
 
-static void pack(const float *x, size_t stride, size_t rows, size_t width, bool as_columns,
-                 float *ret) {
+static void pack_factor(const float *x, size_t stride, size_t rows, size_t width, bool as_columns,
+                        float *ret) {
   cpu_pairs_factor f = {.x = x,
                         .rows = rows,
                         .columns = width,
@@ -51,21 +53,21 @@ static void pack(const float *x, size_t stride, size_t rows, size_t width, bool 
 void clv_cpu_head_copy_columns(const cpu_head_extents *h, const float *x, size_t length,
                                float *ret) {
   if (h->uses_pairs)
-    pack(x, h->key_stride, length, h->width, true, ret);
+    pack_factor(x, h->key_stride, length, h->width, true, ret);
   else
     clv_cpu_transpose(x, length, h->width, h->key_stride, ret, h->score_stride);
 }
 
 void clv_cpu_head_copy_rows(const cpu_head_extents *h, const float *x, size_t length, float *ret) {
   if (h->uses_pairs)
-    pack(x, h->key_stride, length, h->width, false, ret);
+    pack_factor(x, h->key_stride, length, h->width, false, ret);
   else
     copy_dense(x, h->key_stride, length, h->width, ret);
 }
 
 void clv_cpu_head_copy_tile(const cpu_head_extents *h, const float *x, size_t rows, float *ret) {
   if (h->uses_pairs)
-    pack(x, h->query_stride, rows, h->width, false, ret);
+    pack_factor(x, h->query_stride, rows, h->width, false, ret);
   else
     copy_dense(x, h->query_stride, rows, h->width, ret);
 }
@@ -98,16 +100,16 @@ void clv_cpu_head_multiply_by_columns(const cpu_head_product *p, const float *x,
                                        .c_row_stride = h->score_stride},
                    columns);
   else
-    clv_cpu_tiles(&(cpu_tiles){.m = p->rows,
-                               .n = p->keys,
-                               .k = h->width,
-                               .a = x_copy,
-                               .a_row_stride = h->width,
-                               .a_column_stride = 1,
-                               .b = columns,
-                               .b_row_stride = h->score_stride,
-                               .c = ret,
-                               .c_row_stride = h->score_stride});
+    clv_cpu_tiles_multiply(&(cpu_tiles){.m = p->rows,
+                                        .n = p->keys,
+                                        .k = h->width,
+                                        .a = x_copy,
+                                        .a_row_stride = h->width,
+                                        .a_column_stride = 1,
+                                        .b = columns,
+                                        .b_row_stride = h->score_stride,
+                                        .c = ret,
+                                        .c_row_stride = h->score_stride});
 }
 
 void clv_cpu_head_multiply_by_rows(const cpu_head_product *p, const float *scores,
@@ -125,20 +127,20 @@ void clv_cpu_head_multiply_by_rows(const cpu_head_product *p, const float *score
                                        .c_row_stride = h->query_stride},
                    rows);
   else
-    clv_cpu_tiles(&(cpu_tiles){.m = p->rows,
-                               .n = h->width,
-                               .k = p->keys,
-                               .a = scores,
-                               .a_row_stride = h->score_stride,
-                               .a_column_stride = 1,
-                               .b = rows,
-                               .b_row_stride = h->width,
-                               .c = ret,
-                               .c_row_stride = h->query_stride});
+    clv_cpu_tiles_multiply(&(cpu_tiles){.m = p->rows,
+                                        .n = h->width,
+                                        .k = p->keys,
+                                        .a = scores,
+                                        .a_row_stride = h->score_stride,
+                                        .a_column_stride = 1,
+                                        .b = rows,
+                                        .b_row_stride = h->width,
+                                        .c = ret,
+                                        .c_row_stride = h->query_stride});
 }
 
-void clv_cpu_head_multiply_over_tile(const cpu_head_product *p, const float *scores,
-                                     const float *x_copy, bool accumulate, float *ret) {
+void clv_cpu_head_multiply_scores_transposed(const cpu_head_product *p, const float *scores,
+                                             const float *x_copy, bool accumulate, float *ret) {
   const cpu_head_extents *h = p->h;
   if (h->uses_pairs)
     multiply_pairs(p,
@@ -152,15 +154,15 @@ void clv_cpu_head_multiply_over_tile(const cpu_head_product *p, const float *sco
                                        .accumulate = accumulate},
                    x_copy);
   else
-    clv_cpu_tiles(&(cpu_tiles){.m = p->keys,
-                               .n = h->width,
-                               .k = p->rows,
-                               .a = scores,
-                               .a_row_stride = 1,
-                               .a_column_stride = h->score_stride,
-                               .b = x_copy,
-                               .b_row_stride = h->width,
-                               .c = ret,
-                               .c_row_stride = h->width,
-                               .accumulate = accumulate});
+    clv_cpu_tiles_multiply(&(cpu_tiles){.m = p->keys,
+                                        .n = h->width,
+                                        .k = p->rows,
+                                        .a = scores,
+                                        .a_row_stride = 1,
+                                        .a_column_stride = h->score_stride,
+                                        .b = x_copy,
+                                        .b_row_stride = h->width,
+                                        .c = ret,
+                                        .c_row_stride = h->width,
+                                        .accumulate = accumulate});
 }

@@ -2,9 +2,10 @@
  *
  * linear: y = x W^T + b, x [rows, F], W [out, F]; dx = dy W, dW = dy^T x, db = column sums of dy.
  *
- * A weight in bf16 is not trained. Its rows are widened in scratch, as many as stay in a cache, and
- * multiplied there, so the full weight never exists in f32. The rows are outputs in forward and
- * terms of the sum in backward; if W is stored transposed, the reverse.
+ * A weight in bf16 is not trained. As many of its rows as stay in a cache are widened to f32 in
+ * scratch, and multiplied, before the next rows are, so that the full weight never exists in f32. A
+ * row of W gives one output feature in forward, and one term of each sum in backward; if W is
+ * stored transposed, it is the reverse.
  */
 #include "kernels/cpu/choices_int.h"
 
@@ -31,33 +32,34 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_kernel *k = (const linear_kernel *)base;
   clv_cpu_set_threads(k->k.threads);
-  bool is_transposed = k->k.d.attrs.transposed; /* W is stored as W^T, so computes dW^T = x^T dy */
+  bool is_transposed = k->k.d.attrs.transposed; /* W^T is stored, so dW^T = x^T dy */
   CLV_TRY(clv_cpu_gemm(&k->backward_weight, is_transposed ? a->in[0] : a->dout,
                        is_transposed ? a->dout : a->in[0], a->accumulate ? 1 : 0,
                        a->dparam[CLV_SLOT_WEIGHT], err));
   if (k->k.d.attrs.bias)
-    clv_cpu_column_sums(a->dout, (size_t)k->forward.m, (size_t)k->forward.n,
+    clv_cpu_sum_columns(a->dout, (size_t)k->forward.m, (size_t)k->forward.n,
                         a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
 }
 
-/* ---- a weight in bf16 ------------------------------------------------------------------------ */
+/* ---- linear with a weight in bf16 ------------------------------------------------------------ */
 
-/* Size of the widened rows that are used at a time. There are at least MIN_ROWS, because products
- * with fewer rows are slow. */
-enum { PART_BYTES = 1 << 20, MIN_ROWS = 256 };
+/* Size of the rows that are widened at a time. At least MIN_WIDENED_ROWS rows are widened, because
+ * products with fewer rows are slow. */
+enum { WIDENED_BYTES = 1 << 20, MIN_WIDENED_ROWS = 256 };
 
 typedef struct bf16_weight_kernel {
   cpu_kernel k;
   int64_t rows;              /* number of rows of the input */
   int64_t w_rows, w_columns; /* W is stored as [w_rows][w_columns] */
-  int64_t max_widened_rows;
+  int64_t max_widened_rows;  /* most rows of W that are widened at a time */
 } bf16_weight_kernel;
 
+/* Converts n rows of W from row `first` on to f32, in scratch. */
 static const float *widen_rows(const bf16_weight_kernel *k, const clv_kernel_args *a, int64_t first,
                                int64_t n) {
   const uint16_t *w = (const uint16_t *)a->param[CLV_SLOT_WEIGHT] + first * k->w_columns;
-  clv_cpu_convert(w, 1 | CLV_LAYOUT_BF16, a->scratch, (size_t)(n * k->w_columns));
+  clv_cpu_convert_type(w, 1 | CLV_LAYOUT_BF16, a->scratch, (size_t)(n * k->w_columns));
   return a->scratch;
 }
 
@@ -66,7 +68,7 @@ static clv_code multiply_by_w_transposed(const bf16_weight_kernel *k, const clv_
                                          const float *x, float *y, clv_err *err) {
   for (int64_t first = 0; first < k->w_rows; first += k->max_widened_rows) {
     int64_t n = CLV_MIN(k->w_rows - first, k->max_widened_rows);
-    const cpu_gemm g = {.m = k->rows, .n = n, .k = k->w_columns, .b_t = true};
+    const cpu_gemm g = {.m = k->rows, .n = n, .k = k->w_columns, .b_is_transposed = true};
     CLV_TRY(clv_cpu_gemm_strided(&g, x, k->w_columns, widen_rows(k, a, first, n), 0, y + first,
                                  k->w_rows, err));
   }
@@ -109,7 +111,7 @@ static clv_code bf16_weight_backward_weight(clv_kernel *base, const clv_kernel_a
   const bf16_weight_kernel *k = (const bf16_weight_kernel *)base;
   (void)err;
   if (k->k.d.attrs.bias)
-    clv_cpu_column_sums(a->dout, (size_t)k->rows, (size_t)k->k.d.attrs.out,
+    clv_cpu_sum_columns(a->dout, (size_t)k->rows, (size_t)k->k.d.attrs.out,
                         a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
 }
@@ -123,8 +125,9 @@ static clv_code bf16_weight_prepare(const clv_node_desc *d, clv_kernel **ret, cl
   k->rows = features ? (int64_t)k->k.n_in / features : 0;
   k->w_rows = d->attrs.transposed ? features : d->attrs.out;
   k->w_columns = d->attrs.transposed ? d->attrs.out : features;
-  int64_t fit = PART_BYTES / (int64_t)sizeof(float) / CLV_MAX(k->w_columns, (int64_t)1);
-  k->max_widened_rows = CLV_MIN(CLV_MAX(fit, (int64_t)MIN_ROWS), k->w_rows);
+  int64_t rows_that_fit =
+      WIDENED_BYTES / (int64_t)sizeof(float) / CLV_MAX(k->w_columns, (int64_t)1);
+  k->max_widened_rows = CLV_MIN(CLV_MAX(rows_that_fit, (int64_t)MIN_WIDENED_ROWS), k->w_rows);
   base->scratch_bytes = (size_t)(k->max_widened_rows * k->w_columns) * sizeof(float);
   base->forward = bf16_weight_forward;
   base->backward_input = d->need_dx[0] ? bf16_weight_backward_input : NULL;
@@ -145,12 +148,13 @@ static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   int64_t features = in->dim[in->rank - 1], out = d->attrs.out;
   bool is_transposed = d->attrs.transposed;
   int64_t rows = features ? (int64_t)k->k.n_in / features : 0;
-  k->forward = (cpu_gemm){.m = rows, .n = out, .k = features, .b_t = !is_transposed};
-  k->backward_input = (cpu_gemm){.m = rows, .n = features, .k = out, .b_t = is_transposed};
+  k->forward = (cpu_gemm){.m = rows, .n = out, .k = features, .b_is_transposed = !is_transposed};
+  k->backward_input =
+      (cpu_gemm){.m = rows, .n = features, .k = out, .b_is_transposed = is_transposed};
   k->backward_weight = (cpu_gemm){.m = is_transposed ? features : out,
                                   .n = is_transposed ? out : features,
                                   .k = rows,
-                                  .a_t = true};
+                                  .a_is_transposed = true};
   k->backward_weight.uses_blas =
       k->k.threads == 1 && clv_cpu_blas_is_as_wide() &&
       clv_cpu_choose(CPU_LINEAR_WEIGHT, clv_cpu_class_of_linear(rows)) == CPU_OPENBLAS;

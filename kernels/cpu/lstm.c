@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lstm. All values have the steps outermost, [T, N, ...], so that the rows of a step are adjacent,
- * and h of all steps but the last is the operand of the weights' gradients. Products: one over all
- * steps for the input, a small one for each step for the recurrence; between them a vectorised loop
- * over the gates. The gates of one row are [i f g o], each of H values. The weights' gradients use
- * oneDNN too, unlike linear's, because OpenBLAS measured no faster at these sizes. In a session in
- * bf16 the products may be those of pairs_int.h, whose factors are rounded to bf16; the weights of
- * the recurrence are then packed once for all steps.
+ * lstm. Its buffers have the steps outermost, [T, N, ...], so that the rows of a step are adjacent,
+ * and h of all steps but the last is one matrix, a factor of the weights' gradients. The input
+ * needs one product over all steps, the recurrence a small product for each step. Between these
+ * products runs a vectorised loop over the gates. The gates of one row are [i f g o], each of H
+ * values. The weights' gradients use oneDNN too, unlike linear's, because OpenBLAS is no faster at
+ * these sizes. In a session in bf16 the products may be those of pairs_int.h, whose factors are
+ * rounded to bf16; the weights of the recurrence are then packed once for all steps.
  */
 #include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/math_int.h"
@@ -17,24 +17,26 @@ enum { GATES = 4 };
 typedef struct lstm_kernel {
   cpu_kernel k;
   size_t n, t, f, h; /* batch, steps, input features, hidden size */
-  int layers, slots; /* slots: parameter slots of one layer, 4 with bias, else 2 */
-  bool uses_pairs;   /* products have bf16 factors */
-  /* offsets in scratch, in floats, of the packed right factor and of a product's own scratch; read
-   * if `uses_pairs` */
-  size_t right_offset, left_offset;
+  int layers;
+  int slots;       /* parameter slots of one layer: 4 with biases, else 2 */
+  bool uses_pairs; /* products have bf16 factors */
+  /* offsets in scratch, in floats, of the packed right factor and of the scratch of a product; read
+   * if uses_pairs */
+  size_t right_factor_offset, product_scratch_offset;
 } lstm_kernel;
 
-/* Values of one layer that forward saves: the gates after their functions, c and h. */
+/* Values of one layer that forward saves. */
 typedef struct lstm_trace {
-  float *gates, *cell, *hidden; /* gates: [T, N, 4H]; cell, hidden: [T, N, H] */
+  float *gates;         /* i, f, g and o, after their functions, [T, N, 4H] */
+  float *cell, *hidden; /* c and h, [T, N, H] */
 } lstm_trace;
 
 static size_t count_rows(const lstm_kernel *k) { return k->t * k->n; }
 
 static size_t trace_size(const lstm_kernel *k) { return count_rows(k) * (GATES + 2) * k->h; }
 
-/* Returns the trace of a layer. Without a backward all layers share one trace in scratch: once a
- * layer's gates have used the h of the layer before, that h is not needed any more. */
+/* Returns the trace of a layer. Without a backward all layers share one trace in scratch, because
+ * the h of a layer is not read any more once the gates of the next layer are computed. */
 static lstm_trace layer_trace(const lstm_kernel *k, const clv_kernel_args *a, int layer) {
   int trace_index = k->k.has_backward ? layer : 0;
   float *traces = k->k.has_backward ? a->saved : a->scratch;
@@ -56,8 +58,8 @@ static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
 
 /* ---- products in f32 or bf16 ----------------------------------------------------------------- */
 
-static uint16_t *packed_right(const lstm_kernel *k, const clv_kernel_args *a) {
-  return (uint16_t *)(void *)((float *)a->scratch + k->right_offset);
+static uint16_t *packed_right_address(const lstm_kernel *k, const clv_kernel_args *a) {
+  return (uint16_t *)(void *)((float *)a->scratch + k->right_factor_offset);
 }
 
 /* Packs `right`, the right factor of the product g, if products have bf16 factors; otherwise does
@@ -65,31 +67,32 @@ static uint16_t *packed_right(const lstm_kernel *k, const clv_kernel_args *a) {
 static void pack_right(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
                        const float *right) {
   const cpu_pairs_factor f = {.x = right,
-                              .rows = (size_t)(g->b_t ? g->n : g->k),
-                              .columns = (size_t)(g->b_t ? g->k : g->n),
+                              .rows = (size_t)(g->b_is_transposed ? g->n : g->k),
+                              .columns = (size_t)(g->b_is_transposed ? g->k : g->n),
                               .is_right = true,
-                              .is_transposed = g->b_t};
-  if (k->uses_pairs) clv_cpu_pairs_pack(k->k.threads, &f, packed_right(k, a));
+                              .is_transposed = g->b_is_transposed};
+  if (k->uses_pairs) clv_cpu_pairs_pack(k->k.threads, &f, packed_right_address(k, a));
 }
 
-/* Computes c = beta c + left right. The caller has called pack_right with `right`. */
+/* Computes c = beta c + left right, where the caller has called pack_right with `right`. */
 static clv_code multiply_packed(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
                                 const float *left, const float *right, float beta, float *c,
                                 clv_err *err) {
   if (!k->uses_pairs) return clv_cpu_gemm(g, left, right, beta, c, err);
   clv_cpu_pairs_multiply(
       k->k.threads,
-      &(cpu_pairs_product){.left_factor = {.x = left,
-                                           .rows = (size_t)(g->a_t ? g->k : g->m),
-                                           .columns = (size_t)(g->a_t ? g->m : g->k),
-                                           .is_transposed = g->a_t},
-                           .m = (size_t)g->m,
-                           .n = (size_t)g->n,
-                           .k = (size_t)g->k,
-                           .right_packed = packed_right(k, a),
-                           .scratch = (uint16_t *)(void *)((float *)a->scratch + k->left_offset),
-                           .c = c,
-                           .accumulate = beta != 0});
+      &(cpu_pairs_product){
+          .left_factor = {.x = left,
+                          .rows = (size_t)(g->a_is_transposed ? g->k : g->m),
+                          .columns = (size_t)(g->a_is_transposed ? g->m : g->k),
+                          .is_transposed = g->a_is_transposed},
+          .m = (size_t)g->m,
+          .n = (size_t)g->n,
+          .k = (size_t)g->k,
+          .right_packed = packed_right_address(k, a),
+          .scratch = (uint16_t *)(void *)((float *)a->scratch + k->product_scratch_offset),
+          .c = c,
+          .accumulate = beta != 0});
   return CLV_OK;
 }
 
@@ -120,12 +123,12 @@ typedef struct step_job {
   const float *outside_dh;
   size_t outside_dh_stride;
   const float *dh; /* backward: gradient of h from the following step */
-  float *dc;       /* backward: gradient of this step's c; on return, of the step before */
-  float *dgates;
+  float *dc;     /* backward: gradient of this step's c; on return, that of c of the step before */
+  float *dgates; /* backward: gradients of this step's gates, [N, 4H] */
 } step_job;
 
-CPU_INLINE void cell_row_body(float *gates, const float *bias, const float *previous_cell,
-                              float *cell, float *hidden, size_t h) {
+CPU_INLINE void compute_cell_row_body(float *gates, const float *bias, const float *previous_cell,
+                                      float *cell, float *hidden, size_t h) {
   CPU_INDEPENDENT
   for (size_t j = 0; j < h; j++) {
     float i = sigmoid_of(gates[j] + bias[j]), f = sigmoid_of(gates[h + j] + bias[h + j]);
@@ -140,9 +143,9 @@ CPU_INLINE void cell_row_body(float *gates, const float *bias, const float *prev
   }
 }
 
-CPU_INLINE void cell_back_body(const float *gates, const float *previous_cell, const float *cell,
-                               const float *outside_dh, const float *dh, float *dc, float *dgates,
-                               size_t h) {
+CPU_INLINE void compute_cell_row_grads_body(const float *gates, const float *previous_cell,
+                                            const float *cell, const float *outside_dh,
+                                            const float *dh, float *dc, float *dgates, size_t h) {
   CPU_INDEPENDENT
   for (size_t j = 0; j < h; j++) {
     float i = gates[j], f = gates[h + j], g = gates[2 * h + j], o = gates[3 * h + j];
@@ -156,11 +159,11 @@ CPU_INLINE void cell_back_body(const float *gates, const float *previous_cell, c
   }
 }
 
-CPU_CLONES(cell_row,
+CPU_CLONES(compute_cell_row,
            (float *gates, const float *bias, const float *previous_cell, float *cell, float *hidden,
             size_t h),
            (gates, bias, previous_cell, cell, hidden, h))
-CPU_CLONES(cell_back,
+CPU_CLONES(compute_cell_row_grads,
            (const float *gates, const float *previous_cell, const float *cell,
             const float *outside_dh, const float *dh, float *dc, float *dgates, size_t h),
            (gates, previous_cell, cell, outside_dh, dh, dc, dgates, h))
@@ -169,8 +172,9 @@ static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++) {
-    cell_row(j->gates + n * GATES * h, j->bias, j->previous_cell + n * j->previous_cell_stride,
-             j->cell + n * h, j->hidden + n * h, h);
+    compute_cell_row(j->gates + n * GATES * h, j->bias,
+                     j->previous_cell + n * j->previous_cell_stride, j->cell + n * h,
+                     j->hidden + n * h, h);
     if (j->out) memcpy(j->out + n * j->k->t * h, j->hidden + n * h, h * sizeof *j->out);
   }
 }
@@ -179,9 +183,9 @@ static void run_cell_rows_back(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++)
-    cell_back(j->gates + n * GATES * h, j->previous_cell + n * j->previous_cell_stride,
-              j->cell + n * h, j->outside_dh + n * j->outside_dh_stride, j->dh + n * h,
-              j->dc + n * h, j->dgates + n * GATES * h, h);
+    compute_cell_row_grads(j->gates + n * GATES * h, j->previous_cell + n * j->previous_cell_stride,
+                           j->cell + n * h, j->outside_dh + n * j->outside_dh_stride, j->dh + n * h,
+                           j->dc + n * h, j->dgates + n * GATES * h, h);
 }
 
 static void run_step(const lstm_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
@@ -196,47 +200,47 @@ typedef struct forward_buffers {
   float *x, *bias, *zeros;
 } forward_buffers;
 
-static size_t scratch_trace_size(const lstm_kernel *k) {
+static size_t count_scratch_trace_floats(const lstm_kernel *k) {
   return k->k.has_backward ? 0 : trace_size(k);
 }
 
 static forward_buffers lay_out_forward(const lstm_kernel *k, const clv_kernel_args *a) {
-  forward_buffers p = {.x = (float *)a->scratch + scratch_trace_size(k)};
+  forward_buffers p = {.x = (float *)a->scratch + count_scratch_trace_floats(k)};
   p.bias = p.x + count_rows(k) * k->f;
   p.zeros = p.bias + GATES * k->h;
   return p;
 }
 
-static size_t forward_scratch(const lstm_kernel *k) {
-  return scratch_trace_size(k) + count_rows(k) * k->f + (GATES + 1) * k->h;
+static size_t count_forward_floats(const lstm_kernel *k) {
+  return count_scratch_trace_floats(k) + count_rows(k) * k->f + (GATES + 1) * k->h;
 }
 
 static void add_biases(const lstm_kernel *k, const clv_kernel_args *a, int layer, float *sum) {
-  const float *b_in = layer_param(k, a, layer, 2), *b_h = layer_param(k, a, layer, 3);
-  for (size_t i = 0; i < GATES * k->h; i++) sum[i] = b_in ? b_in[i] + b_h[i] : 0;
+  const float *bias_ih = layer_param(k, a, layer, 2), *bias_hh = layer_param(k, a, layer, 3);
+  for (size_t i = 0; i < GATES * k->h; i++) sum[i] = bias_ih ? bias_ih[i] + bias_hh[i] : 0;
 }
 
-static clv_code layer_forward(const lstm_kernel *k, const clv_kernel_args *a, int layer,
+static clv_code forward_layer(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                               const float *x, const forward_buffers *p, clv_err *err) {
   lstm_trace s = layer_trace(k, a, layer);
-  size_t step = k->n * k->h;
-  cpu_gemm in = make_gemm(count_rows(k), GATES * k->h, input_width(k, layer));
-  cpu_gemm recurrent = make_gemm(k->n, GATES * k->h, k->h);
-  in.b_t = recurrent.b_t = true;
+  size_t step_size = k->n * k->h;
+  cpu_gemm input_product = make_gemm(count_rows(k), GATES * k->h, input_width(k, layer));
+  cpu_gemm recurrent_product = make_gemm(k->n, GATES * k->h, k->h);
+  input_product.b_is_transposed = recurrent_product.b_is_transposed = true;
   add_biases(k, a, layer, p->bias);
-  CLV_TRY(multiply(k, a, &in, x, layer_param(k, a, layer, 0), 0, s.gates, err));
-  pack_right(k, a, &recurrent, layer_param(k, a, layer, 1));
+  CLV_TRY(multiply(k, a, &input_product, x, layer_param(k, a, layer, 0), 0, s.gates, err));
+  pack_right(k, a, &recurrent_product, layer_param(k, a, layer, 1));
   for (size_t t = 0; t < k->t; t++) {
     step_job j = {.k = k,
                   .bias = p->bias,
-                  .previous_cell = t ? s.cell + (t - 1) * step : p->zeros,
+                  .previous_cell = t ? s.cell + (t - 1) * step_size : p->zeros,
                   .previous_cell_stride = t ? k->h : 0,
-                  .gates = s.gates + t * GATES * step,
-                  .cell = s.cell + t * step,
-                  .hidden = s.hidden + t * step,
+                  .gates = s.gates + t * GATES * step_size,
+                  .cell = s.cell + t * step_size,
+                  .hidden = s.hidden + t * step_size,
                   .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
     if (t)
-      CLV_TRY(multiply_packed(k, a, &recurrent, s.hidden + (t - 1) * step,
+      CLV_TRY(multiply_packed(k, a, &recurrent_product, s.hidden + (t - 1) * step_size,
                               layer_param(k, a, layer, 1), 1, j.gates, err));
     run_step(k, &j, run_cell_rows);
   }
@@ -251,7 +255,7 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
   transpose(a->in[0], k->n, k->t, k->f, p.x);
   for (int layer = 0; layer < k->layers; layer++) {
-    CLV_TRY(layer_forward(k, a, layer, x, &p, err));
+    CLV_TRY(forward_layer(k, a, layer, x, &p, err));
     x = layer_trace(k, a, layer).hidden;
   }
   return CLV_OK;
@@ -265,7 +269,7 @@ typedef struct backward_buffers {
   float *x;       /* input of the first layer, [T, N, F] */
   float *dh, *dc; /* gradients of h and c of one step, [N, H] */
   float *zeros;   /* [H] zeros */
-  float *sums;    /* sum of both biases, [4H] */
+  float *sums;    /* column sums of dgates, [4H] */
 } backward_buffers;
 
 static size_t max_width(const lstm_kernel *k) { return CLV_MAX(k->f, k->h); }
@@ -281,7 +285,7 @@ static backward_buffers lay_out_backward(const lstm_kernel *k, const clv_kernel_
   return p;
 }
 
-static size_t backward_scratch(const lstm_kernel *k) {
+static size_t count_backward_floats(const lstm_kernel *k) {
   return count_rows(k) * (GATES * k->h + max_width(k) + k->f) + (2 * k->n + 1 + GATES) * k->h;
 }
 
@@ -291,26 +295,26 @@ static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, i
   lstm_trace s = layer_trace(k, a, layer);
   /* the last layer's gradient from outside is dout, [N, T, H] */
   bool is_last_layer = layer + 1 == k->layers;
-  size_t step = k->n * k->h;
-  cpu_gemm recurrent = make_gemm(k->n, k->h, GATES * k->h);
-  memset(p->dh, 0, 2 * step * sizeof *p->dh); /* clears dh and dc, which are adjacent */
-  pack_right(k, a, &recurrent, layer_param(k, a, layer, 1));
+  size_t step_size = k->n * k->h;
+  cpu_gemm recurrent_product = make_gemm(k->n, k->h, GATES * k->h);
+  memset(p->dh, 0, 2 * step_size * sizeof *p->dh); /* clears dh and dc, which are adjacent */
+  pack_right(k, a, &recurrent_product, layer_param(k, a, layer, 1));
   for (size_t t = k->t; t-- > 0;) {
     step_job j = {
         .k = k,
-        .previous_cell = t ? s.cell + (t - 1) * step : p->zeros,
+        .previous_cell = t ? s.cell + (t - 1) * step_size : p->zeros,
         .previous_cell_stride = t ? k->h : 0,
-        .gates = s.gates + t * GATES * step,
-        .cell = s.cell + t * step,
-        .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step,
+        .gates = s.gates + t * GATES * step_size,
+        .cell = s.cell + t * step_size,
+        .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step_size,
         .outside_dh_stride = is_last_layer ? k->t * k->h : k->h,
         .dh = p->dh,
         .dc = p->dc,
-        .dgates = p->dgates + t * GATES * step};
+        .dgates = p->dgates + t * GATES * step_size};
     run_step(k, &j, run_cell_rows_back);
     if (t)
-      CLV_TRY(
-          multiply_packed(k, a, &recurrent, j.dgates, layer_param(k, a, layer, 1), 0, p->dh, err));
+      CLV_TRY(multiply_packed(k, a, &recurrent_product, j.dgates, layer_param(k, a, layer, 1), 0,
+                              p->dh, err));
   }
   return CLV_OK;
 }
@@ -324,20 +328,20 @@ static void store_sums(float *dst, const float *src, size_t n, bool accumulate) 
  * of dgates. */
 static clv_code backward_weights(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                                  const float *x, const backward_buffers *p, clv_err *err) {
-  float *dw_in = a->dparam[layer * k->slots], *dw_h = a->dparam[layer * k->slots + 1];
+  float *dw_ih = a->dparam[layer * k->slots], *dw_hh = a->dparam[layer * k->slots + 1];
   size_t gates = GATES * k->h, rows_after_first = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
-  cpu_gemm in = make_gemm(gates, input_width(k, layer), count_rows(k));
-  cpu_gemm recurrent = make_gemm(gates, k->h, rows_after_first);
-  in.a_t = recurrent.a_t = true;
-  CLV_TRY(multiply(k, a, &in, p->dgates, x, beta, dw_in, err));
+  cpu_gemm input_product = make_gemm(gates, input_width(k, layer), count_rows(k));
+  cpu_gemm recurrent_product = make_gemm(gates, k->h, rows_after_first);
+  input_product.a_is_transposed = recurrent_product.a_is_transposed = true;
+  CLV_TRY(multiply(k, a, &input_product, p->dgates, x, beta, dw_ih, err));
   if (rows_after_first)
-    CLV_TRY(multiply(k, a, &recurrent, p->dgates + k->n * gates, layer_trace(k, a, layer).hidden,
-                     beta, dw_h, err));
+    CLV_TRY(multiply(k, a, &recurrent_product, p->dgates + k->n * gates,
+                     layer_trace(k, a, layer).hidden, beta, dw_hh, err));
   else if (!a->accumulate)
-    memset(dw_h, 0, gates * k->h * sizeof *dw_h);
+    memset(dw_hh, 0, gates * k->h * sizeof *dw_hh);
   if (k->slots == 2) return CLV_OK;
-  clv_cpu_column_sums(p->dgates, count_rows(k), gates, p->sums, false);
+  clv_cpu_sum_columns(p->dgates, count_rows(k), gates, p->sums, false);
   for (int i = 2; i < 4; i++)
     store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
   return CLV_OK;
@@ -346,11 +350,11 @@ static clv_code backward_weights(const lstm_kernel *k, const clv_kernel_args *a,
 static clv_code backward_layer(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
   const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p->x;
-  cpu_gemm in = make_gemm(count_rows(k), input_width(k, layer), GATES * k->h);
+  cpu_gemm input_product = make_gemm(count_rows(k), input_width(k, layer), GATES * k->h);
   CLV_TRY(backward_steps(k, a, layer, p, err));
   if (k->k.d.need_dw) CLV_TRY(backward_weights(k, a, layer, x, p, err));
   if (layer || a->din[0])
-    CLV_TRY(multiply(k, a, &in, p->dgates, layer_param(k, a, layer, 0), 0, p->dx, err));
+    CLV_TRY(multiply(k, a, &input_product, p->dgates, layer_param(k, a, layer, 0), 0, p->dx, err));
   return CLV_OK;
 }
 
@@ -366,27 +370,29 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return CLV_OK;
 }
 
-static size_t find_largest(const size_t *x, size_t n) {
-  size_t max = 0;
-  for (size_t i = 0; i < n; i++) max = CLV_MAX(max, x[i]);
-  return max;
+static size_t find_max(const size_t *x, size_t n) {
+  size_t largest = 0;
+  for (size_t i = 0; i < n; i++) largest = CLV_MAX(largest, x[i]);
+  return largest;
 }
 
-/* Lays out the buffers of products of pairs behind the first `floats` of scratch. Returns the end.
- */
-static size_t lay_out_pairs(lstm_kernel *k, size_t floats) {
+/* Lays out the buffers of products of pairs after the first n_floats floats of scratch. Returns the
+ * size of scratch in floats. */
+static size_t lay_out_pairs(lstm_kernel *k, size_t n_floats) {
   size_t rows = count_rows(k), width = max_width(k), gates = GATES * k->h;
   int threads = k->k.threads;
-  const size_t right[] = {clv_cpu_pairs_bytes(gates, width), clv_cpu_pairs_bytes(width, gates),
-                          k->k.has_backward ? clv_cpu_pairs_bytes(width, rows) : 0};
-  const size_t left[] = {clv_cpu_pairs_scratch_bytes(threads, rows, width),
-                         clv_cpu_pairs_scratch_bytes(threads, k->n, width),
-                         clv_cpu_pairs_scratch_bytes(threads, k->n, gates),
-                         clv_cpu_pairs_scratch_bytes(threads, rows, gates),
-                         clv_cpu_pairs_scratch_bytes(threads, gates, rows)};
-  k->right_offset = clv_align_up(floats * sizeof(float), 64) / sizeof(float);
-  k->left_offset = k->right_offset + find_largest(right, CLV_COUNT(right)) / sizeof(float);
-  return k->left_offset + find_largest(left, CLV_COUNT(left)) / sizeof(float);
+  const size_t right_sizes[] = {clv_cpu_pairs_bytes(gates, width),
+                                clv_cpu_pairs_bytes(width, gates),
+                                k->k.has_backward ? clv_cpu_pairs_bytes(width, rows) : 0};
+  const size_t left_sizes[] = {clv_cpu_pairs_scratch_bytes(threads, rows, width),
+                               clv_cpu_pairs_scratch_bytes(threads, k->n, width),
+                               clv_cpu_pairs_scratch_bytes(threads, k->n, gates),
+                               clv_cpu_pairs_scratch_bytes(threads, rows, gates),
+                               clv_cpu_pairs_scratch_bytes(threads, gates, rows)};
+  k->right_factor_offset = clv_align_up(n_floats * sizeof(float), 64) / sizeof(float);
+  k->product_scratch_offset =
+      k->right_factor_offset + find_max(right_sizes, CLV_COUNT(right_sizes)) / sizeof(float);
+  return k->product_scratch_offset + find_max(left_sizes, CLV_COUNT(left_sizes)) / sizeof(float);
 }
 
 static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
@@ -403,11 +409,12 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.fused_grads = d->need_dw;
   k->k.base.saved_flags = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
-  size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
+  size_t n_floats =
+      CLV_MAX(count_forward_floats(k), k->k.has_backward ? count_backward_floats(k) : 0);
   cpu_shape_class shape_class = clv_cpu_class_of_lstm((int64_t)k->n, (int64_t)k->h);
   k->uses_pairs = d->bf16 && clv_cpu_choose(CPU_LSTM_BF16, shape_class) == CPU_PAIRS;
-  if (k->uses_pairs) floats = lay_out_pairs(k, floats);
-  k->k.base.scratch_bytes = floats * sizeof(float);
+  if (k->uses_pairs) n_floats = lay_out_pairs(k, n_floats);
+  k->k.base.scratch_bytes = n_floats * sizeof(float);
   k->k.base.impl = k->uses_pairs ? clv_cpu_pairs_impl()->name : "sgemm";
   *ret = &k->k.base;
   return CLV_OK;

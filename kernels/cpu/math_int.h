@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * math_int: functions of one number, as straight-line code that vectorises.
+ * math_int: functions of one number, without branches, so that loops that call them vectorise.
  */
 #ifndef CLEAVE_KERNELS_CPU_MATH_INT_H
 #define CLEAVE_KERNELS_CPU_MATH_INT_H
@@ -24,20 +24,20 @@ CPU_INLINE uint32_t to_bits(float f) {
 /* Returns the bits of x rounded to bf16 (to nearest even; NaN stays NaN) in the upper half; the
  * lower half has no meaning. */
 CPU_INLINE uint32_t round_bits_to_bf16(float x) {
-  uint32_t bits = to_bits(x), up = bits + 0x7fff + (bits >> 16 & 1);
-  return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : up;
+  uint32_t bits = to_bits(x), rounded_bits = bits + 0x7fff + (bits >> 16 & 1);
+  return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded_bits;
 }
 
 CPU_INLINE uint16_t round_to_bf16(float x) { return (uint16_t)(round_bits_to_bf16(x) >> 16); }
 
-/* Returns e^r - 1 and *ret_power = 2^n for x = n ln 2 + r, with ln 2 in two parts, by the degree-5
- * minimax polynomial of Moshier's Cephes library (expf). x saturates at -87 and 88; NaN passes. */
-CPU_INLINE float split_exp(float x, float *ret_power) {
+/* Splits x = n ln 2 + r. Returns e^r - 1, by the degree-5 minimax polynomial of Moshier's Cephes
+ * library (expf), and writes 2^n to *ret_power_of_2. x is clamped to -87..88. NaN stays NaN. */
+CPU_INLINE float split_exp(float x, float *ret_power_of_2) {
   /* 1.5 * 2^23: adding it to a number leaves the nearest integer in the low bits of the sum */
-  const float round = 12582912;
+  const float rounding_shift = 12582912;
   x = x > 88.0f ? 88.0f : x;
   x = x < -87.0f ? -87.0f : x;
-  float shifted = x * 1.44269504f + round, n = shifted - round;
+  float shifted = x * 1.44269504f + rounding_shift, n = shifted - rounding_shift;
   float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -45,34 +45,34 @@ CPU_INLINE float split_exp(float x, float *ret_power) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  *ret_power = from_bits((to_bits(shifted) << 23) + 0x3f800000u);
+  *ret_power_of_2 = from_bits((to_bits(shifted) << 23) + 0x3f800000u);
   return p * r * r + r;
 }
 
-/* Returns e^x within 2 units in the last place. NaN passes; the result saturates at 2^-126 and
- * 2^127. */
+/* Returns e^x within 2 units in the last place. NaN stays NaN. The result is clamped, as x is in
+ * split_exp. */
 CPU_INLINE float exp_of(float x) {
-  float power, exp_r_less_one = split_exp(x, &power);
-  return (exp_r_less_one + 1) * power;
+  float power_of_2, exp_r_less_one = split_exp(x, &power_of_2);
+  return (exp_r_less_one + 1) * power_of_2;
 }
 
 /* Returns e^x - 1 within 2 units in the last place: with s = 2^n it is s (e^r - 1) + (s - 1). NaN
- * passes. */
+ * stays NaN. */
 CPU_INLINE float expm1_of(float x) {
-  float power, exp_r_less_one = split_exp(x, &power);
-  return power * exp_r_less_one + (power - 1);
+  float power_of_2, exp_r_less_one = split_exp(x, &power_of_2);
+  return power_of_2 * exp_r_less_one + (power_of_2 - 1);
 }
 
 /* Returns e^x in double within 2 units in the last place, computed like exp_of with Cephes' exp, a
- * quotient of polynomials. Rounded to f32 it equals the rounded exact value, unless that is almost
- * half way between two floats. It saturates at e^-708 and e^708. */
-CPU_INLINE double wide_exp_of(double x) {
+ * quotient of polynomials. Rounded to f32, the result equals the exact value rounded to f32, unless
+ * the exact value is almost half way between two floats. x is clamped to -708..708. */
+CPU_INLINE double double_exp_of(double x) {
   /* 1.5 * 2^52, which rounds to an integer in double, as 1.5 * 2^23 does in split_exp */
-  const double round = 6755399441055744;
+  const double rounding_shift = 6755399441055744;
   uint64_t bits;
   x = x > 708 ? 708 : x;
   x = x < -708 ? -708 : x;
-  double shifted = x * 1.4426950408889634 + round, n = shifted - round;
+  double shifted = x * 1.4426950408889634 + rounding_shift, n = shifted - rounding_shift;
   double r = (x - n * 6.93145751953125e-1) - n * 1.42860682030941723212e-6, z = r * r;
   double p = 1.26177193074810590878e-4 * z + 3.02994407707441961300e-2;
   p = r * (p * z + 9.99999999999999999910e-1);
@@ -86,8 +86,8 @@ CPU_INLINE double wide_exp_of(double x) {
 
 /* Returns log x in double, for positive normal x, within 1e-13: x = 2^n m with m in
  * sqrt(1/2)..sqrt(2), and log m = 2 atanh(s) with s = (m - 1) / (m + 1), as a series to s^19. NaN
- * passes. */
-CPU_INLINE double wide_log_of(double x) {
+ * stays NaN. */
+CPU_INLINE double double_log_of(double x) {
   uint64_t bits, mantissa;
   double m, n, s, z, t;
   memcpy(&bits, &x, sizeof bits);

@@ -7,8 +7,8 @@ typedef struct matmul_kernel {
 } matmul_kernel;
 
 /* Computes y = x z for each pair of matrices of the batch; all matrices are dense. */
-static clv_code multiply(const matmul_kernel *k, const cpu_gemm *g, const float *x, const float *z,
-                         float *y, clv_err *err) {
+static clv_code multiply_batch(const matmul_kernel *k, const cpu_gemm *g, const float *x,
+                               const float *z, float *y, clv_err *err) {
   clv_cpu_set_threads(k->k.threads);
   for (int64_t b = 0; b < k->s.batch; b++)
     CLV_TRY(clv_cpu_gemm(g, x + b * g->m * g->k, z + b * g->k * g->n, 0, y + b * g->m * g->n, err));
@@ -19,16 +19,16 @@ static clv_code matmul_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   const matmul_kernel *k = (const matmul_kernel *)base;
   const clv_matmul *s = &k->s;
   cpu_gemm g = {.m = s->m, .n = s->n, .k = s->k};
-  return multiply(k, &g, a->in[0], a->in[1], a->out, err);
+  return multiply_batch(k, &g, a->in[0], a->in[1], a->out, err);
 }
 
 static clv_code matmul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const matmul_kernel *k = (const matmul_kernel *)base;
   const clv_matmul *s = &k->s;
-  cpu_gemm da = {.m = s->m, .n = s->k, .k = s->n, .b_t = true};
-  cpu_gemm db = {.m = s->k, .n = s->n, .k = s->m, .a_t = true};
-  if (a->din[0]) CLV_TRY(multiply(k, &da, a->dout, a->in[1], a->din[0], err));
-  return a->din[1] ? multiply(k, &db, a->in[0], a->dout, a->din[1], err) : CLV_OK;
+  cpu_gemm da_product = {.m = s->m, .n = s->k, .k = s->n, .b_is_transposed = true};
+  cpu_gemm db_product = {.m = s->k, .n = s->n, .k = s->m, .a_is_transposed = true};
+  if (a->din[0]) CLV_TRY(multiply_batch(k, &da_product, a->dout, a->in[1], a->din[0], err));
+  return a->din[1] ? multiply_batch(k, &db_product, a->in[0], a->dout, a->din[1], err) : CLV_OK;
 }
 
 static clv_code matmul_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * maxpool with torch's rule for ties and NaN: taps in scan order; a tap becomes the maximum if it
- * is larger than the maximum so far or NaN; padding never does. `saved` holds the maximum's tap of
- * each output as one byte, in the output's layout.
+ * maxpool with torch's rule for ties and NaN. Taps are compared in scan order. A value becomes the
+ * maximum if it is larger than the maximum so far, or NaN; padding never becomes the maximum.
+ * `saved` holds for each output the index of the maximum's tap, as one byte, in the output's
+ * layout.
  */
 #include <math.h>
 #include <string.h>
@@ -11,16 +12,16 @@
 
 typedef struct pool_job {
   clv_window s;
-  const float *x; /* input of forward; gradient of the output in backward */
-  float *y;       /* output of forward; gradient of the input in backward */
-  uint8_t *argmax_tap;
+  const float *x;       /* input of forward; gradient of the output in backward */
+  float *y;             /* output of forward; gradient of the input in backward */
+  uint8_t *argmax_taps; /* index of the maximum's tap, for each output */
   cpu_planes planes;
   /* the windows cover the image without overlap or gap, so each value is in exactly one window */
   bool windows_tile_image;
 } pool_job;
 
-CPU_INLINE int64_t plane_start(const pool_job *j, size_t p, int64_t image) {
-  return clv_cpu_plane_start(&j->planes, p, image);
+CPU_INLINE int64_t plane_start(const pool_job *j, size_t p, int64_t image_size) {
+  return clv_cpu_plane_start(&j->planes, p, image_size);
 }
 
 /* The taps of a window along one axis, and those of them that are inside the image. */
@@ -28,60 +29,61 @@ typedef struct taps {
   int64_t first, begin, end; /* first: image index of tap 0; taps begin to end - 1 are inside */
 } taps;
 
-CPU_INLINE taps taps_at(const clv_window *s, int axis, int64_t o, int64_t extent) {
+CPU_INLINE taps find_taps(const clv_window *s, int axis, int64_t o, int64_t extent) {
   taps t = {o * s->stride[axis] - s->pad[axis], 0, s->kernel[axis]};
   t.begin = t.first < 0 ? -t.first : 0;
   if (t.first + t.end > extent) t.end = extent - t.first;
   return t;
 }
 
+/* Vectors of the bytes of 8 or 16 channels. */
 typedef uint8_t vu8 __attribute__((vector_size(8), aligned(1), may_alias));
 typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
 
-/* Defines forward and backward of one plane, an image of B channels, compiled for TARGET; B = 1 has
- * its own loop below. Selections are bit masks, because vectors have no `?:` in C. `is_2x2`:
- * windows of 2x2 without overlap, a constant at the call, so that the most common case has no loop
- * over taps. */
+/* Defines forward and backward of one plane, an image of B channels, compiled for TARGET. For B = 1
+ * see forward_plane_1 and backward_plane_1. Selections are bit masks, because vectors have no `?:`
+ * in C. `is_2x2`: windows of 2x2 without overlap, a constant at the call, so that the most common
+ * case has no loop over taps. */
 #define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                                     \
-  TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool is_2x2) {           \
+  TARGET CPU_INLINE void forward_plane_##B##_##W(const pool_job *j, size_t p, bool is_2x2) {     \
     const clv_window *s = &j->s;                                                                 \
     int64_t columns = is_2x2 ? 2 : s->kernel[1];                                                 \
     int64_t pitch = j->planes.pitch;                                                             \
     const float *x = j->x + plane_start(j, p, s->h * s->w);                                      \
     float *y = j->y + plane_start(j, p, s->oh * s->ow);                                          \
-    uint8_t *argmax_tap = j->argmax_tap + plane_start(j, p, s->oh * s->ow);                      \
+    uint8_t *argmax_taps = j->argmax_taps + plane_start(j, p, s->oh * s->ow);                    \
     for (int64_t i = 0; i < s->oh; i++)                                                          \
       for (int64_t o = 0; o < s->ow; o++) {                                                      \
-        taps h = is_2x2 ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                          \
-        taps w = is_2x2 ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                          \
-        vf best = (vf){0} - INFINITY;                                                            \
+        taps h = is_2x2 ? (taps){2 * i, 0, 2} : find_taps(s, 0, i, s->h);                        \
+        taps w = is_2x2 ? (taps){2 * o, 0, 2} : find_taps(s, 1, o, s->w);                        \
+        vf max = (vf){0} - INFINITY;                                                             \
         vi at = (vi){0} + (int32_t)(h.begin * columns + w.begin);                                \
         for (int64_t u = h.begin; u < h.end; u++)                                                \
           for (int64_t v = w.begin; v < w.end; v++) {                                            \
             vf value = *(const vf *)(x + ((h.first + u) * s->w + w.first + v) * pitch);          \
-            vi wins = (value > best) | (value != value);                                         \
+            vi wins = (value > max) | (value != value);                                          \
             vi tap = (vi){0} + (int32_t)(u * columns + v);                                       \
-            best = (vf)((wins & (vi)value) | (~wins & (vi)best));                                \
+            max = (vf)((wins & (vi)value) | (~wins & (vi)max));                                  \
             at = (wins & tap) | (~wins & at);                                                    \
           }                                                                                      \
-        *(vf *)(y + (i * s->ow + o) * pitch) = best;                                             \
-        *(vu *)(argmax_tap + (i * s->ow + o) * pitch) = __builtin_convertvector(at, vu);         \
+        *(vf *)(y + (i * s->ow + o) * pitch) = max;                                              \
+        *(vu *)(argmax_taps + (i * s->ow + o) * pitch) = __builtin_convertvector(at, vu);        \
       }                                                                                          \
   }                                                                                              \
-  TARGET CPU_INLINE void backward_##B##_##W(const pool_job *j, size_t p, bool is_2x2) {          \
+  TARGET CPU_INLINE void backward_plane_##B##_##W(const pool_job *j, size_t p, bool is_2x2) {    \
     const clv_window *s = &j->s;                                                                 \
     bool tiles_image = is_2x2 || j->windows_tile_image;                                          \
     int64_t columns = is_2x2 ? 2 : s->kernel[1];                                                 \
     int64_t pitch = j->planes.pitch;                                                             \
     const float *dy = j->x + plane_start(j, p, s->oh * s->ow);                                   \
     float *dx = j->y + plane_start(j, p, s->h * s->w);                                           \
-    const uint8_t *argmax_tap = j->argmax_tap + plane_start(j, p, s->oh * s->ow);                \
+    const uint8_t *argmax_taps = j->argmax_taps + plane_start(j, p, s->oh * s->ow);              \
     for (int64_t i = 0; !tiles_image && i < s->h * s->w; i++) *(vf *)(dx + i * pitch) = (vf){0}; \
     for (int64_t i = 0; i < s->oh; i++)                                                          \
       for (int64_t o = 0; o < s->ow; o++) {                                                      \
-        taps h = is_2x2 ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                          \
-        taps w = is_2x2 ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                          \
-        vu tap_of = *(const vu *)(argmax_tap + (i * s->ow + o) * pitch);                         \
+        taps h = is_2x2 ? (taps){2 * i, 0, 2} : find_taps(s, 0, i, s->h);                        \
+        taps w = is_2x2 ? (taps){2 * o, 0, 2} : find_taps(s, 1, o, s->w);                        \
+        vu tap_of = *(const vu *)(argmax_taps + (i * s->ow + o) * pitch);                        \
         vi at = __builtin_convertvector(tap_of, vi);                                             \
         vf gradient = *(const vf *)(dy + (i * s->ow + o) * pitch);                               \
         for (int64_t u = h.begin; u < h.end; u++)                                                \
@@ -102,41 +104,41 @@ POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, PLAIN, CPU_TARGET_PLAIN)
 POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, 256, CPU_TARGET_256)
 POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, 512, CPU_TARGET_512)
 
-CPU_INLINE void forward_1(const pool_job *j, size_t p, bool is_2x2) {
+CPU_INLINE void forward_plane_1(const pool_job *j, size_t p, bool is_2x2) {
   const clv_window *s = &j->s;
   int64_t pitch = j->planes.pitch;
   const float *x = j->x + plane_start(j, p, s->h * s->w);
   float *y = j->y + plane_start(j, p, s->oh * s->ow);
-  uint8_t *argmax_tap = j->argmax_tap + plane_start(j, p, s->oh * s->ow);
+  uint8_t *argmax_taps = j->argmax_taps + plane_start(j, p, s->oh * s->ow);
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
     int64_t row = i / s->ow, column = i % s->ow;
-    taps h = is_2x2 ? (taps){2 * row, 0, 2} : taps_at(s, 0, row, s->h);
-    taps w = is_2x2 ? (taps){2 * column, 0, 2} : taps_at(s, 1, column, s->w);
-    float best = -INFINITY;
+    taps h = is_2x2 ? (taps){2 * row, 0, 2} : find_taps(s, 0, row, s->h);
+    taps w = is_2x2 ? (taps){2 * column, 0, 2} : find_taps(s, 1, column, s->w);
+    float max = -INFINITY;
     int64_t at = h.begin * s->kernel[1] + w.begin;
     for (int64_t u = h.begin; u < h.end; u++)
       for (int64_t v = w.begin; v < w.end; v++) {
         float value = x[((h.first + u) * s->w + w.first + v) * pitch];
-        bool is_new_max = value > best || value != value;
-        best = is_new_max ? value : best;
+        bool is_new_max = value > max || value != value;
+        max = is_new_max ? value : max;
         at = is_new_max ? u * s->kernel[1] + v : at;
       }
-    y[i * pitch] = best;
-    argmax_tap[i * pitch] = (uint8_t)at;
+    y[i * pitch] = max;
+    argmax_taps[i * pitch] = (uint8_t)at;
   }
 }
 
-CPU_INLINE void backward_1(const pool_job *j, size_t p, bool is_2x2) {
+CPU_INLINE void backward_plane_1(const pool_job *j, size_t p, bool is_2x2) {
   (void)is_2x2;
   const clv_window *s = &j->s;
   int64_t pitch = j->planes.pitch;
   const float *dy = j->x + plane_start(j, p, s->oh * s->ow);
   float *dx = j->y + plane_start(j, p, s->h * s->w);
-  const uint8_t *argmax_tap = j->argmax_tap + plane_start(j, p, s->oh * s->ow);
+  const uint8_t *argmax_taps = j->argmax_taps + plane_start(j, p, s->oh * s->ow);
   for (int64_t i = 0; i < s->h * s->w; i++) dx[i * pitch] = 0;
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
-    int64_t h = i / s->ow * s->stride[0] - s->pad[0] + argmax_tap[i * pitch] / s->kernel[1];
-    int64_t w = i % s->ow * s->stride[1] - s->pad[1] + argmax_tap[i * pitch] % s->kernel[1];
+    int64_t h = i / s->ow * s->stride[0] - s->pad[0] + argmax_taps[i * pitch] / s->kernel[1];
+    int64_t w = i % s->ow * s->stride[1] - s->pad[1] + argmax_taps[i * pitch] % s->kernel[1];
     float *to = &dx[(h * s->w + w) * pitch];
     *to = j->windows_tile_image ? dy[i * pitch] : *to + dy[i * pitch];
   }
@@ -144,7 +146,7 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool is_2x2) {
 
 /* Defines `name`, a clv_cpu_range_fn that calls `plane_fn` on the planes [begin, end) of the
  * job. */
-#define POOL_RANGE(name, plane_fn, TARGET)                                             \
+#define DEFINE_POOL_RANGE_FN(name, plane_fn, TARGET)                                   \
   TARGET static void name(void *arg, size_t begin, size_t end) {                       \
     const pool_job *j = arg;                                                           \
     bool is_2x2 = j->windows_tile_image && j->s.kernel[0] == 2 && j->s.kernel[1] == 2; \
@@ -156,18 +158,18 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool is_2x2) {
     }                                                                                  \
   }
 
-#define POOL_RANGES(direction)                                                       \
-  POOL_RANGE(direction##_range_1, direction##_1, CPU_TARGET_PLAIN)                   \
-  POOL_RANGE(direction##_range_8_PLAIN, direction##_8_PLAIN, CPU_TARGET_PLAIN)       \
-  POOL_RANGE(direction##_range_8_256, direction##_8_256, CPU_TARGET_256)             \
-  POOL_RANGE(direction##_range_8_512, direction##_8_512, CPU_TARGET_512)             \
-  POOL_RANGE(direction##_range_16_PLAIN, direction##_16_PLAIN, CPU_TARGET_PLAIN)     \
-  POOL_RANGE(direction##_range_16_256, direction##_16_256, CPU_TARGET_256)           \
-  POOL_RANGE(direction##_range_16_512, direction##_16_512, CPU_TARGET_512)           \
-  /* functions by channel block (1, 8, 16) and clv_cpu_vector_width() */             \
-  static clv_cpu_range_fn *const direction##_ranges[3][3] = {                        \
-      {direction##_range_1, direction##_range_1, direction##_range_1},               \
-      {direction##_range_8_PLAIN, direction##_range_8_256, direction##_range_8_512}, \
+#define POOL_RANGES(direction)                                                                   \
+  DEFINE_POOL_RANGE_FN(direction##_range_1, direction##_plane_1, CPU_TARGET_PLAIN)               \
+  DEFINE_POOL_RANGE_FN(direction##_range_8_PLAIN, direction##_plane_8_PLAIN, CPU_TARGET_PLAIN)   \
+  DEFINE_POOL_RANGE_FN(direction##_range_8_256, direction##_plane_8_256, CPU_TARGET_256)         \
+  DEFINE_POOL_RANGE_FN(direction##_range_8_512, direction##_plane_8_512, CPU_TARGET_512)         \
+  DEFINE_POOL_RANGE_FN(direction##_range_16_PLAIN, direction##_plane_16_PLAIN, CPU_TARGET_PLAIN) \
+  DEFINE_POOL_RANGE_FN(direction##_range_16_256, direction##_plane_16_256, CPU_TARGET_256)       \
+  DEFINE_POOL_RANGE_FN(direction##_range_16_512, direction##_plane_16_512, CPU_TARGET_512)       \
+  /* functions by channel block (1, 8, 16) and clv_cpu_vector_width() */                         \
+  static clv_cpu_range_fn *const direction##_ranges[3][3] = {                                    \
+      {direction##_range_1, direction##_range_1, direction##_range_1},                           \
+      {direction##_range_8_PLAIN, direction##_range_8_256, direction##_range_8_512},             \
       {direction##_range_16_PLAIN, direction##_range_16_256, direction##_range_16_512}};
 
 POOL_RANGES(forward)

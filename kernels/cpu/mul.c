@@ -8,7 +8,7 @@ typedef struct mul_job {
   float *y;
 } mul_job;
 
-static void run_mul(void *arg, size_t begin, size_t end) {
+static void multiply_range(void *arg, size_t begin, size_t end) {
   const mul_job *j = arg;
   mul(j->x + begin, j->z + begin, j->y + begin, end - begin, (cpu_numbers){0});
 }
@@ -19,7 +19,7 @@ static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   (void)err;
   for (int i = 0; i < 2; i++) {
     mul_job j = {a->in[1 - i], a->dout, a->din[i]};
-    if (j.y) clv_cpu_parallel(threads, k->n_in, run_mul, &j);
+    if (j.y) clv_cpu_parallel(threads, k->n_in, multiply_range, &j);
   }
   return CLV_OK;
 }

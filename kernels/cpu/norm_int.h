@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * norm_int: the loops of batch normalisation over one plane: the values of one block of channels of
- * one image, n numbers, where channel l of the block is every b-th number. b is 1, 8 or 16.
+ * norm_int: the loops of batch normalisation over one plane. A plane is the values of one block of
+ * b channels of one image: n numbers, of which channel l has the numbers l, l + b, l + 2 b, ... b
+ * is 1, 8 or 16.
  *
  * Sums are computed as NORM_SPREAD * b partial sums, number i of a plane into i % (NORM_SPREAD *
  * b), each in double and in index order. Four neighbouring positions are NORM_SPREAD * b
@@ -15,44 +16,45 @@
 
 enum { NORM_BLOCK = 16, NORM_SPREAD = 4, NORM_LANES = NORM_BLOCK * NORM_SPREAD };
 
-/* Two sums of each channel, each as NORM_SPREAD partial sums of b channels. */
+/* Two sums of each of b channels, each as NORM_SPREAD partial sums: of values, and of products. */
 typedef struct clv_norm_sums {
-  double first[NORM_LANES], second[NORM_LANES];
+  double value_sums[NORM_LANES], product_sums[NORM_LANES];
 } clv_norm_sums;
 
-/* Adds value i to sum number l = i % (NORM_SPREAD * b): first[l] += x[i] - shift[l], second[l] +=
- * (x[i] - shift[l])^2. n: number of values of x. */
+/* Adds value i to sum number l = i % (NORM_SPREAD * b): value_sums[l] += x[i] - shift[l],
+ * product_sums[l] += (x[i] - shift[l])^2. n: number of values of x. */
 void clv_cpu_norm_add_moments(const float *x, size_t n, size_t b, const double *shift,
                               clv_norm_sums *sums);
 
 /* Coefficients in the formulas of clv_cpu_norm_apply and clv_cpu_norm_backward, one of each for
- * each channel of a block. (backward_group has another formula with the same names.) */
+ * each channel of a block. groupnorm.c uses them in another formula. */
 typedef struct clv_norm_affine {
   float mean[NORM_BLOCK], scale[NORM_BLOCK], shift[NORM_BLOCK];
   float offset[NORM_BLOCK], slope[NORM_BLOCK]; /* read only by clv_cpu_norm_backward */
 } clv_norm_affine;
 
-/* Computes y = (x - mean) scale + shift, plus `other` unless NULL; with `relu`, results not above 0
- * become 0. y may be other. */
+/* Computes y = (x - mean) scale + shift, plus `other` unless it is NULL; with applies_relu, results
+ * not above 0 become 0. y may be other. */
 void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
-                        const clv_norm_affine *v, bool relu, float *y);
+                        const clv_norm_affine *v, bool applies_relu, float *y);
 
-/* Number of values of a plane that are processed at a time if some are not f32; a multiple of
- * NORM_LANES. */
+/* Largest number of values of a plane that are processed at a time if an array is bf16 or channels
+ * last; a multiple of NORM_LANES. */
 enum { NORM_PIECE = 2048 };
 
-/* Convert between values and bits that say which gradients pass. pack_gates writes a bit for each
- * of n outputs: 1 if the output is above 0 or NaN, so that its gradient passes. unpack_gates writes
- * a number above 0 for each 1, and 0 for each 0. n: a multiple of 8, at most NORM_PIECE. */
-void clv_cpu_norm_pack_gates(const float *y, size_t n, uint8_t *marks);
-void clv_cpu_norm_unpack_gates(const uint8_t *marks, size_t n, float *ret_gates);
+/* Convert between values and gate bits, which say which gradients pass the relu. pack_gates writes
+ * a bit for each of n outputs: 1 if the output is above 0 or NaN, so that its gradient passes.
+ * unpack_gates writes a number above 0 for each 1, and 0 for each 0. n: a multiple of 8, at most
+ * NORM_PIECE. */
+void clv_cpu_norm_pack_gates(const float *y, size_t n, uint8_t *gate_bits);
+void clv_cpu_norm_unpack_gates(const uint8_t *gate_bits, size_t n, float *ret_gates);
 
-/* Which gradients pass the relu: all (OPEN), those whose output is above 0 (BY_Y), or those whose
- * output, recomputed from x, is above 0 (BY_X). */
-typedef enum clv_norm_gate { NORM_OPEN, NORM_BY_Y, NORM_BY_X } clv_norm_gate;
+/* Which gradients pass the relu that follows: all, because there is no relu (OPEN); those whose
+ * output is above 0 (BY_Y); or those whose output, recomputed from x, is above 0 (BY_X). */
+typedef enum clv_norm_gate { NORM_GATE_OPEN, NORM_GATE_BY_Y, NORM_GATE_BY_X } clv_norm_gate;
 
-/* Arrays of a plane: n values in blocks of b channels. y: output, read only with NORM_BY_Y. g: with
- * NORM_BY_Y, receives the gradients that pass, or NULL; may be dy. */
+/* Arrays of a plane: n values in blocks of b channels. y: output, read only with NORM_GATE_BY_Y. g:
+ * with NORM_GATE_BY_Y, receives the gradients that pass; NULL: they are not stored; may be dy. */
 typedef struct clv_norm_plane {
   const float *x, *y, *dy;
   float *g;
@@ -64,12 +66,12 @@ typedef struct clv_norm_plane {
  * lanes. */
 typedef struct clv_norm_lanes {
   double mean[NORM_LANES];
-  /* mean, scale and shift of clv_norm_affine */
-  float center[NORM_LANES], scale[NORM_LANES], shift[NORM_LANES];
+  /* the mean in f32, scale and shift of clv_norm_affine, from which NORM_GATE_BY_X recomputes y */
+  float mean_f32[NORM_LANES], scale[NORM_LANES], shift[NORM_LANES];
 } clv_norm_lanes;
 
-/* Adds the sums of the gradients: first += g, second += g (x - mean), where g is dy if it passes
- * the gate, else 0. */
+/* Adds the sums of the gradients: value_sums += g, product_sums += g (x - mean), where g is dy if
+ * it passes the gate, else 0. */
 void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lanes *v,
                                 clv_norm_sums *sums);
 

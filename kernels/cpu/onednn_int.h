@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * onednn_int: the one place that knows which oneDNN the build has. Debian 12 has 2.6, Ubuntu 24.04
- * 3.1 and Debian 13 3.7. In 3 a memory description is an object, primitive descriptions are made
- * without the descriptions of operations that stand between in 2, and some names differ. Everything
- * else of the library's interface is equal in both.
+ * 3.1 and Debian 13 3.7. In 3 a memory description is an object. In 2 a primitive description is
+ * made from a description of the operation, in 3 without one. Some names differ. The rest of the
+ * interface that we use is equal in both.
  */
 #ifndef CLEAVE_KERNELS_CPU_ONEDNN_INT_H
 #define CLEAVE_KERNELS_CPU_ONEDNN_INT_H
@@ -11,9 +11,9 @@
 #include <dnnl.h>
 #include <stdlib.h>
 
-/* cpu_md: a memory description that the caller owns: cpu_md_create makes it, cpu_md_destroy frees
- * it and accepts NULL. cpu_const_md: one that another object owns, such as a primitive description;
- * oneDNN's functions take either. */
+/* cpu_md: a memory description that the caller owns. cpu_md_create makes it; cpu_md_destroy frees
+ * it and accepts NULL. cpu_const_md: a memory description that another object owns, such as a
+ * primitive description. oneDNN's functions take either. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t cpu_md;
 typedef const_dnnl_memory_desc_t cpu_const_md;
@@ -22,8 +22,9 @@ typedef dnnl_memory_desc_t *cpu_md;
 typedef const dnnl_memory_desc_t *cpu_const_md;
 #endif
 
-/* A convolution. bias: NULL if it has none. dilates: number of positions between two taps. hint:
- * the forward's primitive description, which only the gradients need. */
+/* A convolution, for which the functions cpu_conv_..._desc_create make primitive descriptions of
+ * its forward and gradients. bias: NULL if it has none. dilates: number of positions between two
+ * taps. hint: the forward's primitive description, which only those of the gradients need. */
 typedef struct cpu_conv_desc {
   dnnl_engine_t engine;
   dnnl_alg_kind_t algorithm;
@@ -47,19 +48,22 @@ static inline void cpu_md_destroy(cpu_md md) {
   if (md) dnnl_memory_desc_destroy(md);
 }
 
-static inline dnnl_status_t cpu_conv_forward(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
+static inline dnnl_status_t cpu_conv_forward_desc_create(dnnl_primitive_desc_t *ret,
+                                                         const cpu_conv_desc *c) {
   return dnnl_convolution_forward_primitive_desc_create(
       ret, c->engine, dnnl_forward_training, c->algorithm, c->src, c->weight, c->bias, c->dst,
       c->strides, c->dilates, c->pads, c->right_pads, c->attr);
 }
 
-static inline dnnl_status_t cpu_conv_data(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
+static inline dnnl_status_t cpu_conv_data_desc_create(dnnl_primitive_desc_t *ret,
+                                                      const cpu_conv_desc *c) {
   return dnnl_convolution_backward_data_primitive_desc_create(
       ret, c->engine, c->algorithm, c->src, c->weight, c->dst, c->strides, c->dilates, c->pads,
       c->right_pads, c->hint, c->attr);
 }
 
-static inline dnnl_status_t cpu_conv_weight(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
+static inline dnnl_status_t cpu_conv_weight_desc_create(dnnl_primitive_desc_t *ret,
+                                                        const cpu_conv_desc *c) {
   return dnnl_convolution_backward_weights_primitive_desc_create(
       ret, c->engine, c->algorithm, c->src, c->weight, c->bias, c->dst, c->strides, c->dilates,
       c->pads, c->right_pads, c->hint, c->attr);
@@ -79,35 +83,38 @@ static inline dnnl_status_t cpu_md_create(cpu_md *ret, int rank, const dnnl_dims
 
 static inline void cpu_md_destroy(cpu_md md) { free(md); }
 
-static inline dnnl_status_t cpu_conv_create(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c,
-                                            dnnl_status_t init_status,
-                                            const dnnl_convolution_desc_t *operation) {
+static inline dnnl_status_t cpu_conv_desc_create(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c,
+                                                 dnnl_status_t init_status,
+                                                 const dnnl_convolution_desc_t *operation) {
   if (init_status != dnnl_success) return init_status;
   return dnnl_primitive_desc_create(ret, operation, c->attr, c->engine, c->hint);
 }
 
-static inline dnnl_status_t cpu_conv_forward(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
+static inline dnnl_status_t cpu_conv_forward_desc_create(dnnl_primitive_desc_t *ret,
+                                                         const cpu_conv_desc *c) {
   dnnl_convolution_desc_t operation;
   dnnl_status_t init_status = dnnl_dilated_convolution_forward_desc_init(
       &operation, dnnl_forward_training, c->algorithm, c->src, c->weight, c->bias, c->dst,
       c->strides, c->dilates, c->pads, c->right_pads);
-  return cpu_conv_create(ret, c, init_status, &operation);
+  return cpu_conv_desc_create(ret, c, init_status, &operation);
 }
 
-static inline dnnl_status_t cpu_conv_data(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
+static inline dnnl_status_t cpu_conv_data_desc_create(dnnl_primitive_desc_t *ret,
+                                                      const cpu_conv_desc *c) {
   dnnl_convolution_desc_t operation;
   dnnl_status_t init_status = dnnl_dilated_convolution_backward_data_desc_init(
       &operation, c->algorithm, c->src, c->weight, c->dst, c->strides, c->dilates, c->pads,
       c->right_pads);
-  return cpu_conv_create(ret, c, init_status, &operation);
+  return cpu_conv_desc_create(ret, c, init_status, &operation);
 }
 
-static inline dnnl_status_t cpu_conv_weight(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
+static inline dnnl_status_t cpu_conv_weight_desc_create(dnnl_primitive_desc_t *ret,
+                                                        const cpu_conv_desc *c) {
   dnnl_convolution_desc_t operation;
   dnnl_status_t init_status = dnnl_dilated_convolution_backward_weights_desc_init(
       &operation, c->algorithm, c->src, c->weight, c->bias, c->dst, c->strides, c->dilates, c->pads,
       c->right_pads);
-  return cpu_conv_create(ret, c, init_status, &operation);
+  return cpu_conv_desc_create(ret, c, init_status, &operation);
 }
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Packs factors as pairs of bf16, and computes a product block by block. As many rows of the left
- * factor are packed as stay in the second-level cache, and multiplied with all of the right factor,
- * 32 columns at a time. If a sum is too long for that, it is computed in parts: sums are stored and
- * continued, which changes no bit.
+ * factor as stay in the second-level cache are packed at a time, and multiplied by the right
+ * factor, 32 columns at a time. If the sums of 32 rows are too long for the cache, they are
+ * computed in parts: the sums are stored in c, and continued from there with the next part, which
+ * changes no bit.
  */
 #include "kernels/cpu/pairs_int.h"
 
@@ -13,10 +14,10 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
-/* RUN_TILES: tiles whose column sums are added first, 256 rows, as in clv_cpu_column_sums.
- * PREFETCH_TILES: tiles from the prefetch of a value to its use. BLOCK_STRIPS: strips of a
- * block. */
-enum { RUN_TILES = 256 / PAIRS_WIDE, PREFETCH_TILES = 2, BLOCK_STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
+/* RUN_TILES: tiles whose column sums are one partial sum: 256 rows, as in clv_cpu_sum_columns.
+ * PREFETCH_TILES: number of tiles by which values are prefetched before their use. BLOCK_STRIPS:
+ * strips of 16 rows or columns of a block. */
+enum { RUN_TILES = 256 / PAIRS_DEPTH, PREFETCH_TILES = 2, BLOCK_STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
 
 const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
   return clv_cpu_has_amx() ? clv_cpu_pairs_amx() : clv_cpu_pairs_avx512();
@@ -24,7 +25,7 @@ const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
 
 /* ---- packing a factor ------------------------------------------------------------------------ */
 
-static size_t count_tiles(size_t k) { return (k + PAIRS_WIDE - 1) / PAIRS_WIDE; }
+static size_t count_tiles(size_t k) { return (k + PAIRS_DEPTH - 1) / PAIRS_DEPTH; }
 
 static size_t count_blocks(size_t n) { return (n + PAIRS_BLOCK - 1) / PAIRS_BLOCK; }
 
@@ -32,35 +33,36 @@ size_t clv_cpu_pairs_bytes(size_t n, size_t k) {
   return count_blocks(n) * BLOCK_STRIPS * count_tiles(k) * PAIRS_TILE * sizeof(uint16_t);
 }
 
-INLINE __mmask16 mask_of(size_t begin, size_t end) {
+/* Returns the mask of the first end - begin lanes; of all lanes if these are 16 or more. */
+INLINE __mmask16 make_mask(size_t begin, size_t end) {
   size_t n_left = begin < end ? end - begin : 0;
   return (__mmask16)(n_left >= PAIRS_SIDE ? 0xFFFF : (1u << n_left) - 1);
 }
 
-INLINE size_t index_of(const cpu_pairs_factor *f, size_t row, size_t column) {
+INLINE size_t value_index(const cpu_pairs_factor *f, size_t row, size_t column) {
   return row * (f->row_stride ? f->row_stride : f->columns) + column;
 }
 
 INLINE __m512 load_values(const cpu_pairs_factor *f, size_t row, size_t column) {
-  __mmask16 mask = row < f->rows ? mask_of(column, f->columns) : 0;
-  size_t at = index_of(f, row, column);
+  __mmask16 mask = row < f->rows ? make_mask(column, f->columns) : 0;
+  size_t at = value_index(f, row, column);
   if (f->x) return _mm512_maskz_loadu_ps(mask, f->x + at);
-  __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, f->bf16 + at));
+  __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, f->bf16_x + at));
   return (__m512)_mm512_slli_epi32(low, 16);
 }
 
-/* Prefetches values of a later tile to the second-level cache. Few rows are read from end to end,
- * and the processor's own prefetch starts too late. */
+/* Prefetches values of a later tile to the second-level cache. Many rows are read in turn, each in
+ * short pieces, so the processor's own prefetch starts too late. */
 INLINE void prefetch_value(const cpu_pairs_factor *f, size_t row, size_t column) {
-  size_t at = index_of(f, row, column);
+  size_t at = value_index(f, row, column);
   if (row >= f->rows) return;
   if (f->x)
     _mm_prefetch(f->x + at, _MM_HINT_T1);
   else
-    _mm_prefetch(f->bf16 + at, _MM_HINT_T1);
+    _mm_prefetch(f->bf16_x + at, _MM_HINT_T1);
 }
 
-/* Makes pairs of neighbouring values in each of 16 rows from `row` on. */
+/* Makes 16 pairs of neighbouring values, from `column` on, in each of 16 rows from `row` on. */
 INLINE void pair_within_rows(const cpu_pairs_factor *f, size_t row, size_t column,
                              __m512i pair[PAIRS_SIDE]) {
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
@@ -72,20 +74,20 @@ INLINE void pair_within_rows(const cpu_pairs_factor *f, size_t row, size_t colum
   }
 }
 
-/* Makes pairs of values in neighbouring rows, for 32 rows from `row` on, and adds the values to
- * *sum. */
+/* Makes pairs of values in neighbouring rows, for 32 rows from `row` on and 16 columns from
+ * `column` on. Adds the values of each column to *sum. */
 INLINE void pair_neighbouring_rows(const cpu_pairs_factor *f, size_t row, size_t column,
                                    __m512i pair[PAIRS_SIDE], __m512 *sum) {
-  static const uint16_t order[PAIRS_WIDE] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                             21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                             11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i lane_order = _mm512_loadu_si512(order);
+  static const uint16_t interleaved_order[PAIRS_DEPTH] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i lane_order = _mm512_loadu_si512(interleaved_order);
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
     size_t low = row + 2 * r, high = low + 1;
     __m512 a = load_values(f, low, column), b = load_values(f, high, column);
     *sum = _mm512_add_ps(_mm512_add_ps(*sum, a), b);
-    prefetch_value(f, low + PREFETCH_TILES * PAIRS_WIDE, column);
-    prefetch_value(f, high + PREFETCH_TILES * PAIRS_WIDE, column);
+    prefetch_value(f, low + PREFETCH_TILES * PAIRS_DEPTH, column);
+    prefetch_value(f, high + PREFETCH_TILES * PAIRS_DEPTH, column);
     pair[r] = _mm512_permutexvar_epi16(lane_order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
   }
 }
@@ -115,72 +117,74 @@ INLINE void transpose_pairs(__m512i x[PAIRS_SIDE]) {
 }
 
 /* True if neighbouring values of a stored row are neighbouring terms of the product's sum: for
- * [m][k] and [n][k]. False: neighbouring rows are, as in [k][n] and [k][m]. */
+ * factors stored as [m][k] or [n][k]. False: values of neighbouring rows are, as in [k][n] and
+ * [k][m]. */
 INLINE bool is_sum_along_rows(const cpu_pairs_factor *f) { return f->is_right == f->is_transposed; }
 
 /* Stores 16 x 16 pairs as a tile at `to`. A tile of the left factor is in the order [m][k], one of
  * the right factor in the order [k][n], so the pairs of a factor that is stored transposed are
  * transposed first. */
-INLINE void put_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint16_t *to) {
+INLINE void store_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint16_t *to) {
   if (f->is_transposed) transpose_pairs(pair);
-  for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_WIDE, pair[r]);
+  for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_DEPTH, pair[r]);
 }
 
-/* Packs tiles [first, end) of a block's strips, one strip after another, for a factor whose stored
- * rows run along the product's sum, so that neighbours in a row are a pair. */
-INLINE void pack_sum_along_rows(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
-                                uint16_t *to) {
+/* Packs tiles [first_tile, end_tile) of a block's strips, one strip after another, for a factor
+ * whose stored rows run along the product's sum, so that neighbours in a row are a pair. */
+INLINE void pack_sum_along_rows(const cpu_pairs_factor *f, size_t block, size_t first_tile,
+                                size_t end_tile, uint16_t *to) {
   for (size_t s = 0; s < BLOCK_STRIPS; s++)
-    for (size_t k = first; k < end; k++, to += PAIRS_TILE) {
+    for (size_t k = first_tile; k < end_tile; k++, to += PAIRS_TILE) {
       __m512i pair[PAIRS_SIDE];
-      pair_within_rows(f, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, k * PAIRS_WIDE, pair);
-      put_tile(f, pair, to);
+      pair_within_rows(f, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, k * PAIRS_DEPTH, pair);
+      store_tile(f, pair, to);
     }
 }
 
 /* As pack_sum_along_rows, but for a factor whose neighbouring rows are neighbouring terms of the
- * sum. 128 bytes of each row are read at once, because a single cache line costs as much. sums:
- * receives the sums of the block's columns, or NULL. With `first` above 0 they are added to the
- * sums of the tiles before; `first` is then a multiple of RUN_TILES. */
-INLINE void pack_sum_across_rows(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
-                                 uint16_t *to, float *sums) {
-  __m512 run[BLOCK_STRIPS], total[BLOCK_STRIPS];
+ * sum. 128 bytes of each row are read at once, because a single cache line takes as long. sums:
+ * receives the sums of the block's columns; NULL: no sums. If first_tile is above 0, `sums` holds
+ * the sums of the tiles before, which are added; first_tile is then a multiple of RUN_TILES. */
+INLINE void pack_sum_across_rows(const cpu_pairs_factor *f, size_t block, size_t first_tile,
+                                 size_t end_tile, uint16_t *to, float *sums) {
+  __m512 run_sums[BLOCK_STRIPS], total_sums[BLOCK_STRIPS];
   for (size_t s = 0; s < BLOCK_STRIPS; s++) {
-    run[s] = _mm512_setzero_ps();
-    total[s] = sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps();
+    run_sums[s] = _mm512_setzero_ps();
+    total_sums[s] =
+        sums && first_tile ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps();
   }
-  for (size_t k = first; k < end; k++)
+  for (size_t k = first_tile; k < end_tile; k++)
     for (size_t s = 0; s < BLOCK_STRIPS; s++) {
       __m512i pair[PAIRS_SIDE];
-      pair_neighbouring_rows(f, k * PAIRS_WIDE, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, pair,
-                             &run[s]);
-      put_tile(f, pair, to + (s * (end - first) + k - first) * PAIRS_TILE);
-      if ((k + 1) % RUN_TILES != 0 && k + 1 != end) continue;
-      total[s] = _mm512_add_ps(total[s], run[s]);
-      run[s] = _mm512_setzero_ps();
+      pair_neighbouring_rows(f, k * PAIRS_DEPTH, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, pair,
+                             &run_sums[s]);
+      store_tile(f, pair, to + (s * (end_tile - first_tile) + k - first_tile) * PAIRS_TILE);
+      if ((k + 1) % RUN_TILES != 0 && k + 1 != end_tile) continue;
+      total_sums[s] = _mm512_add_ps(total_sums[s], run_sums[s]);
+      run_sums[s] = _mm512_setzero_ps();
     }
   for (size_t s = 0; sums && s < BLOCK_STRIPS; s++)
-    _mm512_storeu_ps(sums + s * PAIRS_SIDE, total[s]);
+    _mm512_storeu_ps(sums + s * PAIRS_SIDE, total_sums[s]);
 }
 
-INLINE void pack_block(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
+INLINE void pack_block(const cpu_pairs_factor *f, size_t block, size_t first_tile, size_t end_tile,
                        uint16_t *to, float *sums) {
   if (is_sum_along_rows(f))
-    pack_sum_along_rows(f, block, first, end, to);
+    pack_sum_along_rows(f, block, first_tile, end_tile, to);
   else
-    pack_sum_across_rows(f, block, first, end, to, sums);
+    pack_sum_across_rows(f, block, first_tile, end_tile, to, sums);
 }
 
 typedef struct pack_job {
   const cpu_pairs_factor *f;
-  size_t tiles;
+  size_t n_tiles;
   uint16_t *to;
 } pack_job;
 
 TARGET static void pack_blocks(void *arg, size_t begin, size_t end) {
   const pack_job *j = arg;
   for (size_t block = begin; block < end; block++)
-    pack_block(j->f, block, 0, j->tiles, j->to + block * BLOCK_STRIPS * j->tiles * PAIRS_TILE,
+    pack_block(j->f, block, 0, j->n_tiles, j->to + block * BLOCK_STRIPS * j->n_tiles * PAIRS_TILE,
                NULL);
 }
 
@@ -193,24 +197,26 @@ void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
 
 /* ---- multiplying packed factors -------------------------------------------------------------- */
 
-/* Numbers of blocks of rows, and of tiles along the sum, that one thread packs and multiplies at a
- * time. */
+/* Part of the left factor that one thread packs and multiplies at a time: numbers of blocks of 32
+ * rows, and of tiles along the sum. */
 typedef struct batch_size {
-  size_t blocks, tiles;
+  size_t n_blocks, n_tiles;
 } batch_size;
 
 static batch_size choose_batch_size(const cpu_pairs_impl *impl, size_t m, size_t k) {
-  size_t tiles = count_tiles(k);
-  if (impl->n_tiles_packed) tiles = CLV_MIN(tiles, impl->n_tiles_packed);
-  size_t batch = impl->cache_bytes / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
+  size_t n_tiles = count_tiles(k);
+  if (impl->n_tiles_packed) n_tiles = CLV_MIN(n_tiles, impl->n_tiles_packed);
+  size_t max_blocks =
+      impl->cache_bytes / CLV_MAX(n_tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
   size_t n_blocks = count_blocks(m);
-  return (batch_size){CLV_MIN(CLV_MAX(batch, (size_t)1), n_blocks), tiles};
+  return (batch_size){CLV_MIN(CLV_MAX(max_blocks, (size_t)1), n_blocks), n_tiles};
 }
 
-/* Returns the size of a part's scratch in bf16 values: packed values, and sums of columns. */
+/* Returns the size of the scratch of one thread, counted in bf16 values: packed values, and sums of
+ * columns. */
 static size_t part_scratch_size(batch_size batch) {
   enum { VALUES_PER_FLOAT = sizeof(float) / sizeof(uint16_t) };
-  return batch.blocks * (batch.tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * VALUES_PER_FLOAT);
+  return batch.n_blocks * (batch.n_tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * VALUES_PER_FLOAT);
 }
 
 size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k) {
@@ -218,31 +224,32 @@ size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k) {
          sizeof(uint16_t);
 }
 
-/* A part of a product: blocks [begin, end) of rows and tiles [first, last) of the sum. */
+/* A part of a product: blocks [first_block, end_block) of rows, and tiles [first_tile, end_tile) of
+ * the sum. */
 typedef struct pairs_part {
   const cpu_pairs_product *p;
   const cpu_pairs_impl *impl;
-  size_t begin, end, first, last;
+  size_t first_block, end_block, first_tile, end_tile;
   batch_size batch;
   uint16_t *scratch;
 } pairs_part;
 
-static size_t c_stride(const cpu_pairs_product *p) {
+static size_t get_c_row_stride(const cpu_pairs_product *p) {
   return p->c_row_stride ? p->c_row_stride : p->n;
 }
 
-/* Returns the initial values of the sums of the block at row i and column j. *ret_row: distance
- * between rows; 0: one row for all. */
-static const float *initial_sums(const pairs_part *t, size_t i, size_t j, size_t *ret_row) {
+/* Returns the initial values of the sums of the block at row i and column j. *ret_row_stride:
+ * distance between the rows of values; 0: all rows of the block begin with the same values. */
+static const float *initial_sums(const pairs_part *t, size_t i, size_t j, size_t *ret_row_stride) {
   static const float zeros[PAIRS_BLOCK];
   const cpu_pairs_product *p = t->p;
-  *ret_row = p->accumulate || t->first ? c_stride(p) : 0;
-  if (*ret_row) return p->c + i * c_stride(p) + j;
+  *ret_row_stride = p->accumulate || t->first_tile ? get_c_row_stride(p) : 0;
+  if (*ret_row_stride) return p->c + i * get_c_row_stride(p) + j;
   return p->bias ? p->bias + j : zeros;
 }
 
-/* Computes a block at the edge of c. The sums are a full block on the stack, and the part inside c
- * is copied. */
+/* Computes a block at the edge of c. The sums are computed in a full block on the stack, of which
+ * the part inside c is copied to c. */
 static void multiply_edge_block(const pairs_part *t, cpu_pairs_block *b, size_t i, size_t j) {
   const cpu_pairs_product *p = t->p;
   float sums[PAIRS_BLOCK][PAIRS_BLOCK] = {{0}};
@@ -254,21 +261,22 @@ static void multiply_edge_block(const pairs_part *t, cpu_pairs_block *b, size_t 
   b->initial_row_stride = b->c_row_stride = PAIRS_BLOCK;
   t->impl->block(b);
   for (size_t r = 0; r < b->rows; r++)
-    memcpy(p->c + (i + r) * c_stride(p) + j, sums[r], columns * sizeof **sums);
+    memcpy(p->c + (i + r) * get_c_row_stride(p) + j, sums[r], columns * sizeof **sums);
 }
 
 /* Computes the block of c at row i and column j. a: the two packed strips of rows from i on. */
 static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, size_t j) {
   const cpu_pairs_product *p = t->p;
-  size_t strip = count_tiles(p->right_k ? p->right_k : p->k) * PAIRS_TILE;
-  cpu_pairs_block b = {.a = a,
-                       .b = p->right_packed + j / PAIRS_SIDE * strip + t->first * PAIRS_TILE,
-                       .a_strip = (t->last - t->first) * PAIRS_TILE,
-                       .b_strip = strip,
-                       .n_tiles = t->last - t->first,
-                       .c = p->c + i * c_stride(p) + j,
-                       .c_row_stride = c_stride(p),
-                       .rows = CLV_MIN(p->m - i, (size_t)PAIRS_BLOCK)};
+  size_t strip_size = count_tiles(p->right_k ? p->right_k : p->k) * PAIRS_TILE;
+  cpu_pairs_block b = {
+      .a = a,
+      .b = p->right_packed + j / PAIRS_SIDE * strip_size + t->first_tile * PAIRS_TILE,
+      .a_strip_stride = (t->end_tile - t->first_tile) * PAIRS_TILE,
+      .b_strip_stride = strip_size,
+      .n_tiles = t->end_tile - t->first_tile,
+      .c = p->c + i * get_c_row_stride(p) + j,
+      .c_row_stride = get_c_row_stride(p),
+      .rows = CLV_MIN(p->m - i, (size_t)PAIRS_BLOCK)};
   b.initial_sums = initial_sums(t, i, j, &b.initial_row_stride);
   if (i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n)
     multiply_edge_block(t, &b, i, j);
@@ -276,66 +284,70 @@ static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, siz
     t->impl->block(&b);
 }
 
-/* Stores the column sums of the left factor for a part's rows, after the last tile of these rows is
- * packed. */
+/* Stores the column sums of the transposed left factor for a part's rows, after the last tile of
+ * these rows is packed. */
 static void store_sums(const pairs_part *t, const float *sums) {
   const cpu_pairs_product *p = t->p;
-  size_t first = t->begin * PAIRS_BLOCK, end = CLV_MIN(t->end * PAIRS_BLOCK, p->m);
-  for (size_t i = first; i < end; i++)
-    p->sums[i] = p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first];
+  size_t first_row = t->first_block * PAIRS_BLOCK,
+         end_row = CLV_MIN(t->end_block * PAIRS_BLOCK, p->m);
+  for (size_t i = first_row; i < end_row; i++)
+    p->sums[i] = p->accumulate ? p->sums[i] + sums[i - first_row] : sums[i - first_row];
 }
 
 TARGET static void multiply_part(const pairs_part *t) {
-  size_t strip = (t->last - t->first) * PAIRS_TILE;
-  float *sums = (float *)(void *)(t->scratch + t->batch.blocks * t->batch.tiles * 2 * PAIRS_TILE);
-  for (size_t i = t->begin; i < t->end; i++) {
-    size_t at = i - t->begin;
-    uint16_t *to = t->scratch + at * BLOCK_STRIPS * strip;
+  size_t strip_size = (t->end_tile - t->first_tile) * PAIRS_TILE;
+  float *sums =
+      (float *)(void *)(t->scratch + t->batch.n_blocks * t->batch.n_tiles * 2 * PAIRS_TILE);
+  for (size_t i = t->first_block; i < t->end_block; i++) {
+    size_t at = i - t->first_block;
+    uint16_t *to = t->scratch + at * BLOCK_STRIPS * strip_size;
     if (t->p->sums)
-      pack_block(&t->p->left_factor, i, t->first, t->last, to, sums + at * PAIRS_BLOCK);
+      pack_block(&t->p->left_factor, i, t->first_tile, t->end_tile, to, sums + at * PAIRS_BLOCK);
     else
-      pack_block(&t->p->left_factor, i, t->first, t->last, to, NULL);
+      pack_block(&t->p->left_factor, i, t->first_tile, t->end_tile, to, NULL);
   }
-  if (t->p->sums && t->last == count_tiles(t->p->k)) store_sums(t, sums);
+  if (t->p->sums && t->end_tile == count_tiles(t->p->k)) store_sums(t, sums);
   for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)
-    for (size_t i = t->begin; i < t->end; i++)
-      multiply_block(t, t->scratch + (i - t->begin) * BLOCK_STRIPS * strip, i * PAIRS_BLOCK, j);
+    for (size_t i = t->first_block; i < t->end_block; i++)
+      multiply_block(t, t->scratch + (i - t->first_block) * BLOCK_STRIPS * strip_size,
+                     i * PAIRS_BLOCK, j);
 }
 
 typedef struct multiply_job {
   const cpu_pairs_product *p;
-  /* number of parts that the threads compute, and of blocks of rows in all parts */
-  size_t parts, blocks;
+  /* number of parts of the product, one for each thread, and of blocks of rows of all parts */
+  size_t n_parts, n_blocks;
 } multiply_job;
 
 static void multiply_parts(void *arg, size_t begin, size_t end) {
   const multiply_job *j = arg;
   const cpu_pairs_impl *impl = clv_cpu_pairs_impl();
   batch_size batch = choose_batch_size(impl, j->p->m, j->p->k);
-  size_t tiles = count_tiles(j->p->k);
+  size_t n_tiles = count_tiles(j->p->k);
   impl->begin();
-  for (size_t n = begin; n < end; n++) {
-    size_t last = j->blocks * (n + 1) / j->parts;
+  for (size_t part = begin; part < end; part++) {
+    size_t part_end = j->n_blocks * (part + 1) / j->n_parts;
     pairs_part t = {.p = j->p,
                     .impl = impl,
                     .batch = batch,
-                    .scratch = j->p->scratch + n * part_scratch_size(batch)};
-    for (t.begin = j->blocks * n / j->parts; t.begin < last; t.begin = t.end) {
-      t.end = CLV_MIN(t.begin + batch.blocks, last);
-      t.last = 0;
-      do { /* the loop runs once for a sum without terms, too, which is 0 or the bias */
-        t.first = t.last;
-        t.last = CLV_MIN(t.first + batch.tiles, tiles);
+                    .scratch = j->p->scratch + part * part_scratch_size(batch)};
+    for (t.first_block = j->n_blocks * part / j->n_parts; t.first_block < part_end;
+         t.first_block = t.end_block) {
+      t.end_block = CLV_MIN(t.first_block + batch.n_blocks, part_end);
+      t.end_tile = 0;
+      do { /* runs once even if the sums have no terms, and writes 0 or the bias */
+        t.first_tile = t.end_tile;
+        t.end_tile = CLV_MIN(t.first_tile + batch.n_tiles, n_tiles);
         multiply_part(&t);
-      } while (t.last < tiles);
+      } while (t.end_tile < n_tiles);
     }
   }
   impl->end();
 }
 
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p) {
-  size_t blocks = count_blocks(p->m);
+  size_t n_blocks = count_blocks(p->m);
   int n_threads = clv_cpu_useful_threads(threads, p->m * p->n);
-  multiply_job j = {p, CLV_MIN((size_t)n_threads, blocks), blocks};
-  clv_cpu_parallel(n_threads, j.parts, multiply_parts, &j);
+  multiply_job j = {p, CLV_MIN((size_t)n_threads, n_blocks), n_blocks};
+  clv_cpu_parallel(n_threads, j.n_parts, multiply_parts, &j);
 }

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * permute: copies runs if the last dimension stays last, else transposes tiles that fit the cache.
- * Dimensions that stay neighbours are merged.
+ * permute: copies runs of values if the last dimension stays last, else transposes tiles that fit
+ * into the cache. Dimensions that are neighbours in the same order in input and output are merged.
  */
 #include <string.h>
 
 #include "kernels/cpu/cpu_int.h"
 
 /* Dimensions of the written tensor, in row-major order. Dimension i has n[i] values, which are
- * from[i] values apart in the source and to[i] values apart in the destination. to[rank - 1] is 1.
- */
+ * src_stride[i] values apart in the source and dst_stride[i] values apart in the destination.
+ * dst_stride[rank - 1] is 1. */
 typedef struct permute_walk {
   int rank;
-  size_t n[CLV_MAX_RANK], from[CLV_MAX_RANK], to[CLV_MAX_RANK];
+  size_t n[CLV_MAX_RANK], src_stride[CLV_MAX_RANK], dst_stride[CLV_MAX_RANK];
   int adjacent_dim; /* index of the dimension whose values are adjacent in the source */
 } permute_walk;
 
@@ -21,40 +21,43 @@ typedef struct permute_kernel {
   permute_walk forward, backward;
 } permute_kernel;
 
-enum { TILE = 64 };
+enum { TILE = 64 }; /* largest number of rows and of columns of a tile */
 
 /* ---- strides of source and destination ------------------------------------------------------- */
 
-static void add_dimension(permute_walk *w, size_t n, size_t from, size_t to) {
-  int last = w->rank - 1;
+/* Appends a dimension of n values, or merges it with the last one if both strides allow. */
+static void add_dimension(permute_walk *w, size_t n, size_t src_stride, size_t dst_stride) {
+  int last_dim = w->rank - 1;
   if (n == 1) return;
-  if (last >= 0 && w->from[last] == n * from && w->to[last] == n * to) {
-    w->n[last] *= n;
-    w->from[last] = from;
-    w->to[last] = to;
+  if (last_dim >= 0 && w->src_stride[last_dim] == n * src_stride &&
+      w->dst_stride[last_dim] == n * dst_stride) {
+    w->n[last_dim] *= n;
+    w->src_stride[last_dim] = src_stride;
+    w->dst_stride[last_dim] = dst_stride;
     return;
   }
   w->n[w->rank] = n;
-  w->from[w->rank] = from;
-  w->to[w->rank] = to;
+  w->src_stride[w->rank] = src_stride;
+  w->dst_stride[w->rank] = dst_stride;
   w->rank++;
 }
 
-/* Returns the walk that writes tensor `to`, where dimension i is read from[i] values apart. */
-static permute_walk make_permute_walk(const clv_shape *to, const size_t *from) {
+/* Returns the walk that writes a tensor of dst_shape, of which the values along dimension i are
+ * src_strides[i] values apart in the source. */
+static permute_walk make_permute_walk(const clv_shape *dst_shape, const size_t *src_strides) {
   permute_walk w = {0};
-  size_t step = clv_layout_numel(to, 1);
-  if (!step) return (permute_walk){.rank = 1, .from = {1}, .to = {1}};
-  for (int i = 0; i < to->rank; i++)
-    add_dimension(&w, (size_t)to->dim[i], from[i], step /= (size_t)to->dim[i]);
-  if (!w.rank) return (permute_walk){.rank = 1, .n = {1}, .from = {1}, .to = {1}};
+  size_t step = clv_layout_numel(dst_shape, 1);
+  if (!step) return (permute_walk){.rank = 1, .src_stride = {1}, .dst_stride = {1}};
+  for (int i = 0; i < dst_shape->rank; i++)
+    add_dimension(&w, (size_t)dst_shape->dim[i], src_strides[i], step /= (size_t)dst_shape->dim[i]);
+  if (!w.rank) return (permute_walk){.rank = 1, .n = {1}, .src_stride = {1}, .dst_stride = {1}};
   for (int i = 0; i < w.rank; i++)
-    if (w.from[i] == 1) w.adjacent_dim = i;
+    if (w.src_stride[i] == 1) w.adjacent_dim = i;
   return w;
 }
 
 /* Computes the strides in the output, in values, of the input's dimensions. */
-static void backward_strides(const clv_node_desc *d, size_t ret[CLV_MAX_RANK]) {
+static void compute_backward_strides(const clv_node_desc *d, size_t ret[CLV_MAX_RANK]) {
   size_t step = 1;
   for (int i = d->out.rank; i-- > 0; step *= (size_t)d->out.dim[i])
     ret[i ? d->attrs.order.dim[i - 1] : 0] = step;
@@ -66,12 +69,12 @@ typedef struct permute_job {
   const permute_walk *w;
   const float *src;
   float *dst;
-  int covered_dim; /* dimension that one item covers besides the last; -1: none */
+  int covered_dim; /* dimension that one work item covers besides the last; -1: none */
   /* number of tiles of the last dimension if another dimension is adjacent in the source, else 1 */
   size_t n_row_tiles;
 } permute_job;
 
-/* Computes where item number `at` begins in src and dst. An item covers the last dimension and
+/* Computes where work item number `at` begins in src and dst. An item covers the last dimension and
  * covered_dim; `at` is the row-major index over the other dimensions. */
 static void find_addresses(const permute_job *j, size_t at, const float **ret_src,
                            float **ret_dst) {
@@ -80,8 +83,8 @@ static void find_addresses(const permute_job *j, size_t at, const float **ret_sr
   *ret_dst = j->dst;
   for (int i = w->rank - 1; i-- > 0;) {
     if (i == j->covered_dim) continue;
-    *ret_src += at % w->n[i] * w->from[i];
-    *ret_dst += at % w->n[i] * w->to[i];
+    *ret_src += at % w->n[i] * w->src_stride[i];
+    *ret_dst += at % w->n[i] * w->dst_stride[i];
     at /= w->n[i];
   }
 }
@@ -89,41 +92,42 @@ static void find_addresses(const permute_job *j, size_t at, const float **ret_sr
 static void copy_runs(void *arg, size_t begin, size_t end) {
   const permute_job *j = arg;
   const permute_walk *w = j->w;
-  int last = w->rank - 1, in = j->covered_dim;
+  int last_dim = w->rank - 1, covered = j->covered_dim;
   for (size_t item = begin; item < end; item++) {
     const float *src;
     float *dst;
     find_addresses(j, item, &src, &dst);
-    for (size_t i = 0; i < (in < 0 ? 1 : w->n[in]); i++)
-      memcpy(dst + (in < 0 ? 0 : i * w->to[in]), src + (in < 0 ? 0 : i * w->from[in]),
-             w->n[last] * sizeof *dst);
+    for (size_t i = 0; i < (covered < 0 ? 1 : w->n[covered]); i++)
+      memcpy(dst + (covered < 0 ? 0 : i * w->dst_stride[covered]),
+             src + (covered < 0 ? 0 : i * w->src_stride[covered]), w->n[last_dim] * sizeof *dst);
   }
 }
 
 static void transpose_tiles(void *arg, size_t begin, size_t end) {
   const permute_job *j = arg;
   const permute_walk *w = j->w;
-  int last = w->rank - 1;
+  int last_dim = w->rank - 1;
   for (size_t item = begin; item < end; item++) {
     const float *src;
     float *dst;
-    size_t row = item % j->n_row_tiles * TILE, rows = CLV_MIN(TILE, w->n[last] - row);
+    size_t row = item % j->n_row_tiles * TILE, rows = CLV_MIN(TILE, w->n[last_dim] - row);
     find_addresses(j, item / j->n_row_tiles, &src, &dst);
     for (size_t c = 0; c < w->n[j->covered_dim]; c += TILE)
-      clv_cpu_transpose(src + row * w->from[last] + c, rows,
-                        CLV_MIN(TILE, w->n[j->covered_dim] - c), w->from[last],
-                        dst + c * w->to[j->covered_dim] + row, w->to[j->covered_dim]);
+      clv_cpu_transpose(src + row * w->src_stride[last_dim] + c, rows,
+                        CLV_MIN(TILE, w->n[j->covered_dim] - c), w->src_stride[last_dim],
+                        dst + c * w->dst_stride[j->covered_dim] + row,
+                        w->dst_stride[j->covered_dim]);
   }
 }
 
 static void run_permute_walk(const permute_kernel *k, const permute_walk *w, const float *src,
                              float *dst) {
-  int last = w->rank - 1;
-  bool must_transpose = w->adjacent_dim != last;
-  permute_job j = {w, src, dst, must_transpose ? w->adjacent_dim : last - 1, 1};
+  int last_dim = w->rank - 1;
+  bool must_transpose = w->adjacent_dim != last_dim;
+  permute_job j = {w, src, dst, must_transpose ? w->adjacent_dim : last_dim - 1, 1};
   size_t n_items = 1;
-  if (must_transpose) j.n_row_tiles = (w->n[last] + TILE - 1) / TILE;
-  for (int i = 0; i < last; i++) n_items *= i == j.covered_dim ? 1 : w->n[i];
+  if (must_transpose) j.n_row_tiles = (w->n[last_dim] + TILE - 1) / TILE;
+  for (int i = 0; i < last_dim; i++) n_items *= i == j.covered_dim ? 1 : w->n[i];
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_in), n_items * j.n_row_tiles,
                    must_transpose ? transpose_tiles : copy_runs, &j);
 }
@@ -147,7 +151,7 @@ static clv_code permute_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   size_t output_strides[CLV_MAX_RANK], input_strides[CLV_MAX_RANK];
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   clv_permuted_strides(&d->in[0], &d->attrs.order, output_strides);
-  backward_strides(d, input_strides);
+  compute_backward_strides(d, input_strides);
   k->forward = make_permute_walk(&d->out, output_strides);
   k->backward = make_permute_walk(&d->in[0], input_strides);
   k->k.base.forward = permute_forward;

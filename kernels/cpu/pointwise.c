@@ -5,9 +5,9 @@ typedef struct pointwise_kernel {
   cpu_kernel k;
   cpu_map_fn *map, *back;
   cpu_numbers numbers;
-  int cost_in_loads; /* cost of one element, in loads from memory */
-  bool maps_zero_to_zero;
-  bool back_maps_zero_to_zero; /* `back` makes 0 of a saved 0 and a gradient of 0 */
+  int cost_in_loads;           /* cost of one element, in loads from memory */
+  bool maps_zero_to_zero;      /* `map` returns 0 for 0 */
+  bool back_maps_zero_to_zero; /* `back` returns 0 for a saved value of 0 and a gradient of 0 */
 } pointwise_kernel;
 
 typedef struct map_job {
@@ -37,32 +37,33 @@ static clv_code map_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
 
 static clv_code map_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const pointwise_kernel *k = (const pointwise_kernel *)base;
-  const float *kept = base->saved_flags & CLV_SAVE_OUT ? a->out : a->in[0];
+  const float *saved_values = base->saved_flags & CLV_SAVE_OUT ? a->out : a->in[0];
   (void)err;
-  map_all(k, (map_job){k->back, kept, a->dout, a->din[0], k->numbers});
+  map_all(k, (map_job){k->back, saved_values, a->dout, a->din[0], k->numbers});
   if (!k->back_maps_zero_to_zero) clv_cpu_zero_padding(&k->k.d.in[0], base->in_block[0], a->din[0]);
   return CLV_OK;
 }
 
-static bool gives_zero_of_zeros(cpu_map_fn *back, cpu_numbers numbers) {
+/* True if `back` returns 0 for a saved value of 0 and a gradient of 0. */
+static bool is_zero_for_zeros(cpu_map_fn *back, cpu_numbers numbers) {
   float zero = 0, result = 0;
   if (back) back(&zero, &zero, &result, 1, numbers);
   return result == 0;
 }
 
-clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back, int cost,
-                           clv_kernel **ret, clv_err *err) {
+clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back,
+                           int cost_in_loads, clv_kernel **ret, clv_err *err) {
   const clv_op_def *row = clv_op_def_of(d->op);
   pointwise_kernel *k;
   int block = clv_cpu_offered_block(d);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->map = map;
   k->back = back;
-  clv_numbers numbers = clv_op_numbers(d);
+  clv_formula_numbers numbers = clv_op_formula_numbers(d);
   k->numbers = (cpu_numbers){(float)numbers.p, (float)numbers.q};
-  k->cost_in_loads = cost;
+  k->cost_in_loads = cost_in_loads;
   k->maps_zero_to_zero = row->maps_zero_to_zero;
-  k->back_maps_zero_to_zero = gives_zero_of_zeros(back, k->numbers);
+  k->back_maps_zero_to_zero = is_zero_for_zeros(back, k->numbers);
   k->k.base.forward = map_forward;
   k->k.base.backward_input = d->need_dx[0] ? map_backward : NULL;
   k->k.base.saved_flags = d->need_dx[0] ? row->saved_for_dx : 0;

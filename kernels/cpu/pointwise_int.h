@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pointwise_int: element-wise ops. They give the same bits in any layout, so they use the layout
- * offered. A forward whose row lacks maps_zero_to_zero zeroes the padding lanes afterwards.
+ * offered. If a function does not map 0 to 0, the padding channels are set to 0 afterwards.
  */
 #ifndef CLEAVE_KERNELS_CPU_POINTWISE_INT_H
 #define CLEAVE_KERNELS_CPU_POINTWISE_INT_H
 
 #include "kernels/cpu/math_int.h"
 
-/* Attributes p and q that a formula reads (clv_op_numbers). */
+/* Attributes p and q that a formula reads (clv_formula_numbers). */
 typedef struct cpu_numbers {
   float p, q;
 } cpu_numbers;
@@ -34,16 +34,16 @@ typedef void cpu_map_fn(const float *x, const float *z, float *y, size_t n, cpu_
              (xs, zs, ys, n, numbers))
 
 /* Makes a kernel for an op of one or two inputs: forward is `map`, backward_input is `back` (NULL:
- * the caller sets it). The op's row says which values are saved, and if forward may run in place.
- * cost: cost of one element, in loads from memory. */
-clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back, int cost,
-                           clv_kernel **ret, clv_err *err) CLV_USE_RESULT;
+ * the caller sets backward_input). The op's row in kernels/ops says which values are saved, and if
+ * forward may run in place. cost_in_loads: cost of one element, in loads from memory. */
+clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back,
+                           int cost_in_loads, clv_kernel **ret, clv_err *err) CLV_USE_RESULT;
 
-/* CPU_POINTWISE(name, cost) makes the kernel of an op of one input from the maps name_map and
- * name_back. */
-#define CPU_POINTWISE(name, cost)                                                          \
+/* CPU_POINTWISE(name, cost_in_loads) defines name_prepare, which makes the kernel of an op of one
+ * input from the maps name_map and name_back. */
+#define CPU_POINTWISE(name, cost_in_loads)                                                 \
   static clv_code name##_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) { \
-    return clv_cpu_pointwise(d, name##_map, name##_back, cost, ret, err);                  \
+    return clv_cpu_pointwise(d, name##_map, name##_back, cost_in_loads, ret, err);         \
   }
 
 /* Prepares add and mul with broadcast inputs (clv_broadcast). */

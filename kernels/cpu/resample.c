@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adaptive average pools and upsampling, over planes of 1, 8 or 16 channels as avgpool. Each call
- * first makes a table for each axis in scratch: which values a position of the target reads, and
- * their weights. Backward has tables of the outputs that read an input, so it gathers, too.
+ * Adaptive average pools and upsampling, over planes of 1, 8 or 16 channels (cpu_planes). The
+ * source is the input in forward, and the gradient of the output in backward. Each call first makes
+ * a table for each axis in scratch: which positions of the source a position of the target reads,
+ * and with which weights.
  */
 #include "kernels/cpu/cpu_int.h"
 
-/* The source positions first .. first + n - 1 of one target position. at: index of the first
- * weight. */
+/* The source positions first .. first + n - 1 that one target position reads. first_weight: index
+ * in the table of the first one's weight. */
 typedef struct source_span {
-  int64_t first, n, at;
+  int64_t first, n, first_weight;
 } source_span;
 
 typedef struct source_table {
-  source_span *span; /* [extent of the target] */
-  double *weight;
+  source_span *spans; /* [extent of the target] */
+  double *weights;
 } source_table;
 
 typedef struct resample_job {
@@ -22,11 +23,11 @@ typedef struct resample_job {
   const float *x;
   float *y;
   cpu_planes planes;
-  int64_t from[2], to[2]; /* height and width of the source and of the target */
-  source_table table[2];
+  int64_t src_size[2], dst_size[2]; /* height and width of the source and of the target */
+  source_table table[2];            /* of rows, of columns */
 } resample_job;
 
-/* Returns the largest number of weights that a table of an axis has. */
+/* Returns a number of weights that is enough for a table of an axis, in forward and in backward. */
 static size_t max_weights(const clv_resample *r, int axis) {
   return (size_t)(r->in[axis] + 2 * r->out[axis]);
 }
@@ -39,65 +40,66 @@ static size_t table_bytes(const clv_resample *r, int axis) {
   return max_positions(r, axis) * sizeof(source_span) + max_weights(r, axis) * sizeof(double);
 }
 
-static void fill_forward(const clv_resample *r, int axis, const source_table *t) {
-  int64_t at = 0;
+static void fill_forward_table(const clv_resample *r, int axis, const source_table *t) {
+  int64_t n_weights = 0;
   for (int64_t o = 0; o < r->out[axis]; o++) {
     clv_taps taps = clv_taps_of(r, axis, o);
-    t->span[o] = (source_span){taps.first, taps.n, at};
-    for (int64_t i = 0; i < taps.n; i++) t->weight[at++] = taps.w[i > 0];
+    t->spans[o] = (source_span){taps.first, taps.n, n_weights};
+    for (int64_t i = 0; i < taps.n; i++) t->weights[n_weights++] = taps.w[i > 0];
   }
 }
 
-/* The outputs that read an input are neighbours, because the first input of an output never
- * decreases. */
-static void fill_backward(const clv_resample *r, int axis, const source_table *t) {
-  int64_t at = 0;
+/* Fills a table of the outputs that read each input. These outputs are neighbours, because from one
+ * output to the next the first input never decreases. */
+static void fill_backward_table(const clv_resample *r, int axis, const source_table *t) {
+  int64_t n_weights = 0;
   for (int64_t i = 0; i < r->in[axis]; i++) {
     int64_t end, o = clv_taps_first_reader(r, axis, i, &end);
-    source_span *s = &t->span[i];
-    *s = (source_span){o, 0, at};
+    source_span *s = &t->spans[i];
+    *s = (source_span){o, 0, n_weights};
     for (; o < end; o++) {
       clv_taps taps = clv_taps_of(r, axis, o);
       if (i < taps.first || i >= taps.first + taps.n) continue;
       if (!s->n) s->first = o;
       s->n++;
-      t->weight[at++] = clv_tap_weight(&taps, i);
+      t->weights[n_weights++] = clv_tap_weight(&taps, i);
     }
   }
 }
 
-/* Computes plane p of b channels. */
-CPU_INLINE void plane_body(const resample_job *j, size_t p, int64_t b) {
+/* Computes plane p of the target, which has b channels. */
+CPU_INLINE void resample_plane(const resample_job *j, size_t p, int64_t b) {
   int64_t pitch = j->planes.pitch;
-  const float *x = j->x + clv_cpu_plane_start(&j->planes, p, j->from[0] * j->from[1]);
-  float *y = j->y + clv_cpu_plane_start(&j->planes, p, j->to[0] * j->to[1]);
-  for (int64_t row = 0; row < j->to[0]; row++)
-    for (int64_t column = 0; column < j->to[1]; column++, y += pitch) {
-      source_span h = j->table[0].span[row], w = j->table[1].span[column];
+  const float *x = j->x + clv_cpu_plane_start(&j->planes, p, j->src_size[0] * j->src_size[1]);
+  float *y = j->y + clv_cpu_plane_start(&j->planes, p, j->dst_size[0] * j->dst_size[1]);
+  for (int64_t row = 0; row < j->dst_size[0]; row++)
+    for (int64_t column = 0; column < j->dst_size[1]; column++, y += pitch) {
+      source_span h = j->table[0].spans[row], w = j->table[1].spans[column];
       double sum[16] = {0};
       for (int64_t u = 0; u < h.n; u++)
         for (int64_t v = 0; v < w.n; v++) {
-          const float *value = x + ((h.first + u) * j->from[1] + w.first + v) * pitch;
-          double weight = j->table[0].weight[h.at + u] * j->table[1].weight[w.at + v];
+          const float *value = x + ((h.first + u) * j->src_size[1] + w.first + v) * pitch;
+          double weight =
+              j->table[0].weights[h.first_weight + u] * j->table[1].weights[w.first_weight + v];
           for (int64_t l = 0; l < b; l++) sum[l] += weight * (double)value[l];
         }
       for (int64_t l = 0; l < b; l++) y[l] = (float)sum[l];
     }
 }
 
-CPU_INLINE void planes_body(const resample_job *j, size_t begin, size_t end) {
+CPU_INLINE void resample_planes_body(const resample_job *j, size_t begin, size_t end) {
   for (size_t p = begin; p < end; p++)
     if (j->planes.width == 1)
-      plane_body(j, p, 1);
+      resample_plane(j, p, 1);
     else if (j->planes.width == 8)
-      plane_body(j, p, 8);
+      resample_plane(j, p, 8);
     else
-      plane_body(j, p, 16);
+      resample_plane(j, p, 16);
 }
 
-CPU_CLONES(planes, (const resample_job *j, size_t begin, size_t end), (j, begin, end))
+CPU_CLONES(resample_planes, (const resample_job *j, size_t begin, size_t end), (j, begin, end))
 
-static void run_planes(void *arg, size_t begin, size_t end) { planes(arg, begin, end); }
+static void run_planes(void *arg, size_t begin, size_t end) { resample_planes(arg, begin, end); }
 
 static void resample(const cpu_kernel *k, const float *x, float *y, bool is_backward,
                      char *scratch) {
@@ -106,11 +108,11 @@ static void resample(const cpu_kernel *k, const float *x, float *y, bool is_back
   clv_window s = {.n = j.r.n, .c = j.r.c, .h = j.r.in[0], .w = j.r.in[1]};
   j.planes = clv_cpu_planes_of(&s, k->base.in_block[0]);
   for (int axis = 0; axis < 2; axis++) {
-    j.from[axis] = is_backward ? j.r.out[axis] : j.r.in[axis];
-    j.to[axis] = is_backward ? j.r.in[axis] : j.r.out[axis];
-    j.table[axis].weight = (double *)(void *)scratch;
-    j.table[axis].span = (source_span *)(void *)(j.table[axis].weight + max_weights(&j.r, axis));
-    (is_backward ? fill_backward : fill_forward)(&j.r, axis, &j.table[axis]);
+    j.src_size[axis] = is_backward ? j.r.out[axis] : j.r.in[axis];
+    j.dst_size[axis] = is_backward ? j.r.in[axis] : j.r.out[axis];
+    j.table[axis].weights = (double *)(void *)scratch;
+    j.table[axis].spans = (source_span *)(void *)(j.table[axis].weights + max_weights(&j.r, axis));
+    (is_backward ? fill_backward_table : fill_forward_table)(&j.r, axis, &j.table[axis]);
     scratch += table_bytes(&j.r, axis);
   }
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in + k->n_out), j.planes.n, run_planes,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * flatten and reshape: a copy out of the layout offered.
+ * flatten and reshape: a copy from the layout that is offered to row-major.
  */
 #include <string.h>
 

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-enum { LANES = 8, COLUMNS = 64 };
+enum { LANES = 8, COLUMNS_AT_ONCE = 64 }; /* LANES: number of partial sums of a row */
 
 typedef struct rmsnorm_kernel {
   cpu_kernel k;
@@ -48,27 +48,28 @@ CPU_INLINE void sum_products_body(const float *x, const float *dy, const float *
   *ret = sum_lanes(s);
 }
 
-CPU_INLINE void scale_row_body(const float *x, size_t n, float inverse, const float *w, float *y) {
-  for (size_t i = 0; i < n; i++) y[i] = x[i] * inverse * w[i];
+CPU_INLINE void normalize_row_body(const float *x, size_t n, float inverse_rms, const float *w,
+                                   float *y) {
+  for (size_t i = 0; i < n; i++) y[i] = x[i] * inverse_rms * w[i];
 }
 
-/* Computes dx = dy w inverse - x slope of a row. slope: inverse^3 mean(dy w x). */
-CPU_INLINE void back_row_body(const float *x, const float *dy, const float *w, size_t n,
-                              float inverse, float slope, float *dx) {
-  for (size_t i = 0; i < n; i++) dx[i] = dy[i] * w[i] * inverse - x[i] * slope;
+/* Computes dx = dy w inverse_rms - x slope of a row. slope: inverse_rms^3 mean(dy w x). */
+CPU_INLINE void compute_row_dx_body(const float *x, const float *dy, const float *w, size_t n,
+                                    float inverse_rms, float slope, float *dx) {
+  for (size_t i = 0; i < n; i++) dx[i] = dy[i] * w[i] * inverse_rms - x[i] * slope;
 }
 
 CPU_CLONES(sum_squares, (const float *x, size_t n, double *ret), (x, n, ret))
 CPU_CLONES(sum_products, (const float *x, const float *dy, const float *w, size_t n, double *ret),
            (x, dy, w, n, ret))
-CPU_CLONES(scale_row,
-           (const float *restrict x, size_t n, float inverse, const float *restrict w,
+CPU_CLONES(normalize_row,
+           (const float *restrict x, size_t n, float inverse_rms, const float *restrict w,
             float *restrict y),
-           (x, n, inverse, w, y))
-CPU_CLONES(back_row,
+           (x, n, inverse_rms, w, y))
+CPU_CLONES(compute_row_dx,
            (const float *restrict x, const float *restrict dy, const float *restrict w, size_t n,
-            float inverse, float slope, float *restrict dx),
-           (x, dy, w, n, inverse, slope, dx))
+            float inverse_rms, float slope, float *restrict dx),
+           (x, dy, w, n, inverse_rms, slope, dx))
 
 /* ---- loops over all rows --------------------------------------------------------------------- */
 
@@ -79,14 +80,15 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
   for (size_t r = begin; r < end; r++) {
     const float *x = (const float *)j->a->in[0] + r * width;
     sum_squares(x, width, &sum);
-    double inverse = 1 / sqrt(sum / (double)width + j->k->k.d.attrs.eps);
-    scale_row(x, width, (float)inverse, j->a->param[CLV_SLOT_WEIGHT],
-              (float *)j->a->out + r * width);
-    if (j->k->k.has_backward) saved[r] = inverse;
+    double inverse_rms = 1 / sqrt(sum / (double)width + j->k->k.d.attrs.eps);
+    normalize_row(x, width, (float)inverse_rms, j->a->param[CLV_SLOT_WEIGHT],
+                  (float *)j->a->out + r * width);
+    if (j->k->k.has_backward) saved[r] = inverse_rms;
   }
 }
 
-/* Computes dx of rows [begin, end). With g = dy w: dx = inverse g - x inverse^3 mean(g x). */
+/* Computes dx of rows [begin, end). With g = dy w: dx = inverse_rms g - x inverse_rms^3 mean(g x).
+ */
 static void backward_rows(void *arg, size_t begin, size_t end) {
   const rms_job *j = arg;
   size_t width = j->k->width;
@@ -95,22 +97,23 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
   for (size_t r = begin; r < end; r++) {
     const float *x = (const float *)j->a->in[0] + r * width;
     const float *dy = (const float *)j->a->dout + r * width;
-    double inverse = saved[r], sum;
+    double inverse_rms = saved[r], sum;
     sum_products(x, dy, w, width, &sum);
-    double slope = inverse * inverse * inverse * sum / (double)width;
-    back_row(x, dy, w, width, (float)inverse, (float)slope, (float *)j->a->din[0] + r * width);
+    double slope = inverse_rms * inverse_rms * inverse_rms * sum / (double)width;
+    compute_row_dx(x, dy, w, width, (float)inverse_rms, (float)slope,
+                   (float *)j->a->din[0] + r * width);
   }
 }
 
-/* Adds the sums of dy x inverse, over `rows` rows `step` values apart, for up to COLUMNS columns.
- */
-CPU_INLINE void column_products_body(const float *x, const float *dy, const double *saved,
-                                     size_t rows, size_t step, size_t n, double *sum) {
+/* Adds the sums of dy x inverse_rms, over `rows` rows `step` values apart, for n columns, at most
+ * COLUMNS_AT_ONCE. saved: inverse_rms of each row. */
+CPU_INLINE void add_column_products_body(const float *x, const float *dy, const double *saved,
+                                         size_t rows, size_t step, size_t n, double *sum) {
   for (size_t r = 0; r < rows; r++)
     for (size_t i = 0; i < n; i++) sum[i] += dy[r * step + i] * (x[r * step + i] * saved[r]);
 }
 
-CPU_CLONES(column_products,
+CPU_CLONES(add_column_products,
            (const float *restrict x, const float *restrict dy, const double *restrict saved,
             size_t rows, size_t step, size_t n, double *restrict sum),
            (x, dy, saved, rows, step, n, sum))
@@ -119,11 +122,11 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
   const rms_job *j = arg;
   const clv_kernel_args *a = j->a;
   for (size_t block = begin; block < end; block++) {
-    double sum[COLUMNS] = {0};
-    size_t at = block * COLUMNS, n = CLV_MIN(j->k->width - at, COLUMNS);
+    double sum[COLUMNS_AT_ONCE] = {0};
+    size_t at = block * COLUMNS_AT_ONCE, n = CLV_MIN(j->k->width - at, COLUMNS_AT_ONCE);
     float *dw = (float *)a->dparam[CLV_SLOT_WEIGHT] + at;
-    column_products((const float *)a->in[0] + at, (const float *)a->dout + at, a->saved, j->k->rows,
-                    j->k->width, n, sum);
+    add_column_products((const float *)a->in[0] + at, (const float *)a->dout + at, a->saved,
+                        j->k->rows, j->k->width, n, sum);
     for (size_t i = 0; i < n; i++) dw[i] = a->accumulate ? dw[i] + (float)sum[i] : (float)sum[i];
   }
 }
@@ -152,7 +155,7 @@ static clv_code rmsnorm_backward_input(clv_kernel *base, const clv_kernel_args *
 static clv_code rmsnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   size_t width = ((const rmsnorm_kernel *)base)->width;
   (void)err;
-  run_job(base, a, (width + COLUMNS - 1) / COLUMNS, backward_columns);
+  run_job(base, a, (width + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE, backward_columns);
   return CLV_OK;
 }
 

@@ -15,17 +15,18 @@ typedef struct select_kernel {
 
 /* ---- the op mean ----------------------------------------------------------------------------- */
 
-enum { COLUMNS = 64, LANES = 16 };
+enum { COLUMNS_AT_ONCE = 64, LANES = 16 }; /* LANES: number of partial sums of a row */
 
-/* Computes the means of up to COLUMNS neighbouring columns of one [extent, inner] block. */
-CPU_INLINE void column_means_body(const float *x, size_t extent, size_t inner, size_t n, float *y) {
-  double sum[COLUMNS] = {0};
+/* Computes the means of up to COLUMNS_AT_ONCE neighbouring columns of one [extent, inner] block. */
+CPU_INLINE void compute_column_means_body(const float *x, size_t extent, size_t inner, size_t n,
+                                          float *y) {
+  double sum[COLUMNS_AT_ONCE] = {0};
   for (size_t e = 0; e < extent; e++)
     for (size_t i = 0; i < n; i++) sum[i] += x[e * inner + i];
   for (size_t i = 0; i < n; i++) y[i] = (float)(sum[i] / (double)extent);
 }
 
-CPU_INLINE void row_mean_body(const float *x, size_t n, float *y) {
+CPU_INLINE void compute_row_mean_body(const float *x, size_t n, float *y) {
   double sum[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
@@ -36,51 +37,53 @@ CPU_INLINE void row_mean_body(const float *x, size_t n, float *y) {
   *y = (float)(sum[0] / (double)n);
 }
 
-/* Computes the input gradients of one [extent, inner] block of a mean. */
-CPU_INLINE void spread_body(const float *dy, size_t extent, size_t inner, float *dx) {
+/* Computes the input gradients of one [extent, inner] block of a mean: dy / extent. */
+CPU_INLINE void spread_gradient_body(const float *dy, size_t extent, size_t inner, float *dx) {
   for (size_t e = 0; e < extent; e++)
     for (size_t i = 0; i < inner; i++) dx[e * inner + i] = dy[i] / (float)extent;
 }
 
-CPU_INLINE void fill_body(float value, size_t n, float *dst) {
+CPU_INLINE void fill_run_body(float value, size_t n, float *dst) {
   for (size_t i = 0; i < n; i++) dst[i] = value;
 }
 
-CPU_CLONES(column_means,
+CPU_CLONES(compute_column_means,
            (const float *restrict x, size_t extent, size_t inner, size_t n, float *restrict y),
            (x, extent, inner, n, y))
-CPU_CLONES(row_mean, (const float *restrict x, size_t n, float *restrict y), (x, n, y))
-CPU_CLONES(spread, (const float *restrict dy, size_t extent, size_t inner, float *restrict dx),
+CPU_CLONES(compute_row_mean, (const float *restrict x, size_t n, float *restrict y), (x, n, y))
+CPU_CLONES(spread_gradient,
+           (const float *restrict dy, size_t extent, size_t inner, float *restrict dx),
            (dy, extent, inner, dx))
-CPU_CLONES(fill, (float value, size_t n, float *restrict dst), (value, n, dst))
+CPU_CLONES(fill_run, (float value, size_t n, float *restrict dst), (value, n, dst))
 
 typedef struct select_job {
   const select_kernel *k;
   const clv_kernel_args *a;
 } select_job;
 
-static void mean_blocks(void *arg, size_t begin, size_t end) {
+static void compute_mean_blocks(void *arg, size_t begin, size_t end) {
   const select_job *j = arg;
   const clv_axis *s = &j->k->in[0];
   for (size_t o = begin; o < end; o++) {
     const float *x = (const float *)j->a->in[0] + o * s->extent * s->inner;
     float *y = (float *)j->a->out + o * s->inner;
-    if (s->inner == 1) row_mean(x, s->extent, y);
-    for (size_t i = 0; s->inner > 1 && i < s->inner; i += COLUMNS)
-      column_means(x + i, s->extent, s->inner, CLV_MIN(s->inner - i, COLUMNS), y + i);
+    if (s->inner == 1) compute_row_mean(x, s->extent, y);
+    for (size_t i = 0; s->inner > 1 && i < s->inner; i += COLUMNS_AT_ONCE)
+      compute_column_means(x + i, s->extent, s->inner, CLV_MIN(s->inner - i, COLUMNS_AT_ONCE),
+                           y + i);
   }
 }
 
-static void mean_backward_blocks(void *arg, size_t begin, size_t end) {
+static void compute_mean_grad_blocks(void *arg, size_t begin, size_t end) {
   const select_job *j = arg;
   const clv_axis *s = &j->k->in[0];
   for (size_t o = begin; o < end; o++) {
     const float *dy = (const float *)j->a->dout + o * s->inner;
     float *dx = (float *)j->a->din[0] + o * s->extent * s->inner;
     if (s->inner == 1)
-      fill(*dy / (float)s->extent, s->extent, dx);
+      fill_run(*dy / (float)s->extent, s->extent, dx);
     else
-      spread(dy, s->extent, s->inner, dx);
+      spread_gradient(dy, s->extent, s->inner, dx);
   }
 }
 
@@ -92,59 +95,65 @@ static clv_code run_blocks(const select_kernel *k, const clv_kernel_args *a, clv
 
 static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  return run_blocks((const select_kernel *)base, a, mean_blocks);
+  return run_blocks((const select_kernel *)base, a, compute_mean_blocks);
 }
 
 static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  return run_blocks((const select_kernel *)base, a, mean_backward_blocks);
+  return run_blocks((const select_kernel *)base, a, compute_mean_grad_blocks);
 }
 
 /* ---- concat and slice: copies of runs -------------------------------------------------------- */
 
+/* Copies n runs of run_size values. src_step, dst_step: values from one run to the next. */
 static void copy_runs(const float *src, size_t src_step, float *dst, size_t dst_step, size_t n,
-                      size_t run) {
-  for (size_t i = 0; i < n; i++) memcpy(dst + i * dst_step, src + i * src_step, run * sizeof *dst);
+                      size_t run_size) {
+  for (size_t i = 0; i < n; i++)
+    memcpy(dst + i * dst_step, src + i * src_step, run_size * sizeof *dst);
 }
 
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const select_kernel *k = (const select_kernel *)base;
-  size_t row = k->out.extent * k->out.inner, at = 0;
+  size_t row_size = k->out.extent * k->out.inner, run_offset = 0;
   (void)err;
   for (int i = 0; i < k->k.d.n_in; i++) {
-    size_t run = k->in[i].extent * k->in[i].inner;
-    copy_runs(a->in[i], run, (float *)a->out + at, row, k->out.outer, run);
-    at += run;
+    size_t run_size = k->in[i].extent * k->in[i].inner;
+    copy_runs(a->in[i], run_size, (float *)a->out + run_offset, row_size, k->out.outer, run_size);
+    run_offset += run_size;
   }
   return CLV_OK;
 }
 
 static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const select_kernel *k = (const select_kernel *)base;
-  size_t row = k->out.extent * k->out.inner, at = 0;
+  size_t row_size = k->out.extent * k->out.inner, run_offset = 0;
   (void)err;
   for (int i = 0; i < k->k.d.n_in; i++) {
-    size_t run = k->in[i].extent * k->in[i].inner;
-    if (a->din[i]) copy_runs((const float *)a->dout + at, row, a->din[i], run, k->out.outer, run);
-    at += run;
+    size_t run_size = k->in[i].extent * k->in[i].inner;
+    if (a->din[i])
+      copy_runs((const float *)a->dout + run_offset, row_size, a->din[i], run_size, k->out.outer,
+                run_size);
+    run_offset += run_size;
   }
   return CLV_OK;
 }
 
 static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const select_kernel *k = (const select_kernel *)base;
-  size_t run = k->out.extent * k->out.inner, row = k->in[0].extent * k->in[0].inner;
+  size_t run_size = k->out.extent * k->out.inner, row_size = k->in[0].extent * k->in[0].inner;
   (void)err;
-  copy_runs((const float *)a->in[0] + k->slice_start, row, a->out, run, k->out.outer, run);
+  copy_runs((const float *)a->in[0] + k->slice_start, row_size, a->out, run_size, k->out.outer,
+            run_size);
   return CLV_OK;
 }
 
 static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const select_kernel *k = (const select_kernel *)base;
-  size_t run = k->out.extent * k->out.inner, row = k->in[0].extent * k->in[0].inner;
+  size_t run_size = k->out.extent * k->out.inner, row_size = k->in[0].extent * k->in[0].inner;
   (void)err;
   memset(a->din[0], 0, k->k.n_in * sizeof(float));
-  copy_runs(a->dout, run, (float *)a->din[0] + k->slice_start, row, k->out.outer, run);
+  copy_runs(a->dout, run_size, (float *)a->din[0] + k->slice_start, row_size, k->out.outer,
+            run_size);
   return CLV_OK;
 }
 

@@ -8,7 +8,7 @@
 #include "kernels/cpu/math_int.h"
 #include "kernels/cpu/rows_int.h"
 
-enum { LANES = 16 };
+enum { LANES = 16 }; /* number of partial sums of a row */
 
 CPU_INLINE double sum_lanes(double *lane) {
   for (size_t width = LANES / 2; width; width /= 2)
@@ -16,40 +16,42 @@ CPU_INLINE double sum_lanes(double *lane) {
   return lane[0];
 }
 
-CPU_INLINE float greater(float largest, float x) { return x > largest ? x : largest; }
+CPU_INLINE float greater_of(float largest, float x) { return x > largest ? x : largest; }
 
-CPU_INLINE void row_max_body(const float *x, size_t n, float *ret) {
+CPU_INLINE void find_row_max_body(const float *x, size_t n, float *ret) {
   float lane[LANES];
   size_t i = 0;
   for (size_t l = 0; l < LANES; l++) lane[l] = x[0];
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] = greater(lane[l], x[i + l]);
-  for (; i < n; i++) lane[0] = greater(lane[0], x[i]);
-  for (size_t l = 1; l < LANES; l++) lane[0] = greater(lane[0], lane[l]);
+    for (size_t l = 0; l < LANES; l++) lane[l] = greater_of(lane[l], x[i + l]);
+  for (; i < n; i++) lane[0] = greater_of(lane[0], x[i]);
+  for (size_t l = 1; l < LANES; l++) lane[0] = greater_of(lane[0], lane[l]);
   *ret = lane[0];
 }
 
-CPU_INLINE void row_exp_sum_body(const float *x, size_t n, double top, double *ret) {
+CPU_INLINE void sum_row_exps_body(const float *x, size_t n, double max_x, double *ret) {
   double lane[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] += wide_exp_of(x[i + l] - top);
-  for (size_t l = 0; i + l < n; l++) lane[l] += wide_exp_of(x[i + l] - top);
+    for (size_t l = 0; l < LANES; l++) lane[l] += double_exp_of(x[i + l] - max_x);
+  for (size_t l = 0; i + l < n; l++) lane[l] += double_exp_of(x[i + l] - max_x);
   *ret = sum_lanes(lane);
 }
 
-CPU_INLINE void row_softmax_body(const float *x, size_t n, double top, double inverse, float *y) {
+CPU_INLINE void compute_row_softmax_body(const float *x, size_t n, double max_x, double inverse_sum,
+                                         float *y) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) y[i] = (float)(wide_exp_of(x[i] - top) * inverse);
+  for (size_t i = 0; i < n; i++) y[i] = (float)(double_exp_of(x[i] - max_x) * inverse_sum);
 }
 
-CPU_INLINE void row_log_body(const float *x, size_t n, double top, double log_sum, float *y) {
+CPU_INLINE void compute_row_log_softmax_body(const float *x, size_t n, double max_x, double log_sum,
+                                             float *y) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) y[i] = (float)(x[i] - top - log_sum);
+  for (size_t i = 0; i < n; i++) y[i] = (float)(x[i] - max_x - log_sum);
 }
 
 /* Computes the sum of dy, or of dy y if y is not NULL, over a row. */
-CPU_INLINE void row_dot_body(const float *dy, const float *y, size_t n, double *ret) {
+CPU_INLINE void sum_row_gradients_body(const float *dy, const float *y, size_t n, double *ret) {
   double lane[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
@@ -58,39 +60,42 @@ CPU_INLINE void row_dot_body(const float *dy, const float *y, size_t n, double *
   *ret = sum_lanes(lane);
 }
 
-CPU_INLINE void row_softmax_back_body(const float *y, const float *dy, size_t n, double sum,
-                                      float *dx) {
+CPU_INLINE void compute_row_softmax_dx_body(const float *y, const float *dy, size_t n, double sum,
+                                            float *dx) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) dx[i] = (float)(y[i] * (dy[i] - sum));
 }
 
-CPU_INLINE void row_log_back_body(const float *y, const float *dy, size_t n, double sum,
-                                  float *dx) {
+CPU_INLINE void compute_row_log_softmax_dx_body(const float *y, const float *dy, size_t n,
+                                                double sum, float *dx) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) dx[i] = (float)(dy[i] - wide_exp_of(y[i]) * sum);
+  for (size_t i = 0; i < n; i++) dx[i] = (float)(dy[i] - double_exp_of(y[i]) * sum);
 }
 
-CPU_CLONES(row_max, (const float *x, size_t n, float *ret), (x, n, ret))
-CPU_CLONES(row_exp_sum, (const float *x, size_t n, double top, double *ret), (x, n, top, ret))
-CPU_CLONES(row_softmax, (const float *x, size_t n, double top, double inverse, float *y),
-           (x, n, top, inverse, y))
-CPU_CLONES(row_log, (const float *x, size_t n, double top, double log_sum, float *y),
-           (x, n, top, log_sum, y))
-CPU_CLONES(row_dot, (const float *dy, const float *y, size_t n, double *ret), (dy, y, n, ret))
-CPU_CLONES(row_softmax_back, (const float *y, const float *dy, size_t n, double sum, float *dx),
-           (y, dy, n, sum, dx))
-CPU_CLONES(row_log_back, (const float *y, const float *dy, size_t n, double sum, float *dx),
-           (y, dy, n, sum, dx))
+CPU_CLONES(find_row_max, (const float *x, size_t n, float *ret), (x, n, ret))
+CPU_CLONES(sum_row_exps, (const float *x, size_t n, double max_x, double *ret), (x, n, max_x, ret))
+CPU_CLONES(compute_row_softmax,
+           (const float *x, size_t n, double max_x, double inverse_sum, float *y),
+           (x, n, max_x, inverse_sum, y))
+CPU_CLONES(compute_row_log_softmax,
+           (const float *x, size_t n, double max_x, double log_sum, float *y),
+           (x, n, max_x, log_sum, y))
+CPU_CLONES(sum_row_gradients, (const float *dy, const float *y, size_t n, double *ret),
+           (dy, y, n, ret))
+CPU_CLONES(compute_row_softmax_dx,
+           (const float *y, const float *dy, size_t n, double sum, float *dx), (y, dy, n, sum, dx))
+CPU_CLONES(compute_row_log_softmax_dx,
+           (const float *y, const float *dy, size_t n, double sum, float *dx), (y, dy, n, sum, dx))
 
-float clv_cpu_row_max(const float *x, size_t n) {
+float clv_cpu_find_row_max(const float *x, size_t n) {
   float largest;
-  row_max(x, n, &largest);
+  find_row_max(x, n, &largest);
   return largest;
 }
 
-double clv_cpu_row_exp_sum(const float *x, size_t n, double top) {
+double clv_cpu_sum_row_exps(const float *x, size_t n, double max_x) {
   double sum;
-  row_exp_sum(x, n, top, &sum);
+  sum_row_exps(x, n, max_x, &sum);
   return sum;
 }
 
@@ -107,11 +112,12 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
   for (size_t r = begin; r < end; r++) {
     const float *x = (const float *)j->a->in[0] + r * j->width;
     float *y = (float *)j->a->out + r * j->width;
-    double top = clv_cpu_row_max(x, j->width), sum = clv_cpu_row_exp_sum(x, j->width, top);
+    double max_x = clv_cpu_find_row_max(x, j->width),
+           sum = clv_cpu_sum_row_exps(x, j->width, max_x);
     if (j->is_log)
-      row_log(x, j->width, top, log(sum), y);
+      compute_row_log_softmax(x, j->width, max_x, log(sum), y);
     else
-      row_softmax(x, j->width, top, 1 / sum, y);
+      compute_row_softmax(x, j->width, max_x, 1 / sum, y);
   }
 }
 
@@ -124,8 +130,8 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
     const float *y = (const float *)j->a->out + r * j->width;
     const float *dy = (const float *)j->a->dout + r * j->width;
     float *dx = (float *)j->a->din[0] + r * j->width;
-    row_dot(dy, j->is_log ? NULL : y, j->width, &sum);
-    (j->is_log ? row_log_back : row_softmax_back)(y, dy, j->width, sum, dx);
+    sum_row_gradients(dy, j->is_log ? NULL : y, j->width, &sum);
+    (j->is_log ? compute_row_log_softmax_dx : compute_row_softmax_dx)(y, dy, j->width, sum, dx);
   }
 }
 

@@ -12,32 +12,33 @@ typedef struct depth_job {
   float *y, factor;
   /* whether each record is kept, [records]; NULL: evaluation, in which the values are copied */
   const uint8_t *is_kept;
-  size_t per_record;
+  size_t record_size;
 } depth_job;
 
-CPU_INLINE void scale_body(const float *x, float factor, float *y, size_t n) {
+CPU_INLINE void scale_record_body(const float *x, float factor, float *y, size_t n) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) y[i] = factor * x[i];
 }
-CPU_CLONES(scale, (const float *x, float factor, float *y, size_t n), (x, factor, y, n))
+CPU_CLONES(scale_record, (const float *x, float factor, float *y, size_t n), (x, factor, y, n))
 
-static void run_records(void *arg, size_t begin, size_t end) {
+static void scale_records(void *arg, size_t begin, size_t end) {
   const depth_job *j = arg;
   for (size_t n = begin; n < end; n++) {
-    size_t at = n * j->per_record;
+    size_t at = n * j->record_size;
     if (j->is_kept)
-      scale(j->x + at, j->is_kept[n] ? j->factor : 0, j->y + at, j->per_record);
+      scale_record(j->x + at, j->is_kept[n] ? j->factor : 0, j->y + at, j->record_size);
     else if (j->x != j->y)
-      memcpy(j->y + at, j->x + at, j->per_record * sizeof *j->y);
+      memcpy(j->y + at, j->x + at, j->record_size * sizeof *j->y);
   }
 }
 
-static clv_code run_job(const cpu_kernel *k, const float *x, const uint8_t *is_kept, float *y) {
+static clv_code scale_all_records(const cpu_kernel *k, const float *x, const uint8_t *is_kept,
+                                  float *y) {
   size_t n = (size_t)k->d.in[0].dim[0];
   double p = k->d.attrs.p;
   depth_job j = {x, y, (float)(p < 1 ? 1 / (1 - p) : 0), k->d.training ? is_kept : NULL,
                  k->n_in / n};
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), n, run_records, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), n, scale_records, &j);
   return CLV_OK;
 }
 
@@ -50,12 +51,12 @@ static clv_code depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
     if (n % 4 == 0) clv_rng_block(&a->key, (uint32_t)(n / 4), word);
     is_kept[n] = (word[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
   }
-  return run_job(k, a->in[0], is_kept, a->out);
+  return scale_all_records(k, a->in[0], is_kept, a->out);
 }
 
 static clv_code depth_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  return run_job((const cpu_kernel *)base, a->dout, a->saved, a->din[0]);
+  return scale_all_records((const cpu_kernel *)base, a->dout, a->saved, a->din[0]);
 }
 
 static clv_code depth_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {

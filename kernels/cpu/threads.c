@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads. libgomp is called through its entry points instead of OpenMP pragmas. oneDNN links
- * libgomp, so both use one team for each calling thread, whichever compiler built this file.
+ * Threads of loops. libgomp is called through its entry points instead of by OpenMP pragmas, so
+ * that any compiler can build this file. oneDNN links libgomp too, so a calling thread has one team
+ * for oneDNN's loops and ours.
  */
 #include "kernels/cpu/dnnl_int.h"
 
@@ -10,19 +11,20 @@ extern int omp_get_thread_num(void);
 extern int omp_get_max_threads(void);
 extern void omp_set_num_threads(int n);
 
-/* These calls make libgomp's synchronisation known to the thread sanitizer, which does not see
- * futexes. */
+/* TSAN_RELEASE tells the thread sanitizer that a thread which then calls TSAN_ACQUIRE with this
+ * address sees what this thread has written. The sanitizer does not see libgomp's own
+ * synchronisation, which uses futexes. */
 #if defined(__SANITIZE_THREAD__)
 extern void __tsan_acquire(void *at);
 extern void __tsan_release(void *at);
-#define HANDS_OVER(at) __tsan_release(at)
-#define TAKES_OVER(at) __tsan_acquire(at)
+#define TSAN_RELEASE(at) __tsan_release(at)
+#define TSAN_ACQUIRE(at) __tsan_acquire(at)
 #else
-#define HANDS_OVER(at) ((void)(at))
-#define TAKES_OVER(at) ((void)(at))
+#define TSAN_RELEASE(at) ((void)(at))
+#define TSAN_ACQUIRE(at) ((void)(at))
 #endif
 
-enum { WORK_PER_THREAD = 32 * 1024 };
+enum { WORK_PER_THREAD = 32 * 1024 }; /* element operations for which a thread is worth its start */
 
 void clv_cpu_set_threads(int n) {
   if (n < 1) n = 1;
@@ -39,13 +41,13 @@ typedef struct parallel_job {
 } parallel_job;
 
 static void run_thread_part(void *arg) {
-  TAKES_OVER(arg);
+  TSAN_ACQUIRE(arg);
   const parallel_job *j = arg;
-  size_t part = (size_t)omp_get_thread_num(), parts = (size_t)j->threads;
-  size_t begin = j->n / parts * part + CLV_MIN(part, j->n % parts);
-  size_t end = begin + j->n / parts + (part < j->n % parts);
+  size_t part = (size_t)omp_get_thread_num(), n_parts = (size_t)j->threads;
+  size_t begin = j->n / n_parts * part + CLV_MIN(part, j->n % n_parts);
+  size_t end = begin + j->n / n_parts + (part < j->n % n_parts);
   if (begin < end) j->fn(j->arg, begin, end);
-  HANDS_OVER(arg);
+  TSAN_RELEASE(arg);
 }
 
 void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg) {
@@ -54,10 +56,10 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg) {
     return;
   }
   parallel_job j = {fn, arg, n, (int)CLV_MIN((size_t)threads, n)};
-  CLV_AUTO(clv_cpu_release_signals) sigset_t previous_signals = clv_cpu_hold_signals();
-  HANDS_OVER(&j);
+  CLV_AUTO(clv_cpu_release_signals) sigset_t previous_mask = clv_cpu_hold_signals();
+  TSAN_RELEASE(&j);
   GOMP_parallel(run_thread_part, &j, (unsigned)j.threads, 0);
-  TAKES_OVER(&j);
+  TSAN_ACQUIRE(&j);
 }
 
 int clv_cpu_useful_threads(int threads, size_t work) {

@@ -23,6 +23,6 @@ typedef struct cpu_tiles {
 } cpu_tiles;
 
 /* Computes the product that t describes. */
-void clv_cpu_tiles(const cpu_tiles *t);
+void clv_cpu_tiles_multiply(const cpu_tiles *t);
 
 #endif

@@ -3,15 +3,16 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Arrays of the op where, all of one layout. forward: y is a where x > threshold, else b. backward:
- * a and b are the gradient of the output where it belongs to the input, and NULL where it is 0. */
+/* Arrays of the op where, all of one layout: y = a where x > threshold, else b. Forward: a and b
+ * are the inputs 1 and 2. Backward: y is the gradient of one of these inputs; a or b is the
+ * gradient of the output, and the other is NULL, which stands for zeros. */
 typedef struct where_job {
   const float *x, *a, *b;
   float *y;
   float threshold;
 } where_job;
 
-CPU_INLINE void select_body(const where_job *j, size_t begin, size_t end) {
+CPU_INLINE void select_values_body(const where_job *j, size_t begin, size_t end) {
   const float *x = j->x, *a = j->a, *b = j->b;
   float *y = j->y, threshold = j->threshold;
   if (a && b) {
@@ -25,9 +26,9 @@ CPU_INLINE void select_body(const where_job *j, size_t begin, size_t end) {
     for (size_t i = begin; i < end; i++) y[i] = x[i] > threshold ? 0 : b[i];
   }
 }
-CPU_CLONES(select, (const where_job *j, size_t begin, size_t end), (j, begin, end))
+CPU_CLONES(select_values, (const where_job *j, size_t begin, size_t end), (j, begin, end))
 
-static void run_select(void *arg, size_t begin, size_t end) { select(arg, begin, end); }
+static void run_select(void *arg, size_t begin, size_t end) { select_values(arg, begin, end); }
 
 static void select_all(const cpu_kernel *k, where_job job) {
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), k->n_in, run_select, &job);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention as batched products with the softmax of score rows between them. Queries, keys and
- * values are transposed to heads first. Scratch holds the scores of some rows at a time, a tile of
- * at most clv_gpu.tile_bytes, or one row of each head. Backward recomputes the scores. The tile's
- * size does not change the results of a row, but gradients of keys and values are sums over rows,
- * which are added tile by tile.
+ * values are transposed first, so that each head is one matrix. Scratch holds the scores of a tile:
+ * some query rows of each head, in at most clv_gpu.tile_bytes, or one row of each head. Backward
+ * recomputes the scores. The size of a tile does not change the results of a row, but gradients of
+ * keys and values are sums over rows, which are added tile by tile.
  *
- * Packed sequences are padded in scratch, because the extents of a product must be known before the
- * lengths are. The results have the bits of padded sequences.
+ * Packed sequences are padded in scratch, because the host must know the extents of a product, and
+ * only the device knows the lengths. The results are the same, to the bit, as of padded sequences.
  *
  * Queries of heads that share keys are stored one after another, so a head of keys is multiplied by
  * one matrix of `n_query_rows` rows. Row-major [rows, width] is column-major [width, rows], so
@@ -15,82 +15,84 @@
  */
 #include "kernels/cuda/attention_int.h"
 
-/* Indices of the kernel's products. WITH_KEYS: query rows times keys or values, a sum over a head's
- * width. OVER_KEYS: scores times values or keys, a sum over keys. OVER_ROWS: transposed scores
- * times query rows, a sum over query rows. Each kind has one product for full tiles and, at the
- * next index, one for a smaller last tile. */
-enum { WITH_KEYS = 0, OVER_KEYS = 2, OVER_ROWS = 4 };
+/* Indices of the kernel's products, named after the dimension that a product sums. SUM_OVER_WIDTH:
+ * query rows times keys or values. SUM_OVER_KEYS: scores times values or keys. SUM_OVER_ROWS:
+ * transposed scores times query rows. Each has one product for full tiles and, at the next index,
+ * one for a smaller last tile. */
+enum { SUM_OVER_WIDTH = 0, SUM_OVER_KEYS = 2, SUM_OVER_ROWS = 4 };
 
 typedef struct heads_extents {
   clv_heads x;
-  /* n_kv_heads: heads of keys of all samples; n_query_rows: query rows of one such head; rows: rows
-   * of a tile */
-  size_t n_kv_heads, n_query_rows, rows;
-  size_t q, k; /* number of values of the queries and of the keys, rounded up to a multiple of 64 */
-  size_t tile_floats;
+  size_t n_kv_heads;     /* heads of keys of all samples */
+  size_t n_query_rows;   /* query rows that share one head of keys */
+  size_t tile_rows;      /* query rows of one head of keys in a tile */
+  size_t q_size, k_size; /* numbers of values of queries and of keys, in multiples of 64 */
+  size_t tile_floats;    /* number of scores of a tile, a multiple of 64 */
   cuda_packed p;
 } heads_extents;
 
-static size_t align_floats(int64_t n) { return clv_align_up((size_t)n, 64); }
+static size_t align_float_count(int64_t n) { return clv_align_up((size_t)n, 64); }
 
 static heads_extents describe_heads(const cuda_kernel *k) {
   heads_extents v = {.x = clv_heads_of(&k->r.d)};
   v.n_kv_heads = (size_t)(v.x.n * v.x.kv_heads);
   v.n_query_rows = (size_t)(v.x.group * v.x.t);
-  size_t row = v.n_kv_heads * (size_t)v.x.s * sizeof(float);
-  v.rows =
-      CLV_MIN(CLV_MAX(k->gpu->tile_bytes / CLV_MAX(row, (size_t)1), (size_t)1), v.n_query_rows);
-  v.q = align_floats(v.x.n * v.x.t * v.x.heads * v.x.width);
-  v.k = align_floats(v.x.n * v.x.s * v.x.kv_heads * v.x.width);
-  v.tile_floats = align_floats((int64_t)(v.n_kv_heads * v.rows) * v.x.s);
+  size_t row_bytes = v.n_kv_heads * (size_t)v.x.s * sizeof(float);
+  v.tile_rows = CLV_MIN(CLV_MAX(k->gpu->tile_bytes / CLV_MAX(row_bytes, (size_t)1), (size_t)1),
+                        v.n_query_rows);
+  v.q_size = align_float_count(v.x.n * v.x.t * v.x.heads * v.x.width);
+  v.k_size = align_float_count(v.x.n * v.x.s * v.x.kv_heads * v.x.width);
+  v.tile_floats = align_float_count((int64_t)(v.n_kv_heads * v.tile_rows) * v.x.s);
   return v;
 }
 
-/* Buffers in scratch after the workspace; those from dq on are used only by backward. Products read
- * q, k, v, the operand of weights, and in backward the output's gradient, which is in `out`. */
+/* Buffers in scratch after the workspace. Only backward uses dq, dk, dv and dweights. Products read
+ * q, k, v and weights.operand; in backward also `out`, which then holds the output's gradient. */
 typedef struct heads_buffers {
   void *first_rows, *q, *k, *v, *out;
-  cuda_weights weights, dweights;
+  cuda_attention_weights weights, dweights;
   float *dq, *dk, *dv;
 } heads_buffers;
 
-static size_t factor_size(const cuda_kernel *k) {
+static size_t factor_bytes(const cuda_kernel *k) {
   return k->bf16 ? sizeof(cuda_bf16) : sizeof(float);
 }
 
-static void *reserve_buffer(uintptr_t *at, size_t bytes) {
-  void *address = (void *)*at;
-  *at += clv_align_up(bytes, 256);
+static void *reserve_buffer(uintptr_t *next_address, size_t bytes) {
+  void *address = (void *)*next_address;
+  *next_address += clv_align_up(bytes, 256);
   return address;
 }
 
-static float *reserve_floats(uintptr_t *at, size_t n) {
-  return reserve_buffer(at, n * sizeof(float));
+static float *reserve_floats(uintptr_t *next_address, size_t n) {
+  return reserve_buffer(next_address, n * sizeof(float));
 }
 
-static cuda_weights reserve_weights(const cuda_kernel *k, size_t n, uintptr_t *at) {
-  cuda_weights w = {.x = reserve_floats(at, n)};
-  w.operand = k->bf16 ? reserve_buffer(at, n * sizeof(cuda_bf16)) : w.x;
+static cuda_attention_weights reserve_weights(const cuda_kernel *k, size_t n,
+                                              uintptr_t *next_address) {
+  cuda_attention_weights w = {.x = reserve_floats(next_address, n)};
+  w.operand = k->bf16 ? reserve_buffer(next_address, n * sizeof(cuda_bf16)) : w.x;
   return w;
 }
 
-/* Returns the buffers, laid out from address `at` on. *ret_forward: end of the buffers that forward
+/* Returns the buffers, which begin at `address`. *ret_forward: end of the buffers that forward
  * uses; *ret_all: end of all buffers. */
-static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_extents *v, uintptr_t at,
-                                     uintptr_t *ret_forward, uintptr_t *ret_all) {
-  size_t size = factor_size(k);
-  heads_buffers m = {.first_rows = reserve_buffer(&at, gpu_packed_bytes(k))};
-  m.q = reserve_buffer(&at, v->q * size);
-  m.out = reserve_floats(&at, v->q);
-  m.k = reserve_buffer(&at, v->k * size);
-  m.v = reserve_buffer(&at, v->k * size);
-  m.weights = reserve_weights(k, v->tile_floats, &at);
-  *ret_forward = at;
-  m.dq = reserve_floats(&at, v->q);
-  m.dk = reserve_floats(&at, v->k);
-  m.dv = reserve_floats(&at, v->k);
-  m.dweights = reserve_weights(k, v->tile_floats, &at);
-  *ret_all = at;
+static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_extents *v,
+                                     uintptr_t address, uintptr_t *ret_forward,
+                                     uintptr_t *ret_all) {
+  size_t value_bytes = factor_bytes(k);
+  heads_buffers m = {.first_rows = reserve_buffer(&address, gpu_packed_bytes(k))};
+  m.q = reserve_buffer(&address, v->q_size * value_bytes);
+  m.out = reserve_floats(&address, v->q_size);
+  m.k = reserve_buffer(&address, v->k_size * value_bytes);
+  m.v = reserve_buffer(&address, v->k_size * value_bytes);
+  m.weights = reserve_weights(k, v->tile_floats, &address);
+  *ret_forward = address;
+  m.dq = reserve_floats(&address, v->q_size);
+  m.dk = reserve_floats(&address, v->k_size);
+  m.dv = reserve_floats(&address, v->k_size);
+  m.dweights = reserve_weights(k, v->tile_floats, &address);
+  *ret_all = address;
   return m;
 }
 
@@ -108,7 +110,7 @@ static size_t count_buffer_bytes(const cuda_kernel *k, const heads_extents *v) {
 
 /* Returns the address of value i of an operand of products. */
 static char *factor_address(const cuda_kernel *k, void *factor, size_t i) {
-  return (char *)factor + i * factor_size(k);
+  return (char *)factor + i * factor_bytes(k);
 }
 
 static cuda_heads describe_tile(const cuda_kernel *k, const heads_extents *v,
@@ -126,7 +128,7 @@ static cuda_heads describe_tile(const cuda_kernel *k, const heads_extents *v,
                       .width = (size_t)x->width,
                       .group = (size_t)x->group,
                       .scale = (float)x->scale,
-                      .causal = k->r.d.attrs.causal,
+                      .is_causal = k->r.d.attrs.causal,
                       .dropout_threshold = limit + ((double)limit * 0x1p-24 < p),
                       .dropout_factor = (float)(1 / (1 - p)),
                       .stream = clv_rng_stream_of(&key),
@@ -142,7 +144,8 @@ static const int64_t *padded_lengths(const cuda_kernel *k, const clv_kernel_args
   return k->r.d.n_in > 3 && !k->r.d.attrs.packed ? a->in[3] : NULL;
 }
 
-/* Starts a call: lays out scratch, and computes the first rows of packed sequences. */
+/* Begins a forward or backward: finds the buffers in scratch, and computes the first rows of packed
+ * sequences. */
 static clv_code begin_call(const cuda_kernel *k, const clv_kernel_args *a, heads_extents *v,
                            heads_buffers *ret, clv_err *err) {
   *v = describe_heads(k);
@@ -163,45 +166,45 @@ static cuda_by_heads describe_keys(const heads_extents *v) {
 static clv_code split_query_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                   void *y, clv_err *err) {
   cuda_by_heads t = describe_queries(v);
-  return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
+  return clv_gpu_split_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
 static clv_code split_key_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                 void *y, clv_err *err) {
   cuda_by_heads t = describe_keys(v);
-  return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
+  return clv_gpu_split_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
 static clv_code merge_query_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                   float *y, clv_err *err) {
   cuda_by_heads t = describe_queries(v);
-  return clv_gpu_from_heads(k->gpu, &t, x, y, err);
+  return clv_gpu_merge_heads(k->gpu, &t, x, y, err);
 }
 
 static clv_code merge_key_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                 float *y, clv_err *err) {
   cuda_by_heads t = describe_keys(v);
-  return clv_gpu_from_heads(k->gpu, &t, x, y, err);
+  return clv_gpu_merge_heads(k->gpu, &t, x, y, err);
 }
 
-/* Computes product `which` for the tile that begins at row `first`. */
+/* Computes a product (SUM_OVER_...) for the tile that begins at query row first_row. */
 static clv_code multiply_tile(const cuda_kernel *k, const heads_extents *v,
-                              const clv_kernel_args *a, int which, size_t first,
+                              const clv_kernel_args *a, int product, size_t first_row,
                               const cuda_factors *f, clv_err *err) {
-  return clv_gpu_multiply(k, which + (first + v->rows > v->n_query_rows), f, a, err);
+  return clv_gpu_multiply(k, product + (first_row + v->tile_rows > v->n_query_rows), f, a, err);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 static clv_code forward_tile(const cuda_kernel *k, const heads_extents *v, const clv_kernel_args *a,
                              const heads_buffers *m, cuda_heads *h, clv_err *err) {
-  size_t at = h->first * h->width;
-  cuda_factors scores = {.a = m->k, .b = factor_address(k, m->q, at), .d = m->weights.x};
-  cuda_factors out = {.a = m->v, .b = m->weights.operand, .d = (float *)m->out + at};
-  CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &scores, err));
+  size_t offset = h->first_row * h->width;
+  cuda_factors scores = {.a = m->k, .b = factor_address(k, m->q, offset), .d = m->weights.x};
+  cuda_factors out = {.a = m->v, .b = m->weights.operand, .d = (float *)m->out + offset};
+  CLV_TRY(multiply_tile(k, v, a, SUM_OVER_WIDTH, h->first_row, &scores, err));
   CLV_TRY(clv_gpu_attention_softmax(k->gpu, h, &m->weights, padded_lengths(k, a),
                                     k->r.has_backward ? a->saved : NULL, err));
-  return multiply_tile(k, v, a, OVER_KEYS, h->first, &out, err);
+  return multiply_tile(k, v, a, SUM_OVER_KEYS, h->first_row, &out, err);
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -213,11 +216,12 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
   CLV_TRY(split_query_heads(k, &v, a->in[0], m.q, err));
   CLV_TRY(split_key_heads(k, &v, a->in[1], m.k, err));
   CLV_TRY(split_key_heads(k, &v, a->in[2], m.v, err));
-  for (; h.first < v.n_query_rows; h.first += v.rows) {
-    h.rows = CLV_MIN(v.rows, v.n_query_rows - h.first);
+  for (; h.first_row < v.n_query_rows; h.first_row += v.tile_rows) {
+    h.rows = CLV_MIN(v.tile_rows, v.n_query_rows - h.first_row);
     CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
   }
-  if (padded_lengths(k, a)) CLV_TRY(clv_gpu_note_bad_length(k->gpu, &h, padded_lengths(k, a), err));
+  if (padded_lengths(k, a))
+    CLV_TRY(clv_gpu_record_bad_length(k->gpu, &h, padded_lengths(k, a), err));
   return merge_query_heads(k, &v, m.out, a->out, err);
 }
 
@@ -226,24 +230,26 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
 static clv_code backward_tile(const cuda_kernel *k, const heads_extents *v,
                               const clv_kernel_args *a, const heads_buffers *m, cuda_heads *h,
                               clv_err *err) {
-  size_t at = h->first * h->width;
-  float beta = h->first ? 1 : 0;
-  const void *query = factor_address(k, m->q, at), *dout = factor_address(k, m->out, at);
-  cuda_factors scores = {.a = m->k, .b = query, .d = m->weights.x};
+  size_t offset = h->first_row * h->width;
+  float beta = h->first_row ? 1 : 0;
+  const void *query_rows = factor_address(k, m->q, offset),
+             *dout = factor_address(k, m->out, offset);
+  cuda_factors scores = {.a = m->k, .b = query_rows, .d = m->weights.x};
   cuda_factors dweights = {.a = m->v, .b = dout, .d = m->dweights.x};
-  cuda_factors dq = {.a = m->k, .b = m->dweights.operand, .d = m->dq + at};
-  cuda_factors dk = {.a = query, .b = m->dweights.operand, .beta = beta, .d = m->dk};
+  cuda_factors dq = {.a = m->k, .b = m->dweights.operand, .d = m->dq + offset};
+  cuda_factors dk = {.a = query_rows, .b = m->dweights.operand, .beta = beta, .d = m->dk};
   cuda_factors dv = {.a = dout, .b = m->weights.operand, .beta = beta, .d = m->dv};
-  CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &scores, err));
-  CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &dweights, err));
+  CLV_TRY(multiply_tile(k, v, a, SUM_OVER_WIDTH, h->first_row, &scores, err));
+  CLV_TRY(multiply_tile(k, v, a, SUM_OVER_WIDTH, h->first_row, &dweights, err));
   CLV_TRY(clv_gpu_attention_softmax_back(k->gpu, h, &m->weights, &m->dweights, padded_lengths(k, a),
                                          a->saved, err));
-  if (a->din[0]) CLV_TRY(multiply_tile(k, v, a, OVER_KEYS, h->first, &dq, err));
-  if (a->din[1]) CLV_TRY(multiply_tile(k, v, a, OVER_ROWS, h->first, &dk, err));
-  return a->din[2] ? multiply_tile(k, v, a, OVER_ROWS, h->first, &dv, err) : CLV_OK;
+  if (a->din[0]) CLV_TRY(multiply_tile(k, v, a, SUM_OVER_KEYS, h->first_row, &dq, err));
+  if (a->din[1]) CLV_TRY(multiply_tile(k, v, a, SUM_OVER_ROWS, h->first_row, &dk, err));
+  return a->din[2] ? multiply_tile(k, v, a, SUM_OVER_ROWS, h->first_row, &dv, err) : CLV_OK;
 }
 
-/* Stores the output's gradient in the buffer in which forward stores the output. */
+/* Computes the gradients of queries, keys and values. The buffer `out`, in which forward keeps the
+ * output, holds the output's gradient here. */
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   heads_extents v;
@@ -254,8 +260,8 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   CLV_TRY(split_query_heads(k, &v, a->dout, m.out, err));
   CLV_TRY(split_key_heads(k, &v, a->in[1], m.k, err));
   CLV_TRY(split_key_heads(k, &v, a->in[2], m.v, err));
-  for (; h.first < v.n_query_rows; h.first += v.rows) {
-    h.rows = CLV_MIN(v.rows, v.n_query_rows - h.first);
+  for (; h.first_row < v.n_query_rows; h.first_row += v.tile_rows) {
+    h.rows = CLV_MIN(v.tile_rows, v.n_query_rows - h.first_row);
     CLV_TRY(backward_tile(k, &v, a, &m, &h, err));
   }
   if (a->din[0]) CLV_TRY(merge_query_heads(k, &v, m.dq, a->din[0], err));
@@ -263,32 +269,34 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   return a->din[2] ? merge_key_heads(k, &v, m.dv, a->din[2], err) : CLV_OK;
 }
 
-/* ---- making the kernel ----------------------------------------------------------------------- */
+/* ---- products and buffers of the kernel ------------------------------------------------------ */
 
-/* Makes the products for tiles of `rows` rows. last: 1 for the smaller last tile, else 0. */
-static clv_code open_products(cuda_kernel *k, const heads_extents *v, size_t rows, int last,
+/* Makes the products for tiles of `rows` query rows. is_last: 1 for the smaller last tile, else
+ * 0. */
+static clv_code make_products(cuda_kernel *k, const heads_extents *v, size_t rows, int is_last,
                               clv_err *err) {
   int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->n_kv_heads;
-  int64_t key = s * w, query = (int64_t)v->n_query_rows * w, tile = r * s;
+  int64_t key_size = s * w, query_size = (int64_t)v->n_query_rows * w, tile_size = r * s;
   const clv_cuda_matmul_desc products[] = {
-      [WITH_KEYS] = {true, false, s, r, w, w, w, s, batch, key, query, tile, CLV_CUDA_EPILOGUE_NONE,
-                     CLV_CUDA_F32},
-      [OVER_KEYS] = {false, false, w, r, s, w, s, w, batch, key, tile, query,
-                     CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
-      [OVER_ROWS] = {false, true, w, s, r, w, s, w, batch, query, tile, key, CLV_CUDA_EPILOGUE_NONE,
-                     CLV_CUDA_F32},
+      [SUM_OVER_WIDTH] = {true, false, s, r, w, w, w, s, batch, key_size, query_size, tile_size,
+                          CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
+      [SUM_OVER_KEYS] = {false, false, w, r, s, w, s, w, batch, key_size, tile_size, query_size,
+                         CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
+      [SUM_OVER_ROWS] = {false, true, w, s, r, w, s, w, batch, query_size, tile_size, key_size,
+                         CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
   };
-  CLV_TRY(clv_gpu_new_product(k, WITH_KEYS + last, &products[WITH_KEYS], err));
-  CLV_TRY(clv_gpu_new_product(k, OVER_KEYS + last, &products[OVER_KEYS], err));
-  return k->r.has_backward ? clv_gpu_new_product(k, OVER_ROWS + last, &products[OVER_ROWS], err)
-                           : CLV_OK;
+  CLV_TRY(clv_gpu_new_product(k, SUM_OVER_WIDTH + is_last, &products[SUM_OVER_WIDTH], err));
+  CLV_TRY(clv_gpu_new_product(k, SUM_OVER_KEYS + is_last, &products[SUM_OVER_KEYS], err));
+  return k->r.has_backward
+             ? clv_gpu_new_product(k, SUM_OVER_ROWS + is_last, &products[SUM_OVER_ROWS], err)
+             : CLV_OK;
 }
 
 static clv_code attention_open(cuda_kernel *k, clv_err *err) {
   heads_extents v = describe_heads(k);
-  size_t last = v.rows ? v.n_query_rows % v.rows : 0;
-  CLV_TRY(open_products(k, &v, v.rows, 0, err));
-  if (last) CLV_TRY(open_products(k, &v, last, 1, err));
+  size_t n_last_rows = v.tile_rows ? v.n_query_rows % v.tile_rows : 0;
+  CLV_TRY(make_products(k, &v, v.tile_rows, 0, err));
+  if (n_last_rows) CLV_TRY(make_products(k, &v, n_last_rows, 1, err));
   k->r.base.reads_rng_position = k->r.d.training && k->r.d.attrs.p > 0;
   k->r.base.scratch_bytes = k->workspace_bytes + count_buffer_bytes(k, &v);
   return CLV_OK;

@@ -11,14 +11,15 @@
 extern "C" {
 #endif
 
-/* Writes to y[e] the value x[(first + step e) mod extent], where e is the index along the
- * dimension; step: 1 or -1. */
-clv_code clv_gpu_move_along(clv_gpu *g, const clv_axis *s, int64_t first, int64_t step,
-                            const float *x, float *y, clv_err *err) CLV_USE_RESULT;
-/* Writes to y[e] the sum of x[0..e] along the dimension, or of x[e..] if `from_end`. */
+/* Computes y[e] = x[(first + step e) mod extent] along the dimension, where step is 1 or -1. */
+clv_code clv_gpu_reorder_along_axis(clv_gpu *g, const clv_axis *s, int64_t first, int64_t step,
+                                    const float *x, float *y, clv_err *err) CLV_USE_RESULT;
+/* Computes the running sums y[e] = sum of x[0..e] along the dimension; if `from_end`, y[e] is the
+ * sum of x[e] and all later values. */
 clv_code clv_gpu_cumsum(clv_gpu *g, const clv_axis *s, bool from_end, const float *x, float *y,
                         clv_err *err) CLV_USE_RESULT;
-/* Computes the variances y [outer, inner], or where dy is not NULL the gradient y of x. */
+/* Computes the variances y [outer, inner] of x. If dy is not NULL, computes the gradient of x from
+ * dy instead, and writes it to y. */
 clv_code clv_gpu_var(clv_gpu *g, const clv_axis *s, double divisor, const float *x, const float *dy,
                      float *y, clv_err *err) CLV_USE_RESULT;
 

@@ -23,10 +23,10 @@ static const cuda_op *const ops[CLV_OP_COUNT] = {
 #undef CUDA_OP
 };
 
-static bool cuda_has(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && ops[op]; }
+static bool cuda_has_op(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && ops[op]; }
 
 static unsigned cuda_tails(clv_op op) {
-  return cuda_has(op) ? ops[op]->tails & CLV_TAIL_RELU_FORWARD : 0;
+  return cuda_has_op(op) ? ops[op]->tails & CLV_TAIL_RELU_FORWARD : 0;
 }
 
 static void kernel_free(clv_kernel *base) {
@@ -39,23 +39,23 @@ static void kernel_free(clv_kernel *base) {
   free(k);
 }
 
-/* Fills in the kernel's functions, layouts and the size of its saved state. The size is 0 if no
- * backward can follow. */
+/* Fills in the kernel's functions, its layouts, and the size of what forward saves, which is 0 if
+ * no backward can follow. */
 static void fill_kernel(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   const clv_node_desc *d = &k->r.d;
-  bool has_fused_grads = op->fused_grads || row->fused_grads, dx = false;
-  bool dw = d->need_dw && (op->backward_weight || has_fused_grads);
+  bool has_fused_grads = op->fused_grads || row->fused_grads, needs_dx = false;
+  bool needs_dw = d->need_dw && (op->backward_weight || has_fused_grads);
   clv_kernel *b = &k->r.base;
-  for (int i = 0; i < d->n_in; i++) dx |= d->need_dx[i];
-  k->r.has_backward = dx || dw;
+  for (int i = 0; i < d->n_in; i++) needs_dx |= d->need_dx[i];
+  k->r.has_backward = needs_dx || needs_dw;
   b->forward = op->forward;
-  b->backward_input = dx || (dw && has_fused_grads) ? op->backward_input : NULL;
-  b->backward_weight = dw ? op->backward_weight : NULL;
-  b->fused_grads = dw && has_fused_grads;
+  b->backward_input = needs_dx || (needs_dw && has_fused_grads) ? op->backward_input : NULL;
+  b->backward_weight = needs_dw ? op->backward_weight : NULL;
+  b->fused_grads = needs_dw && has_fused_grads;
   b->free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = k->channels_last ? GPU_CHANNELS_LAST : 1;
   b->out_block = b->in_block[0];
-  b->saved_flags = (dx ? row->saved_for_dx : 0) | (dw ? row->saved_for_dw : 0);
+  b->saved_flags = (needs_dx ? row->saved_for_dx : 0) | (needs_dw ? row->saved_for_dw : 0);
   b->saved_bytes = k->r.has_backward && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
   b->in_place = row->in_place && !clv_has_broadcast_input(d);
   b->impl = "cuda";
@@ -66,8 +66,8 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   const clv_op_def *row = clv_op_def_of_dtype(d->op, d->dtype);
   cuda_kernel *k;
   size_t n_in, n_out;
-  if (d->n_links) return clv_gpu_chain_prepare(b, d, ret, err);
-  if (d->dtype != CLV_F32 || !row || !cuda_has(d->op) || d->tail & ~ops[d->op]->tails)
+  if (d->n_links) return clv_gpu_prepare_chain(b, d, ret, err);
+  if (d->dtype != CLV_F32 || !row || !cuda_has_op(d->op) || d->tail & ~ops[d->op]->tails)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no op %d in %s%s", b->name, (int)d->op,
                     clv_dtype_name(d->dtype), d->tail ? " with a tail" : "");
   CLV_TRY(clv_shape_numel(&d->in[0], &n_in, err));
@@ -88,7 +88,7 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   return code;
 }
 
-/* ---- whole buffers --------------------------------------------------------------------------- */
+/* ---- operations on buffers: reorder, add, optimiser step ------------------------------------- */
 
 static clv_code cuda_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
                              const void *src, int src_block, void *dst, int dst_block,
@@ -103,10 +103,11 @@ static clv_code cuda_reorder(const clv_backend *b, const clv_shape *shape, clv_d
     return clv_fail(err, CLV_INVALID,
                     "reorder between channel blocks %d and %d: %s has only block 1", src_block,
                     dst_block, b->name);
-  return clv_gpu_move_layout(b->private_data, &m, src, dst, err);
+  return clv_gpu_convert_layout(b->private_data, &m, src, dst, err);
 }
 
-/* Keeps the first error of functions that return no error; the next finish reports it. */
+/* Keeps the error of a function that cannot return one, unless an earlier error is kept. The next
+ * clv_gpu_finish reports the error. */
 static void store_error(clv_gpu *g, const clv_err *err, clv_code code) {
   if (code != CLV_OK && g->deferred_error.code == CLV_OK) g->deferred_error = *err;
 }
@@ -190,7 +191,7 @@ static const char *cuda_libraries(const clv_backend *b) {
   return ((const clv_gpu *)b->private_data)->info.libraries;
 }
 
-static clv_code check_capability(const clv_backend *b, const char *what, const char *instead,
+static clv_code check_capability(const clv_backend *b, const char *feature, const char *remedy,
                                  clv_err *err) {
   const clv_gpu *g = b->private_data;
   if (g->info.capability >= 80) return CLV_OK;
@@ -198,7 +199,7 @@ static clv_code check_capability(const clv_backend *b, const char *what, const c
       err, CLV_PRECONDITION,
       "%s needs a device of NVIDIA of capability 8.0 or above, and %s has %d.%d; %s, or "
       "name such a device",
-      what, b->device, g->info.capability / 10, g->info.capability % 10, instead);
+      feature, b->device, g->info.capability / 10, g->info.capability % 10, remedy);
 }
 
 static clv_code cuda_check_tf32(const clv_backend *b, clv_err *err) {
@@ -229,7 +230,7 @@ static void cuda_release(const clv_backend *b) {
   if (__atomic_sub_fetch(&g->n_owners, 1, __ATOMIC_ACQ_REL) == 0) clv_cuda_close(&g->backend);
 }
 
-static void name_backend(clv_gpu *g) {
+static void fill_backend(clv_gpu *g) {
   snprintf(g->name, sizeof g->name, "cuda:%d", g->device);
   snprintf(g->isa, sizeof g->isa, "sm_%d", g->info.capability);
   g->backend = (clv_backend){.abi = CLV_KERNELS_ABI,
@@ -239,7 +240,7 @@ static void name_backend(clv_gpu *g) {
                              .private_data = g,
                              .memory = &memory,
                              .prepare = cuda_prepare,
-                             .has = cuda_has,
+                             .has = cuda_has_op,
                              .tails = cuda_tails,
                              .chains = clv_gpu_has_chain,
                              .reorder = cuda_reorder,
@@ -277,7 +278,7 @@ void clv_cuda_close(clv_backend *b) {
   if (!g) return;
   if (g->stream) {
     memory_free(b, g->fault);
-    clv_gpu_runs_done(g);
+    clv_gpu_free_run_tables(g);
     g->vendor->stream_free(g->stream);
   }
   clv_gpu_close_slots(g);
@@ -297,7 +298,7 @@ clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, 
   g->n_owners = 1;
   g->tile_bytes = GPU_DEFAULT_TILE_BYTES;
   clv_code code = vendor->describe(device, &g->info, err);
-  name_backend(g);
+  fill_backend(g);
   if (code == CLV_OK) code = vendor->stream_new(device, false, &g->stream, err);
   if (code == CLV_OK) code = open_memory(g, err);
   if (code == CLV_OK) clv_gpu_open_timer(g);

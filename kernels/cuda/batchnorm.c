@@ -14,9 +14,9 @@
 static cuda_batchnorm describe_batchnorm(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
   size_t n = (size_t)dim[0], channels = (size_t)dim[1];
-  size_t inner = n && channels ? k->r.n_in / n / channels : 1;
+  size_t channel_size = n && channels ? k->r.n_in / n / channels : 1;
   return (cuda_batchnorm){
-      .sums = (k->channels_last ? gpu_sums_channels_last : gpu_sums_of)(n, channels, inner),
+      .sums = (k->channels_last ? gpu_sums_channels_last : gpu_sums_of)(n, channels, channel_size),
       .channels_last = k->channels_last,
       .is_training = k->r.d.training,
       .eps = k->r.d.attrs.eps,
@@ -33,20 +33,21 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
   cuda_batchnorm b = describe_batchnorm(k);
   double *saved = k->r.has_backward ? a->saved : totals_address(&b, a);
   if (b.is_training)
-    CLV_TRY(clv_gpu_batch_moments(k->gpu, &b, a->in[0], a->scratch, saved, a->param[CLV_SLOT_MEAN],
-                                  a->param[CLV_SLOT_VAR], a->param[CLV_SLOT_TRACKED], err));
+    CLV_TRY(clv_gpu_compute_batch_moments(k->gpu, &b, a->in[0], a->scratch, saved,
+                                          a->param[CLV_SLOT_MEAN], a->param[CLV_SLOT_VAR],
+                                          a->param[CLV_SLOT_TRACKED], err));
   else
-    CLV_TRY(clv_gpu_running_moments(k->gpu, &b, a->param[CLV_SLOT_MEAN], a->param[CLV_SLOT_VAR],
-                                    saved, err));
+    CLV_TRY(clv_gpu_read_running_moments(k->gpu, &b, a->param[CLV_SLOT_MEAN],
+                                         a->param[CLV_SLOT_VAR], saved, err));
   return clv_gpu_batchnorm(k->gpu, &b, a->in[0], a->param[CLV_SLOT_WEIGHT], a->param[CLV_SLOT_BIAS],
                            saved, a->in[1], a->out, err);
 }
 
 static cuda_gradient describe_gradient(const cuda_kernel *k, const clv_kernel_args *a) {
   unsigned tail = k->r.d.tail;
-  return (cuda_gradient){.gate = tail & CLV_TAIL_ADD ? GPU_BY_Y
-                                 : tail              ? GPU_BY_X
-                                                     : GPU_OPEN,
+  return (cuda_gradient){.gate = tail & CLV_TAIL_ADD ? GPU_GATE_BY_Y
+                                 : tail              ? GPU_GATE_BY_X
+                                                     : GPU_GATE_OPEN,
                          .x = a->in[0],
                          .w = a->param[CLV_SLOT_WEIGHT],
                          .bias = a->param[CLV_SLOT_BIAS],
@@ -58,22 +59,23 @@ static cuda_gradient describe_gradient(const cuda_kernel *k, const clv_kernel_ar
 static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_batchnorm b = describe_batchnorm(k);
-  cuda_gradient from = describe_gradient(k, a);
+  cuda_gradient grad = describe_gradient(k, a);
   void *gated_dy = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
-  bool dw = k->r.d.need_dw;
-  if (dw || (b.is_training && a->din[0]))
-    CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, totals_address(&b, a), gated_dy,
-                                     dw ? a->dparam[CLV_SLOT_WEIGHT] : NULL,
-                                     dw ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err));
+  bool needs_dw = k->r.d.need_dw;
+  if (needs_dw || (b.is_training && a->din[0]))
+    CLV_TRY(clv_gpu_batchnorm_param_grads(k->gpu, &b, &grad, a->scratch, totals_address(&b, a),
+                                          gated_dy, needs_dw ? a->dparam[CLV_SLOT_WEIGHT] : NULL,
+                                          needs_dw ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate,
+                                          err));
   else if (gated_dy)
     CLV_TRY(clv_gpu_relu_back(k->gpu, k->channels_last, a->out, a->dout, gated_dy, k->r.n_in,
                               (cuda_numbers){0}, err));
   if (!a->din[0]) return CLV_OK;
   if (gated_dy) {
-    from.dy = gated_dy;
-    from.gate = GPU_OPEN;
+    grad.dy = gated_dy;
+    grad.gate = GPU_GATE_OPEN;
   }
-  return clv_gpu_batchnorm_back(k->gpu, &b, &from, totals_address(&b, a), a->din[0], err);
+  return clv_gpu_batchnorm_back(k->gpu, &b, &grad, totals_address(&b, a), a->din[0], err);
 }
 
 static clv_code batchnorm_open(cuda_kernel *k, clv_err *err) {

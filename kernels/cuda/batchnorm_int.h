@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * batchnorm_int: launchers of batch normalisation over [n, channels, inner]. saved: mean and
- * inverse deviation of each channel. partial_sums: scratch of gpu_partial_sums_bytes, for the
- * channel sums.
+ * batchnorm_int: launchers of batch normalisation over [n, channels, inner]. `saved` holds mean and
+ * inverse standard deviation, 1 / sqrt(var + eps), of each channel. `partial_sums` is scratch of
+ * gpu_partial_sums_bytes.
  */
 #ifndef CLEAVE_KERNELS_CUDA_BATCHNORM_INT_H
 #define CLEAVE_KERNELS_CUDA_BATCHNORM_INT_H
@@ -13,48 +13,51 @@
 extern "C" {
 #endif
 
-/* Which gradients pass the relu: all (GPU_OPEN), or only those whose output is above 0. GPU_BY_X
- * recomputes the output from x; GPU_BY_Y reads it. */
-typedef enum cuda_gate { GPU_OPEN, GPU_BY_X, GPU_BY_Y } cuda_gate;
+/* Which gradients pass the relu that follows: all (GPU_GATE_OPEN), or those whose output is above
+ * 0. GPU_GATE_BY_X recomputes the output from x; GPU_GATE_BY_Y reads the output y. */
+typedef enum cuda_relu_gate { GPU_GATE_OPEN, GPU_GATE_BY_X, GPU_GATE_BY_Y } cuda_relu_gate;
 
 typedef struct cuda_batchnorm {
   cuda_sums sums;
   bool is_training;
   bool channels_last; /* values and their gradients are in GPU_CHANNELS_LAST */
   double eps, momentum;
-  bool has_relu; /* a relu is applied, after `other` is added */
+  bool has_relu; /* a relu is applied, after the addend is added */
 } cuda_batchnorm;
 
-/* Writes the batch's mean and inverse deviation of each channel to `saved`, and updates the running
- * statistics. partial_sums: gpu_partial_sums_bytes of scratch. */
-clv_code clv_gpu_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x,
-                               void *partial_sums, double *saved, float *running_mean,
-                               float *running_var, int64_t *tracked, clv_err *err) CLV_USE_RESULT;
-/* Writes the mean and inverse deviation of the running statistics to `saved`. */
-clv_code clv_gpu_running_moments(clv_gpu *g, const cuda_batchnorm *b, const float *running_mean,
-                                 const float *running_var, double *saved,
-                                 clv_err *err) CLV_USE_RESULT;
-/* Normalises x with the statistics in `saved`. other: added to each value, or NULL. */
+/* Writes the statistics of the batch to `saved`, and updates the running statistics. */
+clv_code clv_gpu_compute_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x,
+                                       void *partial_sums, double *saved, float *running_mean,
+                                       float *running_var, int64_t *tracked,
+                                       clv_err *err) CLV_USE_RESULT;
+/* Writes the running statistics to `saved`. */
+clv_code clv_gpu_read_running_moments(clv_gpu *g, const cuda_batchnorm *b,
+                                      const float *running_mean, const float *running_var,
+                                      double *saved, clv_err *err) CLV_USE_RESULT;
+/* Normalises x with the statistics in `saved`. addend: values that are added to the result, or
+ * NULL. */
 clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, const float *w,
-                           const float *bias, const double *saved, const void *other, void *y,
+                           const float *bias, const double *saved, const void *addend, void *y,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Inputs of both passes of backward: clv_gpu_batchnorm_totals, then clv_gpu_batchnorm_back. */
+/* Inputs of both passes of backward: clv_gpu_batchnorm_param_grads, then clv_gpu_batchnorm_back. */
 typedef struct cuda_gradient {
-  cuda_gate gate;
-  const void *x, *y, *dy; /* y: read only with GPU_BY_Y */
+  cuda_relu_gate gate;
+  const void *x, *y, *dy; /* y: read only with GPU_GATE_BY_Y */
   const float *w, *bias;
   const double *saved;
 } cuda_gradient;
 
-/* Computes the gradients of bias and weight and writes them, in this order, to totals (a cuda_pair
- * for each channel), and to db and dw unless dw is NULL. gated_dy: receives the part of dy that
- * passes the gate, or NULL; may be dy. partial_sums: gpu_partial_sums_bytes of scratch. */
-clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                                  void *partial_sums, cuda_pair *totals, void *gated_dy, float *dw,
-                                  float *db, bool accumulate, clv_err *err) CLV_USE_RESULT;
-/* Computes dx. totals: written by clv_gpu_batchnorm_totals, read only in training. dx may be dy. */
-clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
+/* Computes the gradients of bias and weight of each channel and writes them to totals, in this
+ * order, and to db and dw unless dw is NULL. gated_dy: receives dy where it passes the relu, else
+ * 0; NULL: not written; may be dy. */
+clv_code clv_gpu_batchnorm_param_grads(clv_gpu *g, const cuda_batchnorm *b,
+                                       const cuda_gradient *grad, void *partial_sums,
+                                       cuda_pair *totals, void *gated_dy, float *dw, float *db,
+                                       bool accumulate, clv_err *err) CLV_USE_RESULT;
+/* Computes dx, which may be dy. totals: result of clv_gpu_batchnorm_param_grads, read only in
+ * training. */
+clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *grad,
                                 const cuda_pair *totals, void *dx, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus

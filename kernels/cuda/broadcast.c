@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * add and mul with broadcast inputs.
+ * The ops add and mul for inputs whose shapes differ, so that one is broadcast.
  */
 #include "kernels/cuda/broadcast_int.h"
 
-/* Sets the layouts of add and mul. An input of one value a channel has the same order in all
- * layouts, so its block is 1. */
+/* Sets the layouts of the inputs of add and mul. An input of one value a channel has the same order
+ * in all layouts, so its layout is 1, row-major f32. */
 clv_code clv_gpu_broadcast_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   for (int i = 0; i < 2 && k->channels_last && clv_has_broadcast_input(&k->r.d); i++)
@@ -30,30 +30,31 @@ clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *
                            k->r.n_out, err);
 }
 
-/* A thread computes a value, instead of a block of threads, if neighbouring values are adjacent in
- * the output, and there are many values or few terms in each. */
-enum { ENOUGH_VALUES = 4096, FEW_TERMS = 32 };
+/* One thread computes a value of the gradient, in place of a block of threads, if neighbouring
+ * values are adjacent in the output, and there are many values, or few terms to sum in each. */
+enum { MANY_VALUES = 4096, FEW_TERMS = 32 };
 
 static cuda_broadcast_sum describe_broadcast_sum(const clv_broadcast *v,
                                                  const cuda_bf16_flags *flags, int input) {
-  cuda_broadcast_sum f = {.values = 1,
-                          .terms = 1,
-                          .dx_bf16 = flags->in[input],
-                          .other_bf16 = flags->in[1 - input],
-                          .dy_bf16 = flags->out};
-  size_t out = 1;
-  for (int i = 0; i < v->rank; i++) out *= v->n[i];
+  cuda_broadcast_sum f = {.n_values = 1,
+                          .n_terms = 1,
+                          .dx_is_bf16 = flags->in[input],
+                          .other_is_bf16 = flags->in[1 - input],
+                          .dy_is_bf16 = flags->out};
+  size_t out_stride = 1;
+  for (int i = 0; i < v->rank; i++) out_stride *= v->n[i];
   for (int i = 0; i < v->rank; i++) {
     bool is_own_dim = !i || v->step[input][i];
-    int to = is_own_dim ? f.rank++ : f.n_summed++;
-    out /= v->n[i];
-    (is_own_dim ? f.n : f.summed)[to] = v->n[i];
-    (is_own_dim ? f.out : f.summed_out)[to] = out;
-    (is_own_dim ? f.other : f.summed_other)[to] = v->step[1 - input][i];
-    *(is_own_dim ? &f.values : &f.terms) *= v->n[i];
+    int index = is_own_dim ? f.rank++ : f.n_summed++;
+    out_stride /= v->n[i];
+    (is_own_dim ? f.extent : f.summed_extent)[index] = v->n[i];
+    (is_own_dim ? f.out_stride : f.summed_out_stride)[index] = out_stride;
+    (is_own_dim ? f.other_stride : f.summed_other_stride)[index] = v->step[1 - input][i];
+    *(is_own_dim ? &f.n_values : &f.n_terms) *= v->n[i];
   }
-  f.has_thread_per_value = f.terms == 1 || (v->step[input][v->rank - 1] &&
-                                            (f.values >= ENOUGH_VALUES || f.terms <= FEW_TERMS));
+  f.has_thread_per_value =
+      f.n_terms == 1 ||
+      (v->step[input][v->rank - 1] && (f.n_values >= MANY_VALUES || f.n_terms <= FEW_TERMS));
   return f;
 }
 

@@ -3,9 +3,9 @@
  * cuda: the backend for NVIDIA's devices, and clv_vendor, the one table through which it uses
  * NVIDIA's runtime and libraries.
  *
- * Files above that table include no header of the toolkit. All of the backend except the table's
- * real functions (kernels/cuda/nvidia) is therefore built on any machine. The tests fill the table
- * with a simulated device. A table is constant and valid as long as the process.
+ * Only the functions of the table (kernels/cuda/nvidia) include headers of the toolkit, so the rest
+ * of the backend is built on any machine. The tests fill the table with a simulated device. A table
+ * is constant and valid as long as the process.
  *
  * Order: a function with a stream only issues its work, which is done in the order of the stream.
  * Functions called `finish` wait, stream_free waits, and host_allocate and host_free may wait. No
@@ -41,9 +41,9 @@ typedef struct clv_cuda_info {
 
 /* ---- launches of kernels --------------------------------------------------------------------- */
 
-/* Launch of one kernel over grid[0] x grid[1] blocks of `block` threads. args are as
- * cudaLaunchKernel takes them. `call` unpacks args and calls a kernel that was compiled for the
- * host; NULL for a kernel that was compiled for a device. */
+/* Launch of one kernel over grid[0] x grid[1] blocks of `block` threads. args: pointers to the
+ * arguments, as for cudaLaunchKernel. call: runs the kernel with args if it was compiled for the
+ * host; NULL if it was compiled for a device. */
 typedef struct clv_cuda_launch {
   const char *name;
   const void *kernel;
@@ -77,7 +77,7 @@ typedef enum clv_cuda_epilogue {
 } clv_cuda_epilogue;
 
 typedef struct clv_cuda_matmul_desc {
-  bool a_t, b_t; /* op(A), op(B) transpose the matrix */
+  bool a_t, b_t; /* op transposes A, op transposes B */
   int64_t m, n, k, lda, ldb, ldd;
   int64_t batch, stride_a, stride_b, stride_d; /* strides in elements; not read if batch is 1 */
   clv_cuda_epilogue epilogue;
@@ -110,28 +110,31 @@ typedef struct clv_cuda_conv_desc {
 typedef struct clv_cuda_lstm_desc {
   int64_t n, t, f, h;
   int layers;
-  bool bias, has_backward; /* has_backward: a backward may follow each forward */
+  bool bias;         /* the gates have biases */
+  bool has_backward; /* a backward may follow each forward */
   bool tf32;
 } clv_cuda_lstm_desc;
 
-/* Sizes in bytes of the buffers that the caller allocates for an LSTM, each aligned to 256. at:
- * index, in values, of each parameter of a layer in the buffer `weights`: W_ih, W_hh and the two
- * biases, each with its gates i, f, g, o one after another. */
+/* Buffers that the caller allocates for an LSTM, each aligned to 256 bytes. */
 typedef struct clv_cuda_lstm_space {
-  /* bytes of the three buffers; reserve: 0 unless `has_backward` */
-  size_t weights, reserve, workspace;
-  size_t at[CLV_LSTM_LAYERS][4];
+  size_t weights; /* size of the buffer of the parameters, in bytes */
+  /* size of the buffer that forward fills for backward, in bytes; 0: no backward */
+  size_t reserve;
+  size_t workspace; /* size of the scratch of a call, in bytes */
+  /* index of the first value of each parameter of a layer in the buffer of weights: W_ih, W_hh,
+   * b_ih and b_hh, each with its gates i, f, g, o one after another */
+  size_t param_index[CLV_LSTM_LAYERS][4];
 } clv_cuda_lstm_space;
 
-/* Buffers of a call of an LSTM. reserve: written by forward, then changed by lstm_backward_data and
- * lstm_backward_weight, in this order. */
+/* Buffers of a call of an LSTM. Forward writes `reserve`; lstm_backward_data and then
+ * lstm_backward_weight read and change it. */
 typedef struct clv_cuda_lstm_args {
   float *weights, *dweights, *x, *y, *dx, *dy;
   void *reserve, *workspace;
 } clv_cuda_lstm_args;
 
-/* Limits in bytes of the workspace of a product and of a convolution. An algorithm that needs
- * more is not chosen. */
+/* Largest workspaces of a product and of a convolution, in bytes. The vendor chooses no algorithm
+ * that needs more. */
 enum { CLV_CUDA_MATMUL_MAX_WORKSPACE = 32 << 20, CLV_CUDA_CONV_MAX_WORKSPACE = 1 << 30 };
 
 /* ---- the table of functions ------------------------------------------------------------------ */
@@ -142,7 +145,7 @@ typedef struct clv_vendor {
   uint32_t abi, size; /* CLV_VENDOR_ABI, sizeof(clv_vendor) */
   const char *name;   /* "cuda", or "cuda-sim" in tests */
 
-  /* Writes the number of devices. CLV_UNAVAILABLE: the text says why there is none. */
+  /* Writes the number of devices. CLV_UNAVAILABLE: there is none; the error text says why. */
   clv_code (*count)(int *ret, clv_err *err);
   clv_code (*describe)(int device, clv_cuda_info *ret, clv_err *err);
 
@@ -187,7 +190,7 @@ typedef struct clv_vendor {
   clv_code (*graph_launch)(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err);
   void (*graph_free)(clv_cuda_graph *g);
 
-  /* matmul_new chooses the algorithm of a product, from its description alone and never by timing.
+  /* matmul_new chooses the algorithm of a product by its description alone, and times nothing.
    * *ret_workspace: bytes of the workspace that the caller must provide, aligned to 256. matmul
    * computes the product; bias: m values, or NULL; beta: 0 (D is not read) or 1. */
   clv_code (*matmul_new)(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
@@ -224,15 +227,16 @@ typedef struct clv_vendor {
 /* ---- opening the backend --------------------------------------------------------------------- */
 
 /* Opens a backend on one device, with its own stream and memory. The backend has the vendor's name,
- * and its device is "cuda:0". The caller closes the backend after freeing all that was made with
- * it. CLV_PRECONDITION: the table of functions has another version; CLV_UNAVAILABLE: there is no
- * such device. */
+ * and a device name such as "cuda:0". The caller first frees what the backend has made, then closes
+ * the backend. CLV_PRECONDITION: the table of functions has another version; CLV_UNAVAILABLE: there
+ * is no such device. */
 clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret,
                        clv_err *err) CLV_USE_RESULT;
 void clv_cuda_close(clv_backend *b); /* takes NULL */
-/* Limits the scratch of kernels that b, and branches made later, prepare from now on: at most
- * `bytes` of attention scores at a time (at least one row of each head), and of a widened weight
- * (at least one row). Larger tiles need fewer launches. */
+/* Limits the scratch of the kernels that b prepares from now on, and of those of the backends that
+ * b branches from now on. Scratch holds at most `bytes` of attention scores at a time, but at least
+ * one row of each head, and at most `bytes` of a weight converted from bf16 to f32, but at least
+ * one row. Larger tiles need fewer launches. */
 void clv_cuda_set_tile_bytes(clv_backend *b, size_t bytes);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device_int: types, macros and functions that the .cu files share. nvcc compiles them for devices,
- * and the host's compiler compiles them again for the simulated device, which must define
- * __global__, threadIdx and the like before this file. Therefore every launch uses gpu_launch,
- * block memory uses GPU_SHARED, and there is neither inline PTX nor a cooperative group.
+ * device_int: types, macros and functions for all .cu files. nvcc compiles these files for devices,
+ * and the host's compiler compiles them again for the simulated device, whose header defines
+ * __global__, threadIdx and so on before it includes this file. Therefore every launch uses
+ * gpu_launch, shared memory uses GPU_SHARED, and no file has inline PTX or cooperative groups.
  *
  * Blocks have at most GPU_BLOCK threads.
  */
@@ -17,9 +17,9 @@
 
 #include "kernels/cuda/gpu_int.h"
 
-/* GPU_MAX_BLOCKS: largest number of blocks of a launch. GPU_BLOCK: threads of a block, a multiple
- * of a warp. If there are more values than threads, each thread loops. A simulated device may have
- * fewer blocks and threads. */
+/* GPU_MAX_BLOCKS: largest number of blocks of a launch. GPU_BLOCK: largest number of threads of a
+ * block, a multiple of the 32 of a warp. If there are more values than threads, each thread loops.
+ * The simulated device may set smaller numbers. */
 #ifndef GPU_FEWER_BLOCKS
 #define GPU_FEWER_BLOCKS (1 << 16)
 #endif
@@ -28,25 +28,26 @@
 #endif
 constexpr unsigned GPU_BLOCK = GPU_FEWER_THREADS, GPU_MAX_BLOCKS = GPU_FEWER_BLOCKS;
 
-/* GPU_SHARED(double, part, GPU_BLOCK) declares an array shared by the block. The simulation has
- * its own definition. */
+/* GPU_SHARED(double, sums, GPU_BLOCK) declares an array in the shared memory of a block. The
+ * simulated device has its own definition. */
 #ifndef GPU_SHARED
 #define GPU_SHARED(type, name, n) __shared__ type name[n]
 #endif
 
-/* GPU_FOR(i, n) loops i over this thread's part of 0..n-1; n is a size_t. */
+/* GPU_FOR(i, n) loops i over those of 0..n-1 that this thread processes; n is a size_t. */
 #define GPU_FOR(i, n)                                                     \
   for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); \
        i += (size_t)gridDim.x * blockDim.x)
 
-/* Returns the number of blocks of a launch in which each block processes rows of n, one after
- * another. */
-static inline unsigned gpu_blocks_of_rows(size_t n) {
+/* Returns the number of blocks of a launch over n rows, in which a block processes one row at a
+ * time. */
+static inline unsigned gpu_count_row_blocks(size_t n) {
   return n < 1 ? 1u : n > GPU_MAX_BLOCKS ? GPU_MAX_BLOCKS : (unsigned)n;
 }
-/* Returns the number of blocks that gives each of n values its own thread, up to the limit. */
-static inline unsigned gpu_blocks(size_t n) {
-  return gpu_blocks_of_rows((n + GPU_BLOCK - 1) / GPU_BLOCK);
+/* Returns the number of blocks of a launch over n values, with a thread for each value unless that
+ * needs more than GPU_MAX_BLOCKS. */
+static inline unsigned gpu_count_blocks(size_t n) {
+  return gpu_count_row_blocks((n + GPU_BLOCK - 1) / GPU_BLOCK);
 }
 
 /* ---- launches of kernels --------------------------------------------------------------------- */
@@ -61,12 +62,12 @@ static void gpu_call_with(void *const *args, void (*)(P...), std::index_sequence
   Kernel(*static_cast<P *>(args[I])...);
 }
 template <typename... P>
-static constexpr size_t gpu_count(void (*)(P...)) {
+static constexpr size_t gpu_count_parameters(void (*)(P...)) {
   return sizeof...(P);
 }
 template <auto Kernel>
 static void gpu_call(void *const *args) {
-  gpu_call_with<Kernel>(args, Kernel, std::make_index_sequence<gpu_count(Kernel)>());
+  gpu_call_with<Kernel>(args, Kernel, std::make_index_sequence<gpu_count_parameters(Kernel)>());
 }
 #define GPU_CALLER(kernel) gpu_call<kernel>
 #endif
@@ -81,7 +82,7 @@ template <typename... P>
 static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...),
                               void (*call)(void *const *), cuda_grid blocks, unsigned threads,
                               clv_err *err, std::common_type_t<P>... args) {
-  void *list[] = {const_cast<void *>(static_cast<const void *>(&args))...};
+  void *arg_list[] = {const_cast<void *>(static_cast<const void *>(&args))...};
   static constexpr size_t arg_bytes[] = {sizeof(P)...};
   static constexpr bool is_pointer[] = {std::is_pointer<P>::value...};
   clv_cuda_launch l = {};
@@ -92,7 +93,7 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
   l.grid[1] = blocks.y;
   l.block = threads;
   l.n_args = static_cast<int>(sizeof...(P));
-  l.args = list;
+  l.args = arg_list;
   l.arg_bytes = arg_bytes;
   l.is_pointer = is_pointer;
   return g->vendor->launch(g->stream, &l, err);
@@ -104,16 +105,16 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
 
 /* ---- values in f32 or bf16 ------------------------------------------------------------------- */
 
-/* Values are f32, or bf16 with channels last: kernels are templates of the type. Arithmetic is f32,
- * or double for long sums. */
-static __device__ inline float gpu_get(float x) { return x; }
-static __device__ inline float gpu_get(cuda_bf16 x) {
+/* Kernels are templates of the type of values: f32, or bf16 with channels last. The arithmetic is
+ * f32, or double for long sums. */
+static __device__ inline float gpu_to_float(float x) { return x; }
+static __device__ inline float gpu_to_float(cuda_bf16 x) {
   return __uint_as_float(static_cast<unsigned>(x) << 16);
 }
 
-/* Converts to T. bf16 is rounded to nearest even; a NaN stays a NaN. */
+/* Returns x converted to T, f32 or bf16. bf16 is rounded to nearest even; a NaN stays a NaN. */
 template <typename T>
-static __device__ inline T gpu_as(float x) {
+static __device__ inline T gpu_from_float(float x) {
   if constexpr (std::is_same<T, float>::value) {
     return x;
   } else {
@@ -126,15 +127,15 @@ static __device__ inline T gpu_as(float x) {
 /* Returns x rounded to T and converted back to f32. */
 template <typename T>
 static __device__ inline float gpu_round(float x) {
-  return gpu_get(gpu_as<T>(x));
+  return gpu_to_float(gpu_from_float<T>(x));
 }
 
 template <typename T>
-static inline const T *gpu_input(const void *p) {
+static inline const T *gpu_cast_input(const void *p) {
   return static_cast<const T *>(p);
 }
 template <typename T>
-static inline T *gpu_output(void *p) {
+static inline T *gpu_cast_output(void *p) {
   return static_cast<T *>(p);
 }
 
@@ -144,49 +145,51 @@ static inline T *gpu_output(void *p) {
 
 /* ---- sums of a block ------------------------------------------------------------------------- */
 
-/* Returns to all threads the sum of the block's values, added in a tree whose shape is the block's.
- * The block has a power of two of threads, at most GPU_BLOCK. */
+/* Returns to all threads the sum of one value of each thread of the block, added pairwise in a
+ * tree, so that the order depends only on the number of threads. That number is a power of two, at
+ * most GPU_BLOCK. */
 template <typename Real>
 static __device__ Real gpu_block_sum(Real value) {
-  GPU_SHARED(Real, part, GPU_BLOCK);
-  part[threadIdx.x] = value;
+  GPU_SHARED(Real, shared_values, GPU_BLOCK);
+  shared_values[threadIdx.x] = value;
   __syncthreads();
   for (unsigned width = blockDim.x / 2; width; width /= 2) {
-    if (threadIdx.x < width) part[threadIdx.x] += part[threadIdx.x + width];
+    if (threadIdx.x < width) shared_values[threadIdx.x] += shared_values[threadIdx.x + width];
     __syncthreads();
   }
-  Real sum = part[0];
+  Real sum = shared_values[0];
   __syncthreads();
   return sum;
 }
 
-/* Returns the greater number; a NaN counts as greatest. */
-static __device__ inline float gpu_greater(float a, float b) { return a != a || a >= b ? a : b; }
+/* Returns the larger number; if one is a NaN, returns NaN. */
+static __device__ inline float gpu_max_or_nan(float a, float b) { return a != a || a >= b ? a : b; }
 
 static __device__ inline float gpu_block_max(float value) {
-  GPU_SHARED(float, part, GPU_BLOCK);
-  part[threadIdx.x] = value;
+  GPU_SHARED(float, shared_values, GPU_BLOCK);
+  shared_values[threadIdx.x] = value;
   __syncthreads();
   for (unsigned width = blockDim.x / 2; width; width /= 2) {
     if (threadIdx.x < width)
-      part[threadIdx.x] = gpu_greater(part[threadIdx.x], part[threadIdx.x + width]);
+      shared_values[threadIdx.x] =
+          gpu_max_or_nan(shared_values[threadIdx.x], shared_values[threadIdx.x + width]);
     __syncthreads();
   }
-  float most = part[0];
+  float largest = shared_values[0];
   __syncthreads();
-  return most;
+  return largest;
 }
 
-/* Returns the number of threads for a row of `width` values: a power of two, from a warp to
- * GPU_BLOCK. */
-static inline unsigned gpu_row_threads(size_t width) {
+/* Returns the number of threads of a block for a row of `width` values: a power of two, at least
+ * the 32 of a warp and at most GPU_BLOCK. */
+static inline unsigned gpu_count_row_threads(size_t width) {
   unsigned n = 32;
   while (n < GPU_BLOCK && n < width) n *= 2;
   return n;
 }
 
-/* GPU_ROWS(r, n) loops r over this block's rows of 0..n-1. GPU_ROW(i, n) loops i over this thread's
- * part of a row's 0..n-1. */
+/* GPU_ROWS(r, n) loops r over those of the rows 0..n-1 that this block processes. GPU_ROW(i, n)
+ * loops i over those of a row's values 0..n-1 that this thread of the block processes. */
 #define GPU_ROWS(r, n) for (size_t r = blockIdx.x; r < (n); r += gridDim.x)
 #define GPU_ROW(i, n) for (size_t i = threadIdx.x; i < (n); i += blockDim.x)
 
@@ -198,10 +201,10 @@ static __device__ inline cuda_pair &operator+=(cuda_pair &a, const cuda_pair &b)
   return a;
 }
 
-/* Computes one partial sum of one channel, of term(at, c) over its values, where `at`
- * is a value's index. */
+/* Computes the partial sum of one slab of one channel c: the sum of term(index, c) over the indices
+ * of the slab's values. */
 template <typename Term>
-static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *partial_sums) {
+static __global__ void gpu_sum_slabs_kernel(Term term, cuda_sums s, cuda_pair *partial_sums) {
   size_t c = blockIdx.x, begin = blockIdx.y * s.values_per_slab, end = begin + s.values_per_slab;
   if (end > s.n * s.inner) end = s.n * s.inner;
   cuda_pair sum = {0, 0};
@@ -211,11 +214,11 @@ static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *parti
   if (threadIdx.x == 0) partial_sums[blockIdx.y * s.channels + c] = sum;
 }
 
-/* As gpu_parts_kernel, for inner 1, where a channel's values are not adjacent. Neighbouring threads
- * process neighbouring channels, and each warp of a block a part of a channel's values. */
+/* As gpu_sum_slabs_kernel, but for inner 1, so that no two values of a channel are adjacent: a
+ * block sums 32 adjacent channels, one in each lane of its warps. */
 template <typename Term>
-static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *partial_sums) {
-  GPU_SHARED(cuda_pair, lane, GPU_BLOCK);
+static __global__ void gpu_sum_columns_kernel(Term term, cuda_sums s, cuda_pair *partial_sums) {
+  GPU_SHARED(cuda_pair, lane_sums, GPU_BLOCK);
   size_t c = (size_t)blockIdx.x * 32 + threadIdx.x % 32;
   size_t begin = blockIdx.y * s.values_per_slab, end = begin + s.values_per_slab;
   if (end > s.n) end = s.n;
@@ -223,69 +226,70 @@ static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *par
   if (c < s.channels)
     for (size_t j = begin + threadIdx.x / 32; j < end; j += GPU_BLOCK / 32)
       sum += term(j * s.channels + c, c);
-  lane[threadIdx.x] = sum;
+  lane_sums[threadIdx.x] = sum;
   __syncthreads();
   for (unsigned width = GPU_BLOCK / 2; width >= 32; width /= 2) {
-    if (threadIdx.x < width) lane[threadIdx.x] += lane[threadIdx.x + width];
+    if (threadIdx.x < width) lane_sums[threadIdx.x] += lane_sums[threadIdx.x + width];
     __syncthreads();
   }
   if (threadIdx.x < 32 && c < s.channels)
-    partial_sums[blockIdx.y * s.channels + c] = lane[threadIdx.x];
+    partial_sums[blockIdx.y * s.channels + c] = lane_sums[threadIdx.x];
 }
 
-/* Writes partial_sums[slab][c] of a sum whose term is a struct with `cuda_pair
- * operator()(size_t at, size_t c)`. */
+/* Writes partial_sums[slab][c] of a sum of `term`, a struct with `cuda_pair operator()(size_t
+ * index, size_t c)`, which returns the two terms of the value at an index in channel c. */
 template <typename Term>
 static clv_code gpu_compute_partial_sums(clv_gpu *g, const cuda_sums *s, Term term,
                                          void *partial_sums, clv_err *err) {
-  cuda_pair *to = static_cast<cuda_pair *>(partial_sums);
+  cuda_pair *sums = static_cast<cuda_pair *>(partial_sums);
   unsigned slabs = static_cast<unsigned>(s->slabs), channels = static_cast<unsigned>(s->channels);
   if (s->inner == 1 && s->channels > 1)
     return gpu_launch(g, cuda_grid((channels + 31) / 32, slabs), GPU_BLOCK, err,
-                      gpu_columns_kernel<Term>, term, *s, to);
-  return gpu_launch(g, cuda_grid(channels, slabs), GPU_BLOCK, err, gpu_parts_kernel<Term>, term, *s,
-                    to);
+                      gpu_sum_columns_kernel<Term>, term, *s, sums);
+  return gpu_launch(g, cuda_grid(channels, slabs), GPU_BLOCK, err, gpu_sum_slabs_kernel<Term>, term,
+                    *s, sums);
 }
 
 /* Adds all partial sums of channel c, in order. */
-static __device__ inline cuda_pair gpu_total(const cuda_sums &s, const cuda_pair *partial_sums,
-                                             size_t c) {
+static __device__ inline cuda_pair gpu_add_partial_sums(const cuda_sums &s,
+                                                        const cuda_pair *partial_sums, size_t c) {
   cuda_pair sum = {0, 0};
   for (size_t slab = 0; slab < s.slabs; slab++) sum += partial_sums[slab * s.channels + c];
   return sum;
 }
 
-static __device__ inline void gpu_put(float *dst, double value, bool accumulate) {
+static __device__ inline void gpu_store_or_add(float *dst, double value, bool accumulate) {
   *dst = accumulate ? *dst + (float)value : (float)value;
 }
 
 /* ---- records of refused values --------------------------------------------------------------- */
 
-/* Marks the value at index `index` as refused. Any thread may call this function. */
-static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t index) {
+/* Records that the value at `index` is refused. Any thread may call this function. */
+static __device__ inline void gpu_refuse_value(clv_gpu_fault *f, size_t index) {
   atomicMax(&f->index_complement, ~(unsigned long long)index);
 }
 
-/* The fields of clv_gpu_fault that do not depend on the refused value. */
+/* Fields of clv_gpu_fault that do not depend on the refused value. */
 struct cuda_refusal {
   int32_t op;
   uint32_t layer;
   int64_t limit, per_sample;
 };
 
-/* Records the first refused value in the fault. One thread calls it, after the launch that may have
- * refused some of `values`. */
+/* Fills in the record of the first of `values` that is refused, unless the record is filled in. One
+ * thread calls this function, in a launch after the one that called gpu_refuse_value. */
 template <typename Value>
-static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, const cuda_refusal &r) {
+static __device__ void gpu_record_refusal(clv_gpu_fault *f, const Value *values,
+                                          const cuda_refusal &r) {
   if (f->is_set || !f->index_complement) return;
   f->is_set = true;
   f->op = r.op;
   f->layer = r.layer;
-  f->at = ~f->index_complement;
+  f->index = ~f->index_complement;
   if constexpr (std::is_integral<Value>::value)
-    f->int_value = values[f->at];
+    f->int_value = values[f->index];
   else
-    f->value = static_cast<double>(values[f->at]);
+    f->value = static_cast<double>(values[f->index]);
   f->limit = r.limit;
   f->per_sample = r.per_sample;
 }

@@ -18,19 +18,20 @@
 extern "C" {
 #endif
 
-/* Record of the first value that kernels refused since the last finish; in device memory, with all
- * bits zero if none was refused. A launcher that can refuse values ends with a kernel that fills in
- * the record, unless it is already filled in. */
+/* Record, in device memory, of the first value that kernels have refused since the last
+ * clv_gpu_finish; all zero bits if no value was refused. A launcher that can refuse values ends
+ * with a kernel that fills in the record, unless the record is already filled in. */
 typedef struct clv_gpu_fault {
   /* complement (~) of the smallest index of a refused value; 0: no value was refused */
   unsigned long long index_complement;
-  bool is_set;
-  int32_t op;                /* clv_op */
-  uint32_t layer;            /* key.layer of the call */
-  uint64_t at;               /* index of the value in the op's input */
-  double value;              /* the refused value, if the op's input is floating-point */
-  int64_t int_value;         /* the refused value, if the op's input is integer */
-  int64_t limit, per_sample; /* numbers that the op's error text names */
+  bool is_set;        /* the fields below are filled in */
+  int32_t op;         /* clv_op */
+  uint32_t layer;     /* key.layer of the call */
+  uint64_t index;     /* index of the value in the op's input */
+  double value;       /* the refused value, if the op's input is floating-point */
+  int64_t int_value;  /* the refused value, if the op's input is integer */
+  int64_t limit;      /* number of classes or rows, or the largest valid length */
+  int64_t per_sample; /* values of one sample; for packed lengths, the rows of the batch */
 } clv_gpu_fault;
 
 /* Slots of page-locked host memory. All copies between host and device pass through these slots. */
@@ -41,33 +42,35 @@ typedef struct cuda_slot {
   bool is_busy;               /* a copy was issued, and the host has not waited for it */
 } cuda_slot;
 
-/* A run of a parameter block: n values from index `at` on. first: number of chunks of the runs
- * before it. */
+/* A run: a contiguous range of a parameter block, n values from index `at` on. A kernel processes
+ * it in chunks, one for each thread block. */
 typedef struct cuda_run {
-  size_t at, n, first;
+  size_t at, n;
+  size_t first_chunk; /* number of chunks of all runs before this one in the table */
 } cuda_run;
 
-/* Runs that one launch processes, with a table of them on the device. */
+/* Runs that one launch processes, and the table of these runs on the device. */
 typedef struct cuda_runs {
-  clv_extent *host;
-  size_t n, chunks;
-  cuda_run *run;      /* the table, [n], in device memory */
-  double *sums;       /* sums of the chunks, [chunks], then of the runs, [n]; in device memory */
-  uint64_t last_used; /* value of clv_gpu.tables_used when this table was last used */
+  clv_extent *host_runs; /* [n] the runs, in host memory */
+  size_t n, n_chunks;
+  cuda_run *device_runs; /* [n] the table, in device memory */
+  /* sums of the chunks, [n_chunks], then of the runs, [n]; in device memory */
+  double *sums;
+  uint64_t last_used; /* clv_gpu.n_table_uses when this table was last used */
 } cuda_runs;
 
-/* Number of cached tables of runs: one for each group of an optimiser, and one for all parameters.
- */
-enum { GPU_TABLES = 17 };
+/* Largest number of cached tables of runs: one for each group of an optimiser, and one for all
+ * parameters. */
+enum { GPU_RUN_TABLES = 17 };
 
-/* Two timing events of the stream; NULL if they could not be made. is_running: `begin_event` has
- * been recorded; is_ended: `end_event` has been recorded too. */
+/* Measurement of device time between two events of the stream. */
 typedef struct cuda_timer {
-  clv_cuda_event *begin_event, *end_event;
-  bool is_running, is_ended;
+  clv_cuda_event *begin_event, *end_event; /* NULL: the event could not be made */
+  bool is_running;                         /* begin_event has been recorded */
+  bool has_ended;                          /* end_event has been recorded, too */
 } cuda_timer;
 
-/* limit of clv_gpu.tile_bytes until clv_cuda_set_tile_bytes sets another */
+/* clv_gpu.tile_bytes of a new backend; clv_cuda_set_tile_bytes changes it */
 enum { GPU_DEFAULT_TILE_BYTES = 64 << 20 };
 
 /* One device, opened as a backend. */
@@ -79,15 +82,15 @@ typedef struct clv_gpu {
   cuda_slot slots[GPU_SLOTS];
   int next_slot;
   clv_gpu_fault *fault; /* record of refused values, in device memory */
-  cuda_runs runs[GPU_TABLES];
-  uint64_t tables_used;
+  cuda_runs runs[GPU_RUN_TABLES];
+  uint64_t n_table_uses; /* calls of clv_gpu_find_run_table so far */
   /* first error of a function that returns no error; clv_gpu_finish reports it */
   clv_err deferred_error;
   cuda_timer timer;
-  /* bytes of attention scores, or of a widened weight, that may be in scratch at a time
-   * (clv_cuda_set_tile_bytes) */
+  /* largest size in bytes of the attention scores, or of a weight converted to f32, that are in
+   * scratch at a time; see clv_cuda_set_tile_bytes */
   size_t tile_bytes;
-  bool is_recording; /* the stream is captured: no waiting and no copies to or from the host */
+  bool is_recording; /* the stream is being captured, so the host must not wait or copy */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
   clv_backend backend;    /* the backend's private_data points to this struct */
@@ -106,33 +109,31 @@ typedef struct cuda_kernel {
    * the functions of the op's row */
   clv_ref_kernel r;
   clv_gpu *gpu;
-  /* The plan requests bf16, and the op supports it. bf16: factors of products are bf16.
-   * channels_last: values of rank 4 are in GPU_CHANNELS_LAST. */
-  bool bf16, channels_last;
-  /* the products that the op's `open` made; NULL: not made */
+  bool bf16;          /* factors of products are bf16 */
+  bool channels_last; /* values, which have rank 4, are in GPU_CHANNELS_LAST */
+  /* products that the op's `open` has made, by index; NULL: no such product */
   clv_cuda_matmul *products[GPU_MAX_PRODUCTS];
   clv_cuda_conv *conv[3]; /* indexed by clv_cuda_pass */
   clv_cuda_lstm *lstm;
   clv_cuda_lstm_space lstm_space;
-  /* bytes of the workspace of products, conv and lstm, at the start of scratch */
+  /* size in bytes of the workspace of products, conv and lstm, at the start of scratch */
   size_t workspace_bytes;
 } cuda_kernel;
 
 static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel *)base; }
 
-/* Functions of the backend for an op. The op's row says the rest: which values are saved, their
- * size, and if forward works in place. open: makes the products, changes fields of the kernel that
- * the row does not determine, and sets scratch_bytes; NULL: not needed. tails: the CLV_TAIL_* that
- * the kernel computes. fused_grads: backward_input writes the parameters' gradients too, even if
- * the row does not say so. */
+/* Functions of the backend for an op. The op's row (clv_op_def) says which values are saved, how
+ * large they are, and whether forward works in place. */
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
-  clv_ref_fn *refresh; /* converts the weights, for kernels whose `open` sets cache_bytes */
-  /* the op supports bf16 factors, or channels last: see the fields of cuda_kernel */
-  bool bf16, channels_last;
+  clv_ref_fn *refresh;      /* converts the weights, for kernels whose `open` sets cache_bytes */
+  bool bf16, channels_last; /* the op supports these fields of cuda_kernel */
+  /* makes the products, sets scratch_bytes and the fields of k that the op's row does not
+   * determine;
+   * NULL: the kernel needs none of these */
   clv_code (*open)(cuda_kernel *k, clv_err *err);
-  unsigned tails;
-  bool fused_grads;
+  unsigned tails;   /* CLV_TAIL_* ops that the kernel can compute, too */
+  bool fused_grads; /* as in clv_op_def; true in either of the two counts */
 } cuda_op;
 
 /* CLV_CUDA_OP(name) = {...}, at the start of a line, defines the cuda_op of op `name`. The Makefile
@@ -142,16 +143,17 @@ typedef struct cuda_op {
   extern const cuda_op clv_gpu_op_##name;                      \
   const cuda_op clv_gpu_op_##name
 
-/* Returns the arithmetic of the kernel's products and convolutions. */
-static inline clv_cuda_math gpu_math_of(const cuda_kernel *k) {
+/* Returns the arithmetic of the products and convolutions of kernel k. */
+static inline clv_cuda_math gpu_product_math(const cuda_kernel *k) {
   return k->bf16 ? CLV_CUDA_BF16 : k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
 }
 
-/* Makes product number i of k. The kernel determines `math`; that of the description is not read.
- * All products share one workspace at the start of scratch. */
+/* Makes product number i of kernel k. The field `math` of the description is not read, because k
+ * determines it. All products of k use one workspace, at the start of scratch. */
 clv_code clv_gpu_new_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
                              clv_err *err) CLV_USE_RESULT;
-/* The matrices of a product D = op(A) op(B) + beta D; beta: 0 or 1. */
+/* Operands of a product D = op(A) op(B) + beta D, where beta is 0 or 1; bias: NULL if there is
+ * none. */
 typedef struct cuda_factors {
   const void *a, *b;
   const float *bias;
@@ -168,35 +170,41 @@ static inline void *gpu_scratch(const cuda_kernel *k, const clv_kernel_args *a) 
 
 /* ---- sums of channels (sums.cu) -------------------------------------------------------------- */
 
-/* How sums over values [n, channels, inner] are computed for each channel: first the partial sums
- * of slabs, then the sum of these in order. */
+/* How a sum over the values of each channel of [n, channels, inner] is computed: a channel's values
+ * are divided into slabs, each slab gives a partial sum, and the partial sums are added in
+ * order. */
 typedef struct cuda_sums {
   size_t n, channels, inner;
-  /* slabs: number of slabs of a channel; values_per_slab: values in each slab but the last */
-  size_t slabs, values_per_slab;
+  size_t slabs;           /* number of slabs of a channel */
+  size_t values_per_slab; /* number of values in each slab but the last */
 } cuda_sums;
 
-enum { GPU_MAX_SLABS = 64, GPU_SLAB = 1024, GPU_MAX_SLABS_LAST = 256, GPU_SLAB_LAST = 128 };
+enum {
+  GPU_MAX_SLABS = 64,
+  GPU_SLAB_VALUES = 1024,
+  GPU_MAX_SLABS_LAST = 256,
+  GPU_SLAB_VALUES_LAST = 128
+};
 
 static inline cuda_sums gpu_sums_in_slabs(size_t n, size_t channels, size_t inner, size_t slab,
                                           size_t max_slabs) {
-  size_t values = n * inner, slabs = (values + slab - 1) / slab;
+  size_t n_values = n * inner, slabs = (n_values + slab - 1) / slab;
   cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, max_slabs), 0};
-  s.values_per_slab = (values + s.slabs - 1) / s.slabs;
+  s.values_per_slab = (n_values + s.slabs - 1) / s.slabs;
   return s;
 }
 
 static inline cuda_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
-  return gpu_sums_in_slabs(n, channels, inner, GPU_SLAB, GPU_MAX_SLABS);
+  return gpu_sums_in_slabs(n, channels, inner, GPU_SLAB_VALUES, GPU_MAX_SLABS);
 }
 
-/* As gpu_sums_of, but for values in GPU_CHANNELS_LAST, where a channel has many values, and
- * channels are usually few. */
+/* As gpu_sums_of, but for values in GPU_CHANNELS_LAST. Its slabs are smaller and more, because such
+ * values usually have few channels with many values each. */
 static inline cuda_sums gpu_sums_channels_last(size_t n, size_t channels, size_t inner) {
-  return gpu_sums_in_slabs(n * inner, channels, 1, GPU_SLAB_LAST, GPU_MAX_SLABS_LAST);
+  return gpu_sums_in_slabs(n * inner, channels, 1, GPU_SLAB_VALUES_LAST, GPU_MAX_SLABS_LAST);
 }
 
-/* Two sums computed in one pass. */
+/* Two sums that are computed in one pass over the values. */
 typedef struct cuda_pair {
   double first, second;
 } cuda_pair;
@@ -205,10 +213,10 @@ static inline size_t gpu_partial_sums_bytes(const cuda_sums *s) {
   return s->slabs * s->channels * sizeof(cuda_pair);
 }
 
-/* Computes the sum of each channel c of x, in GPU_CHANNELS_LAST if `channels_last`, and writes it
- * to dst[c], or adds it to dst[c] if `accumulate`. partial_sums: scratch of gpu_partial_sums_bytes.
- */
-clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,
+/* Computes the sum of each channel c of x and writes it to dst[c], or adds it to dst[c] if
+ * `accumulate`. channels_last: x is in GPU_CHANNELS_LAST. partial_sums: scratch of
+ * gpu_partial_sums_bytes. */
+clv_code clv_gpu_sum_channels(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,
                               void *partial_sums, float *dst, bool accumulate,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -225,14 +233,16 @@ clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src,
 clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
                            const void *src, size_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* Waits for the stream: the `finish` of clv_backend_memory. */
+/* Waits for the stream and reports deferred errors and refused values: the function `finish` of
+ * clv_backend_memory. */
 clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;
 
 /* ---- recordings of repeated work (recording.c) ----------------------------------------------- */
 
 extern const clv_backend_recording clv_gpu_recording;
-/* Fails if a recording is running, because `what` cannot be recorded. The recording then fails too.
- */
+/* Fails if a recording is running, because `what` cannot be recorded; the recording then fails,
+ * too.
+ * what: verb phrase for the error, such as "allocate memory". */
 clv_code clv_gpu_fail_recording(clv_gpu *g, const char *what, clv_err *err) CLV_USE_RESULT;
 
 /* ---- device time (timer.c) ------------------------------------------------------------------- */
@@ -240,13 +250,13 @@ clv_code clv_gpu_fail_recording(clv_gpu *g, const char *what, clv_err *err) CLV_
 extern const clv_backend_timer clv_gpu_timer;
 void clv_gpu_open_timer(clv_gpu *g);
 void clv_gpu_close_timer(clv_gpu *g);
-/* Ends the time measurement after the work issued so far, if one is running. clv_gpu_copy_to_host
- * calls it after issuing the last piece of its copy. */
+/* Records the end of a time measurement, if one is running, after the work issued so far.
+ * clv_gpu_copy_to_host calls this function after it has issued the last piece of its copy. */
 void clv_gpu_mark_time(clv_gpu *g);
 
-/* ---- whole buffers (pointwise.c, steps.cu, runs.c) ------------------------------------------- */
+/* ---- add, optimiser step and squares (pointwise.c, steps.cu, runs.c) ------------------------- */
 
-/* Adds n values: dst += src, in GPU_CHANNELS_LAST if `channels_last`. */
+/* Adds n values: dst += src. channels_last: both are in GPU_CHANNELS_LAST, so bf16. */
 clv_code clv_gpu_add_to(clv_gpu *g, bool channels_last, void *dst, const void *src, size_t n,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
@@ -254,7 +264,7 @@ clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float 
                       size_t n_runs, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
                              size_t n_runs, double *ret, clv_err *err) CLV_USE_RESULT;
-void clv_gpu_runs_done(clv_gpu *g);
+void clv_gpu_free_run_tables(clv_gpu *g);
 
 #ifdef __cplusplus
 }

@@ -6,23 +6,23 @@
 
 static __device__ inline double logistic(double x) { return 1 / (1 + exp(-x)); }
 
-static __device__ inline double sum_at(const float *x, const float *bias, size_t i) {
+static __device__ inline double biased_value(const float *x, const float *bias, size_t i) {
   return (x ? static_cast<double>(x[i]) : 0) + (bias ? static_cast<double>(bias[i]) : 0);
 }
 
-static __global__ void gru_cell(cuda_gru l, size_t at, const float *h_product, const float *bias_in,
-                                const float *bias_h) {
+static __global__ void compute_gru_cell(cuda_gru l, size_t step, const float *h_product,
+                                        const float *bias_in, const float *bias_h) {
   GPU_FOR(p, l.n * l.h) {
-    size_t j = p % l.h, row = p / l.h * l.t + at;
+    size_t j = p % l.h, row = p / l.h * l.t + step;
     float *gates = l.gates + row * 3 * l.h;
-    const float *h_row = at ? h_product + p / l.h * 3 * l.h : nullptr;
-    double in[3], sum[3];
+    const float *h_row = step ? h_product + p / l.h * 3 * l.h : nullptr;
+    double ih[3], sum[3];
     for (size_t q = 0; q < 3; q++) {
-      in[q] = sum_at(gates, bias_in, q * l.h + j);
-      sum[q] = sum_at(h_row, bias_h, q * l.h + j);
+      ih[q] = biased_value(gates, bias_in, q * l.h + j);
+      sum[q] = biased_value(h_row, bias_h, q * l.h + j);
     }
-    double r = logistic(in[0] + sum[0]), z = logistic(in[1] + sum[1]), n = tanh(in[2] + r * sum[2]);
-    double previous_h = at ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
+    double r = logistic(ih[0] + sum[0]), z = logistic(ih[1] + sum[1]), n = tanh(ih[2] + r * sum[2]);
+    double previous_h = step ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
     gates[j] = static_cast<float>(r);
     gates[l.h + j] = static_cast<float>(z);
     gates[2 * l.h + j] = static_cast<float>(n);
@@ -31,24 +31,25 @@ static __global__ void gru_cell(cuda_gru l, size_t at, const float *h_product, c
   }
 }
 
-clv_code clv_gpu_gru_cell(clv_gpu *g, const cuda_gru *l, size_t at, const float *h_product,
-                          const float *bias_in, const float *bias_h, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, gru_cell, *l, at, h_product,
-                    bias_in, bias_h);
+clv_code clv_gpu_compute_gru_cell(clv_gpu *g, const cuda_gru *l, size_t step,
+                                  const float *h_product, const float *bias_in, const float *bias_h,
+                                  clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks(l->n * l->h), GPU_BLOCK, err, compute_gru_cell, *l, step,
+                    h_product, bias_in, bias_h);
 }
 
-static __global__ void gru_cell_back(cuda_gru l, size_t at, const float *outside_dh,
-                                     cuda_gru_gradients d) {
+static __global__ void compute_gru_cell_back(cuda_gru l, size_t step, const float *outer_dh,
+                                             cuda_gru_gradients d) {
   GPU_FOR(p, l.n * l.h) {
-    size_t j = p % l.h, row = p / l.h * l.t + at;
+    size_t j = p % l.h, row = p / l.h * l.t + step;
     const float *gates = l.gates + row * 3 * l.h;
     float *dgates_ih = d.dgates_ih + row * 3 * l.h, *dgates_hh = d.dgates_hh + row * 3 * l.h;
     double r = static_cast<double>(gates[j]), z = static_cast<double>(gates[l.h + j]);
     double n = static_cast<double>(gates[2 * l.h + j]);
     double sum = static_cast<double>(l.sums[row * l.h + j]);
-    double previous_h = at ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
-    double dh = static_cast<double>(outside_dh[row * l.h + j]);
-    if (at + 1 < l.t) dh += static_cast<double>(d.dh[p]);
+    double previous_h = step ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
+    double dh = static_cast<double>(outer_dh[row * l.h + j]);
+    if (step + 1 < l.t) dh += static_cast<double>(d.dh[p]);
     double dn = dh * (1 - z) * (1 - n * n);
     dgates_ih[j] = dgates_hh[j] = static_cast<float>(dn * sum * r * (1 - r));
     dgates_ih[l.h + j] = dgates_hh[l.h + j] =
@@ -59,16 +60,18 @@ static __global__ void gru_cell_back(cuda_gru l, size_t at, const float *outside
   }
 }
 
-clv_code clv_gpu_gru_cell_back(clv_gpu *g, const cuda_gru *l, size_t at, const float *outside_dh,
-                               const cuda_gru_gradients *d, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, gru_cell_back, *l, at, outside_dh,
-                    *d);
+clv_code clv_gpu_compute_gru_cell_back(clv_gpu *g, const cuda_gru *l, size_t step,
+                                       const float *outer_dh, const cuda_gru_gradients *d,
+                                       clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks(l->n * l->h), GPU_BLOCK, err, compute_gru_cell_back, *l,
+                    step, outer_dh, *d);
 }
 
-static __global__ void gru_shift(cuda_gru l, float *to) {
-  GPU_FOR(i, l.n * l.t * l.h) to[i] = i / l.h % l.t ? l.hidden[i - l.h] : 0;
+static __global__ void shift_gru_steps(cuda_gru l, float *shifted) {
+  GPU_FOR(i, l.n * l.t * l.h) shifted[i] = i / l.h % l.t ? l.hidden[i - l.h] : 0;
 }
 
-clv_code clv_gpu_gru_shift(clv_gpu *g, const cuda_gru *l, float *to, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(l->n * l->t * l->h), GPU_BLOCK, err, gru_shift, *l, to);
+clv_code clv_gpu_shift_gru_steps(clv_gpu *g, const cuda_gru *l, float *shifted, clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks(l->n * l->t * l->h), GPU_BLOCK, err, shift_gru_steps, *l,
+                    shifted);
 }

@@ -4,7 +4,7 @@
  */
 #include "kernels/cuda/moves_int.h"
 
-/* Describes packed sequences, of each of which the kernel copies one row. */
+/* Describes the packed sequences. The kernel copies one row of each. */
 static clv_code describe_last_packed(const cuda_kernel *k, const clv_kernel_args *a,
                                      cuda_last_packed *ret, clv_err *err) {
   ret->takes_first = k->r.d.attrs.first;
@@ -15,13 +15,13 @@ static clv_code describe_last_packed(const cuda_kernel *k, const clv_kernel_args
 static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   cuda_last_packed e;
   CLV_TRY(describe_last_packed(k, a, &e, err));
-  return clv_gpu_last_packed(k->gpu, &e, a->in[0], a->out, err);
+  return clv_gpu_copy_packed_ends(k->gpu, &e, a->in[0], a->out, err);
 }
 
 static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   cuda_last_packed e;
   CLV_TRY(describe_last_packed(k, a, &e, err));
-  return clv_gpu_last_packed_back(k->gpu, &e, a->dout, a->din[0], err);
+  return clv_gpu_copy_packed_ends_back(k->gpu, &e, a->dout, a->din[0], err);
 }
 
 static cuda_last describe_last(const cuda_kernel *k, const clv_kernel_args *a) {
@@ -33,14 +33,14 @@ static clv_code last_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
   const cuda_kernel *k = gpu_kernel_of(base);
   if (k->r.d.attrs.packed) return packed_forward(k, a, err);
   cuda_last l = describe_last(k, a);
-  return clv_gpu_last(k->gpu, &l, a->in[0], a->in[1], a->out, err);
+  return clv_gpu_copy_last_steps(k->gpu, &l, a->in[0], a->in[1], a->out, err);
 }
 
 static clv_code last_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (k->r.d.attrs.packed) return packed_backward(k, a, err);
   cuda_last l = describe_last(k, a);
-  return clv_gpu_last_back(k->gpu, &l, a->dout, a->in[1], a->din[0], err);
+  return clv_gpu_copy_last_steps_back(k->gpu, &l, a->dout, a->in[1], a->din[0], err);
 }
 
 static clv_code last_open(cuda_kernel *k, clv_err *err) {

@@ -3,21 +3,22 @@
  * Linear layers. Row-major x [rows, in] is column-major [in, rows], so the products have their
  * factors in reverse order: y' = W x', with W column-major [in, out].
  *
- * A weight in bf16 is not trained. In a bf16 session it is used as it is. Otherwise both factors of
- * a product must be f32, so its rows are widened in scratch, as many at a time as fit in a tile.
- * These rows are outputs of the product, or terms of its sums.
+ * A weight that is stored in bf16 is not trained. A bf16 kernel multiplies by it as it is. In other
+ * kernels both factors of a product are f32, so the weight's rows are widened, converted to f32, in
+ * scratch, as many at a time as fit in a tile. Each row is an output of the product, or a term of
+ * its sums.
  */
 #include "kernels/cuda/bf16_int.h"
 
-/* Indices of the kernel's products. If the weight is widened in parts, product i + PARTS multiplies
- * all parts but the last. */
-enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT, PARTS };
+/* Indices of the kernel's products. If the weight is widened in parts, product i multiplies the
+ * last part, and product i + FIRST_PART_PRODUCT each part before it. */
+enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT, FIRST_PART_PRODUCT };
 
 typedef struct linear_dims {
   int64_t rows, in, out;
 } linear_dims;
 
-static linear_dims linear_extents(const cuda_kernel *k) {
+static linear_dims describe_linear(const cuda_kernel *k) {
   int64_t in = k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
   return (linear_dims){in ? (int64_t)k->r.n_in / in : 0, in, k->r.d.attrs.out};
 }
@@ -37,18 +38,17 @@ static bool is_weight_trained(const cuda_kernel *k) {
 }
 
 static size_t count_weights(const cuda_kernel *k) {
-  linear_dims s = linear_extents(k);
+  linear_dims s = describe_linear(k);
   return (size_t)(s.in * s.out);
 }
 
-/* A bf16 weight [w_rows][w_columns], of which max_widened_rows rows are widened to f32 at a
- * time. */
+/* How a bf16 weight [w_rows][w_columns] is widened: at most max_widened_rows rows at a time. */
 typedef struct linear_parts {
   int64_t w_rows, w_columns, max_widened_rows;
 } linear_parts;
 
 static linear_parts choose_widened_parts(const cuda_kernel *k) {
-  linear_dims s = linear_extents(k);
+  linear_dims s = describe_linear(k);
   bool is_transposed = k->r.d.attrs.transposed;
   linear_parts p = {.w_rows = is_transposed ? s.in : s.out,
                     .w_columns = is_transposed ? s.out : s.in};
@@ -58,25 +58,25 @@ static linear_parts choose_widened_parts(const cuda_kernel *k) {
   return p;
 }
 
-static size_t widened_bytes(const cuda_kernel *k) {
+static size_t count_widened_bytes(const cuda_kernel *k) {
   linear_parts p = choose_widened_parts(k);
   return needs_widening(k)
              ? clv_align_up((size_t)(p.max_widened_rows * p.w_columns) * sizeof(float), 256)
              : 0;
 }
 
-/* True if each row of W is one output of the product; false if it is one term of the product's
- * sums. */
-static bool rows_are_outputs(const cuda_kernel *k, int product) {
+/* Returns true if each row of W gives one output of the product; false if it gives one term of each
+ * sum of the product. */
+static bool is_row_an_output(const cuda_kernel *k, int product) {
   return (product == FORWARD) != k->r.d.attrs.transposed;
 }
 
 static linear_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *a) {
-  char *at = gpu_scratch(k, a);
-  linear_buffers r = {.x = (cuda_bf16 *)at};
-  r.dout = (cuda_bf16 *)(at += gpu_factor_bytes(k, k->r.n_in));
-  r.weight = (float *)(at += gpu_factor_bytes(k, k->r.n_out));
-  r.partial_sums = at + widened_bytes(k);
+  char *address = gpu_scratch(k, a);
+  linear_buffers r = {.x = (cuda_bf16 *)address};
+  r.dout = (cuda_bf16 *)(address += gpu_factor_bytes(k, k->r.n_in));
+  r.weight = (float *)(address += gpu_factor_bytes(k, k->r.n_out));
+  r.partial_sums = address + count_widened_bytes(k);
   return r;
 }
 
@@ -84,39 +84,40 @@ static const void *weight_operand(const cuda_kernel *k, const clv_kernel_args *a
   return k->r.base.cache_bytes ? a->cache : a->param[CLV_SLOT_WEIGHT];
 }
 
-/* Returns the operands of the product with W's rows from `first` on. *f has the operands of the
- * full product. */
+/* Returns the operands of the product with the part of W that begins at first_row. *f has the
+ * operands of the product with all of W. */
 static cuda_factors factors_of_part(bool has_outputs_as_rows, const cuda_factors *f, float *widened,
-                                    int64_t first, bool is_last_part) {
+                                    int64_t first_row, bool is_last_part) {
   cuda_factors part = *f;
   part.a = widened;
   if (!has_outputs_as_rows) {
-    part.b = (const float *)f->b + first;
-    part.beta = first ? 1 : 0;
+    part.b = (const float *)f->b + first_row;
+    part.beta = first_row ? 1 : 0;
     part.bias = is_last_part ? f->bias : NULL;
     return part;
   }
-  part.d = f->d + first;
-  part.bias = f->bias ? f->bias + first : NULL;
+  part.d = f->d + first_row;
+  part.bias = f->bias ? f->bias + first_row : NULL;
   return part;
 }
 
-/* Computes a product with the weight, which is widened part by part if necessary. f->a: W as it is
- * stored. */
+/* Computes a product with the weight, and widens it part by part if that is needed. f->a: the
+ * weight as it is stored. */
 static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda_factors *f,
                                    const clv_kernel_args *a, clv_err *err) {
   linear_parts p = choose_widened_parts(k);
   const cuda_bf16 *w = f->a;
   float *widened = find_buffers(k, a).weight;
   if (!needs_widening(k)) return clv_gpu_multiply(k, product, f, a, err);
-  for (int64_t first = 0; first < p.w_rows; first += p.max_widened_rows) {
-    int64_t n = CLV_MIN(p.w_rows - first, p.max_widened_rows);
-    bool is_last_part = first + n == p.w_rows;
+  for (int64_t first_row = 0; first_row < p.w_rows; first_row += p.max_widened_rows) {
+    int64_t n = CLV_MIN(p.w_rows - first_row, p.max_widened_rows);
+    bool is_last_part = first_row + n == p.w_rows;
     cuda_factors part =
-        factors_of_part(rows_are_outputs(k, product), f, widened, first, is_last_part);
-    CLV_TRY(clv_gpu_bf16_to_f32(k->gpu, w + first * p.w_columns, widened, (size_t)(n * p.w_columns),
-                                err));
-    CLV_TRY(clv_gpu_multiply(k, is_last_part ? product : product + PARTS, &part, a, err));
+        factors_of_part(is_row_an_output(k, product), f, widened, first_row, is_last_part);
+    CLV_TRY(clv_gpu_bf16_to_f32(k->gpu, w + first_row * p.w_columns, widened,
+                                (size_t)(n * p.w_columns), err));
+    CLV_TRY(
+        clv_gpu_multiply(k, is_last_part ? product : product + FIRST_PART_PRODUCT, &part, a, err));
   }
   return CLV_OK;
 }
@@ -153,12 +154,12 @@ static clv_code multiply_weight_grad(const cuda_kernel *k, const clv_kernel_args
 
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  linear_dims s = linear_extents(k);
+  linear_dims s = describe_linear(k);
   linear_buffers r = find_buffers(k, a);
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   if (is_weight_trained(k)) CLV_TRY(multiply_weight_grad(k, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, r.partial_sums,
+  return clv_gpu_sum_channels(k->gpu, &sums, false, a->dout, r.partial_sums,
                               a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
 }
 
@@ -167,24 +168,24 @@ static clv_cuda_epilogue choose_epilogue(const cuda_kernel *k) {
   return k->r.d.tail ? CLV_CUDA_EPILOGUE_RELU_BIAS : CLV_CUDA_EPILOGUE_BIAS;
 }
 
-/* Makes the products for parts of a widened weight. The epilogue is applied only after the last
- * part of a sum. */
+/* Makes the products for the parts of a widened weight. If the parts give terms of the sums, only
+ * the product of the last part has the epilogue. */
 static clv_code split_product(cuda_kernel *k, int product, const clv_cuda_matmul_desc *d,
                               clv_err *err) {
   linear_parts p = choose_widened_parts(k);
   clv_cuda_matmul_desc part = *d;
-  bool has_outputs_as_rows = rows_are_outputs(k, product);
+  bool has_outputs_as_rows = is_row_an_output(k, product);
   int64_t *extent = has_outputs_as_rows ? &part.m : &part.k;
   *extent = p.w_rows ? (p.w_rows - 1) % p.max_widened_rows + 1 : 0;
   CLV_TRY(clv_gpu_new_product(k, product, &part, err));
   if (*extent == p.w_rows) return CLV_OK;
   *extent = p.max_widened_rows;
   if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;
-  return clv_gpu_new_product(k, product + PARTS, &part, err);
+  return clv_gpu_new_product(k, product + FIRST_PART_PRODUCT, &part, err);
 }
 
 static clv_code linear_open(cuda_kernel *k, clv_err *err) {
-  linear_dims s = linear_extents(k);
+  linear_dims s = describe_linear(k);
   if (k->r.d.tail && !k->r.d.attrs.bias)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "no kernel for a relu after a linear layer without bias");
@@ -223,7 +224,7 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
       CLV_TRY((needs_widening(k) ? split_product : clv_gpu_new_product)(k, i, &products[i], err));
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, count_weights(k));
   k->r.base.scratch_bytes = k->workspace_bytes + gpu_factor_bytes(k, k->r.n_in) +
-                            gpu_factor_bytes(k, k->r.n_out) + widened_bytes(k) +
+                            gpu_factor_bytes(k, k->r.n_out) + count_widened_bytes(k) +
                             (k->r.d.need_dw ? gpu_partial_sums_bytes(&sums) : 0);
   if (k->r.d.bf16_weight) k->r.base.saved_flags &= ~(unsigned)CLV_SAVE_IN0;
   return CLV_OK;

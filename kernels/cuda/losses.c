@@ -13,12 +13,12 @@ static size_t count_rows(const cuda_kernel *k) {
 static cuda_classes describe_classes(const cuda_kernel *k, const clv_kernel_args *a) {
   const clv_shape *x = &k->r.d.in[0];
   const clv_attrs *t = &k->r.d.attrs;
-  bool is_logits = k->r.d.op != CLV_OP_NLL;
+  bool x_is_logits = k->r.d.op != CLV_OP_NLL;
   cuda_classes c = {.rows = count_rows(k),
                     .classes = (size_t)x->dim[x->rank - 1],
-                    .per_sample = x->rank == 3 ? (size_t)x->dim[1] : 1,
-                    .x_is_logits = is_logits,
-                    .has_ignored_label = is_logits,
+                    .positions_per_sample = x->rank == 3 ? (size_t)x->dim[1] : 1,
+                    .x_is_logits = x_is_logits,
+                    .has_ignored_label = x_is_logits,
                     .has_weights = t->class_weights.n > 0,
                     .ignored_label = t->ignore_index,
                     .exponent = k->r.d.op == CLV_OP_FOCAL ? t->exponent : 0,

@@ -4,13 +4,13 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/losses_int.h"
 
-/* Writes the mean over n of the values whose sums are in `partial_sums`, and records the
- * first refused value. */
+/* Writes the sum of the partial sums, divided by n, to *out, and records the first refused value.
+ */
 template <typename Value>
 static __global__ void put_mean(cuda_sums s, const cuda_pair *partial_sums, double n, float *out,
                                 clv_gpu_fault *f, const Value *values, cuda_refusal r) {
-  *out = static_cast<float>(gpu_total(s, partial_sums, 0).first / n);
-  gpu_note(f, values, r);
+  *out = static_cast<float>(gpu_add_partial_sums(s, partial_sums, 0).first / n);
+  gpu_record_refusal(f, values, r);
 }
 
 /* ---- losses with a class label for each position --------------------------------------------- */
@@ -32,25 +32,25 @@ static __device__ inline double weight_of(const cuda_classes &c, size_t i) {
   return c.has_weights ? static_cast<double>(c.class_weights[i]) : 1;
 }
 
-static __device__ inline double exp_sum(const float *x, size_t n, double *ret_top) {
-  float largest = -INFINITY;
+static __device__ inline double sum_exponentials(const float *x, size_t n, double *ret_max) {
+  float thread_max = -INFINITY;
   double sum = 0;
-  GPU_ROW(i, n) largest = gpu_greater(largest, x[i]);
-  *ret_top = static_cast<double>(gpu_block_max(largest));
-  GPU_ROW(i, n) sum += exp(static_cast<double>(x[i]) - *ret_top);
+  GPU_ROW(i, n) thread_max = gpu_max_or_nan(thread_max, x[i]);
+  *ret_max = static_cast<double>(gpu_block_max(thread_max));
+  GPU_ROW(i, n) sum += exp(static_cast<double>(x[i]) - *ret_max);
   return gpu_block_sum(sum);
 }
 
-/* Returns sum_c w_c (log_sum_exp - x_c), computed by all threads of the block. */
-static __device__ inline double smooth_sum(const cuda_classes &c, const float *x,
-                                           double log_sum_exp) {
+/* Returns sum_c w_c (log_sum_exp - x_c). All threads of the block compute it together. */
+static __device__ inline double sum_weighted_losses(const cuda_classes &c, const float *x,
+                                                    double log_sum_exp) {
   double sum = 0;
   GPU_ROW(i, c.classes) sum += weight_of(c, i) * (log_sum_exp - static_cast<double>(x[i]));
   return gpu_block_sum(sum);
 }
 
-/* Focal loss: the term, without its weight, of a position with nll = -log p, and its derivative by
- * nll. */
+/* focal_term returns the term of the focal loss, without its weight, of a position with nll = -log
+ * p. focal_slope returns the derivative of the term by nll. */
 static __device__ inline double focal_term(double nll, double g) {
   return pow(-expm1(-nll), g) * nll;
 }
@@ -61,92 +61,92 @@ static __device__ inline double focal_slope(double nll, double g) {
   return pow(one_minus_p, g) + g * (1 - one_minus_p) * pow(one_minus_p, g - 1) * nll;
 }
 
-static __global__ void class_terms(cuda_classes c, const float *xs, const int64_t *label,
-                                   double *terms, clv_gpu_fault *f) {
+static __global__ void compute_class_terms(cuda_classes c, const float *xs, const int64_t *labels,
+                                           double *terms, clv_gpu_fault *f) {
   GPU_ROWS(r, c.rows) {
     const float *x = xs + r * c.classes;
-    if (!is_counted(c, label[r])) {
+    if (!is_counted(c, labels[r])) {
       if (!threadIdx.x) terms[r] = 0;
       continue;
     }
-    double top = 0, log_sum = c.x_is_logits ? log(exp_sum(x, c.classes, &top)) : 0;
-    double smooth = c.smoothing > 0 ? smooth_sum(c, x, log_sum + top) : 0;
+    double row_max = 0, log_sum = c.x_is_logits ? log(sum_exponentials(x, c.classes, &row_max)) : 0;
+    double smooth_loss = c.smoothing > 0 ? sum_weighted_losses(c, x, log_sum + row_max) : 0;
     if (threadIdx.x) continue;
-    size_t target = class_of(c, label[r]);
-    double nll = log_sum + top - static_cast<double>(x[target]);
+    size_t target = class_of(c, labels[r]);
+    double nll = log_sum + row_max - static_cast<double>(x[target]);
     if (c.exponent > 0) nll = focal_term(nll < 0 ? 0 : nll, c.exponent);
     double target_loss = weight_of(c, target) * nll;
     terms[r] = c.smoothing > 0 ? (1 - c.smoothing) * target_loss +
-                                     c.smoothing / static_cast<double>(c.classes) * smooth
+                                     c.smoothing / static_cast<double>(c.classes) * smooth_loss
                                : target_loss;
-    if (!is_class(c, label[r])) gpu_refuse(f, r);
+    if (!is_class(c, labels[r])) gpu_refuse_value(f, r);
   }
 }
 
-/* Returns the term and the weight of a position, as terms of two sums. */
+/* Returns the loss x and the weight of a position, as terms of two sums. */
 struct class_term {
   const double *x;
-  const int64_t *label;
+  const int64_t *labels;
   cuda_classes c;
-  __device__ cuda_pair operator()(size_t at, size_t) const {
-    double weight = is_counted(c, label[at]) ? weight_of(c, class_of(c, label[at])) : 0;
-    return {x[at], weight};
+  __device__ cuda_pair operator()(size_t index, size_t) const {
+    double weight = is_counted(c, labels[index]) ? weight_of(c, class_of(c, labels[index])) : 0;
+    return {x[index], weight};
   }
 };
 
 static __global__ void put_class_mean(cuda_sums s, const cuda_pair *partial_sums,
                                       double *total_weight, float *out, clv_gpu_fault *f,
-                                      const int64_t *label, cuda_refusal r) {
-  cuda_pair sum = gpu_total(s, partial_sums, 0);
+                                      const int64_t *labels, cuda_refusal r) {
+  cuda_pair sum = gpu_add_partial_sums(s, partial_sums, 0);
   *out = sum.second == 0 ? 0 : static_cast<float>(sum.first / sum.second);
   if (total_weight) *total_weight = sum.second;
-  gpu_note(f, label, r);
+  gpu_record_refusal(f, labels, r);
 }
 
-clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x, const int64_t *label,
-                            double *terms, void *partial_sums, double *total_weight, float *out,
-                            clv_err *err) {
+clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x,
+                            const int64_t *labels, double *terms, void *partial_sums,
+                            double *total_weight, float *out, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, c->rows);
-  CLV_TRY(gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_terms,
-                     *c, x, label, terms, g->fault));
-  CLV_TRY(gpu_compute_partial_sums(g, &s, class_term{terms, label, *c}, partial_sums, err));
+  CLV_TRY(gpu_launch(g, gpu_count_row_blocks(c->rows), gpu_count_row_threads(c->classes), err,
+                     compute_class_terms, *c, x, labels, terms, g->fault));
+  CLV_TRY(gpu_compute_partial_sums(g, &s, class_term{terms, labels, *c}, partial_sums, err));
   return gpu_launch(g, 1, 1, err, put_class_mean, s, static_cast<const cuda_pair *>(partial_sums),
-                    total_weight, out, g->fault, label,
+                    total_weight, out, g->fault, labels,
                     cuda_refusal{c->op, c->layer, static_cast<int64_t>(c->classes),
-                                 static_cast<int64_t>(c->per_sample)});
+                                 static_cast<int64_t>(c->positions_per_sample)});
 }
 
-static __global__ void class_back(cuda_classes c, const float *xs, const int64_t *label,
-                                  const float *dout, const double *total_weight, float *dxs) {
-  double share = *total_weight == 0 ? 0 : static_cast<double>(*dout) / *total_weight;
-  double smooth = c.smoothing / static_cast<double>(c.classes);
+static __global__ void class_loss_back(cuda_classes c, const float *xs, const int64_t *labels,
+                                       const float *dout, const double *total_weight, float *dxs) {
+  double dloss_per_weight = *total_weight == 0 ? 0 : static_cast<double>(*dout) / *total_weight;
+  double smoothing_per_class = c.smoothing / static_cast<double>(c.classes);
   GPU_ROWS(r, c.rows) {
-    if (*total_weight == 0 || !is_counted(c, label[r])) {
+    if (*total_weight == 0 || !is_counted(c, labels[r])) {
       GPU_ROW(i, c.classes) dxs[r * c.classes + i] = 0;
       continue;
     }
     const float *x = xs ? xs + r * c.classes : nullptr;
-    double top = 0, sum = c.x_is_logits ? exp_sum(x, c.classes, &top) : 1;
-    size_t target = class_of(c, label[r]);
+    double row_max = 0, sum = c.x_is_logits ? sum_exponentials(x, c.classes, &row_max) : 1;
+    size_t target = class_of(c, labels[r]);
     double target_weight = (1 - c.smoothing) * weight_of(c, target);
     if (c.exponent > 0) {
-      double nll = log(sum) + top - static_cast<double>(x[target]);
+      double nll = log(sum) + row_max - static_cast<double>(x[target]);
       target_weight *= focal_slope(nll < 0 ? 0 : nll, c.exponent);
     }
     GPU_ROW(i, c.classes) {
-      double p = c.x_is_logits ? exp(static_cast<double>(x[i]) - top) / sum : 0;
+      double p = c.x_is_logits ? exp(static_cast<double>(x[i]) - row_max) / sum : 0;
       double d = target_weight * (p - (i == target));
-      if (c.smoothing > 0) d += smooth * (p * c.weight_sum - weight_of(c, i));
-      dxs[r * c.classes + i] = static_cast<float>(d * share);
+      if (c.smoothing > 0) d += smoothing_per_class * (p * c.weight_sum - weight_of(c, i));
+      dxs[r * c.classes + i] = static_cast<float>(d * dloss_per_weight);
     }
   }
 }
 
 clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float *x,
-                                 const int64_t *label, const float *dout,
+                                 const int64_t *labels, const float *dout,
                                  const double *total_weight, float *dx, clv_err *err) {
-  return gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_back,
-                    *c, x, label, dout, total_weight, dx);
+  return gpu_launch(g, gpu_count_row_blocks(c->rows), gpu_count_row_threads(c->classes), err,
+                    class_loss_back, *c, x, labels, dout, total_weight, dx);
 }
 
 /* ---- losses that are means over all values --------------------------------------------------- */
@@ -191,10 +191,10 @@ template <typename Loss>
 struct loss_term {
   const float *x, *t;
   clv_gpu_fault *fault;
-  __device__ cuda_pair operator()(size_t at, size_t) const {
-    double value = static_cast<double>(x[at]);
-    if (Loss::refuses(value)) gpu_refuse(fault, at);
-    return {Loss::term(value, static_cast<double>(t[at])), 0};
+  __device__ cuda_pair operator()(size_t index, size_t) const {
+    double value = static_cast<double>(x[index]);
+    if (Loss::refuses(value)) gpu_refuse_value(fault, index);
+    return {Loss::term(value, static_cast<double>(t[index])), 0};
   }
 };
 
@@ -208,24 +208,25 @@ static clv_code mean_loss(clv_gpu *g, int32_t op, const float *x, const float *t
 }
 
 template <typename Loss>
-static __global__ void mean_back(const float *xs, const float *ts, size_t n, const float *dout,
-                                 float *dx, float *dt) {
-  double share = static_cast<double>(*dout) / static_cast<double>(n);
+static __global__ void mean_loss_back(const float *xs, const float *ts, size_t n, const float *dout,
+                                      float *dx, float *dt) {
+  double dloss_per_term = static_cast<double>(*dout) / static_cast<double>(n);
   GPU_FOR(i, n) {
     double x = static_cast<double>(xs[i]), t = static_cast<double>(ts[i]);
-    if (dx) dx[i] = static_cast<float>(Loss::dx(x, t) * share);
-    if (dt) dt[i] = static_cast<float>(Loss::dt(x, t) * share);
+    if (dx) dx[i] = static_cast<float>(Loss::dx(x, t) * dloss_per_term);
+    if (dt) dt[i] = static_cast<float>(Loss::dt(x, t) * dloss_per_term);
   }
 }
 
-#define MEAN_LOSS(name, NAME)                                                                    \
-  clv_code clv_gpu_##name(clv_gpu *g, const float *x, const float *t, size_t n,                  \
-                          void *partial_sums, float *out, uint32_t layer, clv_err *err) {        \
-    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, partial_sums, out, layer, err);            \
-  }                                                                                              \
-  clv_code clv_gpu_##name##_back(clv_gpu *g, const float *x, const float *t, size_t n,           \
-                                 const float *dout, float *dx, float *dt, clv_err *err) {        \
-    return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mean_back<name>, x, t, n, dout, dx, dt); \
+#define MEAN_LOSS(name, NAME)                                                                      \
+  clv_code clv_gpu_##name(clv_gpu *g, const float *x, const float *t, size_t n,                    \
+                          void *partial_sums, float *out, uint32_t layer, clv_err *err) {          \
+    return mean_loss<name>(g, CLV_OP_##NAME, x, t, n, partial_sums, out, layer, err);              \
+  }                                                                                                \
+  clv_code clv_gpu_##name##_back(clv_gpu *g, const float *x, const float *t, size_t n,             \
+                                 const float *dout, float *dx, float *dt, clv_err *err) {          \
+    return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, mean_loss_back<name>, x, t, n, dout, \
+                      dx, dt);                                                                     \
   }
 
 MEAN_LOSS(mse, MSE)
@@ -233,7 +234,7 @@ MEAN_LOSS(bce, BCE)
 MEAN_LOSS(bce_with_logits, BCE_WITH_LOGITS)
 MEAN_LOSS(poisson, POISSON)
 
-/* ---- means of terms of x - t, with a parameter of the loss ----------------------------------- */
+/* ---- losses with a parameter: means of a function of x - t ----------------------------------- */
 
 struct smooth_l1 {
   static __device__ double term(double x, double t, double beta) {
@@ -271,11 +272,13 @@ struct quantile {
 };
 
 template <typename Loss>
-struct number_term {
+struct parametric_term {
   const float *x, *t;
   double loss_parameter;
-  __device__ cuda_pair operator()(size_t at, size_t) const {
-    return {Loss::term(static_cast<double>(x[at]), static_cast<double>(t[at]), loss_parameter), 0};
+  __device__ cuda_pair operator()(size_t index, size_t) const {
+    return {
+        Loss::term(static_cast<double>(x[index]), static_cast<double>(t[index]), loss_parameter),
+        0};
   }
 };
 
@@ -284,36 +287,36 @@ static clv_code parametric_loss(clv_gpu *g, int32_t op, double loss_parameter, c
                                 const float *t, size_t n, void *partial_sums, float *out,
                                 uint32_t layer, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, n);
-  CLV_TRY(
-      gpu_compute_partial_sums(g, &s, number_term<Loss>{x, t, loss_parameter}, partial_sums, err));
+  CLV_TRY(gpu_compute_partial_sums(g, &s, parametric_term<Loss>{x, t, loss_parameter}, partial_sums,
+                                   err));
   return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(partial_sums),
                     static_cast<double>(n), out, g->fault, x, cuda_refusal{op, layer, 0, 1});
 }
 
 template <typename Loss>
-static __global__ void number_back(double loss_parameter, const float *xs, const float *ts,
-                                   size_t n, const float *dout, float *dx, float *dt) {
-  double share = static_cast<double>(*dout) / static_cast<double>(n);
+static __global__ void parametric_loss_back(double loss_parameter, const float *xs, const float *ts,
+                                            size_t n, const float *dout, float *dx, float *dt) {
+  double dloss_per_term = static_cast<double>(*dout) / static_cast<double>(n);
   GPU_FOR(i, n) {
-    double d =
-        Loss::dx(static_cast<double>(xs[i]), static_cast<double>(ts[i]), loss_parameter) * share;
+    double d = Loss::dx(static_cast<double>(xs[i]), static_cast<double>(ts[i]), loss_parameter) *
+               dloss_per_term;
     if (dx) dx[i] = static_cast<float>(d);
     if (dt) dt[i] = static_cast<float>(-d);
   }
 }
 
-#define PARAMETRIC_LOSS(name, NAME)                                                              \
-  clv_code clv_gpu_##name(clv_gpu *g, double loss_parameter, const float *x, const float *t,     \
-                          size_t n, void *partial_sums, float *out, uint32_t layer,              \
-                          clv_err *err) {                                                        \
-    return parametric_loss<name>(g, CLV_OP_##NAME, loss_parameter, x, t, n, partial_sums, out,   \
-                                 layer, err);                                                    \
-  }                                                                                              \
-  clv_code clv_gpu_##name##_back(clv_gpu *g, double loss_parameter, const float *x,              \
-                                 const float *t, size_t n, const float *dout, float *dx,         \
-                                 float *dt, clv_err *err) {                                      \
-    return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, number_back<name>, loss_parameter, x, t, \
-                      n, dout, dx, dt);                                                          \
+#define PARAMETRIC_LOSS(name, NAME)                                                            \
+  clv_code clv_gpu_##name(clv_gpu *g, double loss_parameter, const float *x, const float *t,   \
+                          size_t n, void *partial_sums, float *out, uint32_t layer,            \
+                          clv_err *err) {                                                      \
+    return parametric_loss<name>(g, CLV_OP_##NAME, loss_parameter, x, t, n, partial_sums, out, \
+                                 layer, err);                                                  \
+  }                                                                                            \
+  clv_code clv_gpu_##name##_back(clv_gpu *g, double loss_parameter, const float *x,            \
+                                 const float *t, size_t n, const float *dout, float *dx,       \
+                                 float *dt, clv_err *err) {                                    \
+    return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, parametric_loss_back<name>,      \
+                      loss_parameter, x, t, n, dout, dx, dt);                                  \
   }
 
 PARAMETRIC_LOSS(smooth_l1, SMOOTH_L1)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * matmul. Row-major [m, k] is column-major [k, m], so the products have their factors in reverse
- * order: y' = b' a'. In bf16 both factors of a product are rounded, in scratch.
+ * The op matmul. Row-major [m, k] is column-major [k, m], so the products have their factors in
+ * reverse order: y' = b' a'. In bf16 both factors of a product are first rounded into scratch.
  */
 #include "kernels/cuda/bf16_int.h"
 
 enum { FORWARD, GRAD_A, GRAD_B };
 
-/* Numbers of values of both factors and of the output. */
+/* Numbers of values of the factors a and b and of the output y. */
 typedef struct matmul_sizes {
   size_t a, b, y;
 } matmul_sizes;
@@ -18,17 +18,17 @@ static matmul_sizes count_values(const cuda_kernel *k) {
                         (size_t)(s.batch * s.m * s.n)};
 }
 
-/* Buffers in scratch for factors rounded to bf16. */
+/* Buffers in scratch for factors rounded to bf16; y: for the output's gradient. */
 typedef struct matmul_buffers {
   cuda_bf16 *a, *b, *y;
 } matmul_buffers;
 
 static matmul_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *args) {
   matmul_sizes n = count_values(k);
-  char *at = gpu_scratch(k, args);
-  matmul_buffers r = {.a = (cuda_bf16 *)at};
-  r.b = (cuda_bf16 *)(at += gpu_factor_bytes(k, n.a));
-  r.y = (cuda_bf16 *)(at + gpu_factor_bytes(k, n.b));
+  char *address = gpu_scratch(k, args);
+  matmul_buffers r = {.a = (cuda_bf16 *)address};
+  r.b = (cuda_bf16 *)(address += gpu_factor_bytes(k, n.a));
+  r.y = (cuda_bf16 *)(address + gpu_factor_bytes(k, n.b));
   return r;
 }
 

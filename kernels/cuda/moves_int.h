@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * moves_int: launchers of ops that only move values, and of embedding.
+ * moves_int: launchers of the ops concat, slice, prepend and last, which copy values, and of
+ * embedding.
  */
 #ifndef CLEAVE_KERNELS_CUDA_MOVES_INT_H
 #define CLEAVE_KERNELS_CUDA_MOVES_INT_H
@@ -11,59 +12,62 @@
 extern "C" {
 #endif
 
-/* Copies dst[o][i] = src[o][i] for `outer` runs of `run` values; runs start to_stride values apart
- * in dst, from_stride in src. */
+/* Copies `outer` runs of run_size adjacent values. The runs start to_stride values apart in dst,
+ * and from_stride values apart in src. */
 clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t from_stride, float *dst,
-                           size_t to_stride, size_t outer, size_t run, clv_err *err) CLV_USE_RESULT;
+                           size_t to_stride, size_t outer, size_t run_size,
+                           clv_err *err) CLV_USE_RESULT;
 
-/* A lookup of row numbers (see clv_row_numbers) in a table [rows, out]. */
+/* A lookup of row numbers (see clv_row_numbers) in a table [rows, row_size]. */
 typedef struct cuda_lookup {
   clv_row_numbers l;
-  size_t out;
+  size_t row_size;
   uint32_t layer;
 } cuda_lookup;
 
-/* Copies y[i] = row value[i] of the table (see clv_row_numbers). A value outside 0..rows-1 is
- * refused. */
-clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *value, const float *table,
-                        float *y, clv_err *err) CLV_USE_RESULT;
+/* Copies to row i of y the table's row of row number i. A number outside 0..rows-1 is refused. */
+clv_code clv_gpu_look_up_rows(clv_gpu *g, const cuda_lookup *l, const int64_t *row_numbers,
+                              const float *table, float *y, clv_err *err) CLV_USE_RESULT;
 
-/* Computes the gradient of the table: adds the gradients of each row in the order of their
- * positions. Other rows become zero unless `accumulate`. keys: scratch of gpu_count_keys(n) values,
- * which the launcher sorts. */
+/* Returns the number of keys in the scratch of clv_gpu_look_up_rows_back for n positions: the
+ * smallest power of two that is at least n. */
 static inline size_t gpu_count_keys(size_t n) {
-  size_t keys = 1;
-  while (keys < n) keys *= 2;
-  return keys;
+  size_t n_keys = 1;
+  while (n_keys < n) n_keys *= 2;
+  return n_keys;
 }
-clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *value,
-                             const float *dy, uint64_t *keys, float *dtable, bool accumulate,
-                             clv_err *err) CLV_USE_RESULT;
+/* Computes the gradient of the table: adds the gradients of each row in the order of their
+ * positions. Rows without a position become zero unless `accumulate`. keys: scratch of
+ * gpu_count_keys(n) values, which the launcher sorts. */
+clv_code clv_gpu_look_up_rows_back(clv_gpu *g, const cuda_lookup *l, const int64_t *row_numbers,
+                                   const float *dy, uint64_t *keys, float *dtable, bool accumulate,
+                                   clv_err *err) CLV_USE_RESULT;
 
-/* Extents of the op `last`: n samples of `steps` times `features` values. A length outside 0..steps
- * is refused; a refused length and a length of 0 give zeros. */
+/* Extents of the op last: n samples of `steps` times `features` values. A length outside 0..steps
+ * is refused. For a refused length and for the length 0 the output is zeros. */
 typedef struct cuda_last {
   size_t n, steps, features;
   uint32_t layer;
 } cuda_last;
 
-clv_code clv_gpu_last(clv_gpu *g, const cuda_last *l, const float *x, const int64_t *lengths,
-                      float *y, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, const int64_t *lengths,
-                           float *dx, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_copy_last_steps(clv_gpu *g, const cuda_last *l, const float *x,
+                                 const int64_t *lengths, float *y, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_copy_last_steps_back(clv_gpu *g, const cuda_last *l, const float *dy,
+                                      const int64_t *lengths, float *dx,
+                                      clv_err *err) CLV_USE_RESULT;
 
-/* The op `last` over packed sequences: the last position of each sequence, or the first with
- * `takes_first`. An empty sequence gives zeros. */
+/* The op last over packed sequences: the last position of each sequence, or if takes_first the
+ * first one. For an empty sequence the output is zeros. */
 typedef struct cuda_last_packed {
   cuda_packed p;
   size_t features;
   bool takes_first;
 } cuda_last_packed;
 
-clv_code clv_gpu_last_packed(clv_gpu *g, const cuda_last_packed *e, const float *x, float *y,
-                             clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_last_packed_back(clv_gpu *g, const cuda_last_packed *e, const float *dy, float *dx,
+clv_code clv_gpu_copy_packed_ends(clv_gpu *g, const cuda_last_packed *e, const float *x, float *y,
                                   clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_copy_packed_ends_back(clv_gpu *g, const cuda_last_packed *e, const float *dy,
+                                       float *dx, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

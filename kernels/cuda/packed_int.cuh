@@ -8,35 +8,36 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/packed_int.h"
 
-/* Writes to *ret the row of position `position`, which is counted as if sequences were padded;
- * returns false if the position is a pad. */
-static __device__ inline bool gpu_row_of(const cuda_packed &p, size_t position, size_t *ret) {
+/* Writes to *ret the row of a position, which is counted as if sequences were padded. Returns false
+ * if the position is padding. */
+static __device__ inline bool gpu_find_row(const cuda_packed &p, size_t position, size_t *ret) {
   size_t n = position / p.steps;
   *ret = static_cast<size_t>(p.first_rows[n]) + position % p.steps;
   return *ret < static_cast<size_t>(p.first_rows[n + 1]);
 }
 
-/* Returns the first row that belongs to no sequence. */
-static __device__ inline size_t gpu_rest_of(const cuda_packed &p) {
+/* Returns the first row after the last sequence. */
+static __device__ inline size_t gpu_first_unused_row(const cuda_packed &p) {
   return static_cast<size_t>(p.first_rows[p.n]);
 }
 
-/* Calls f(at, i) for value i of each sequence's [steps, width], stored at index `at` of [rows,
- * width], and f.rest(at) for each value that belongs to no sequence. */
+/* Calls f(index, i) for value i of [steps, width] of each sequence, whose index in [rows, width] is
+ * `index`, and f.fill_unused(index) for each value after the last sequence. */
 template <typename F>
-static __global__ void gpu_places_kernel(cuda_packed p, size_t width, F f) {
+static __global__ void gpu_visit_packed_kernel(cuda_packed p, size_t width, F f) {
   GPU_FOR(i, p.n * p.steps * width) {
     size_t row;
-    if (gpu_row_of(p, i / width, &row)) f(row * width + i % width, i % (p.steps * width));
+    if (gpu_find_row(p, i / width, &row)) f(row * width + i % width, i % (p.steps * width));
   }
-  size_t rest = gpu_rest_of(p) * width;
-  GPU_FOR(i, p.rows * width - rest) f.rest(rest + i);
+  size_t first_unused = gpu_first_unused_row(p) * width;
+  GPU_FOR(i, p.rows * width - first_unused) f.fill_unused(first_unused + i);
 }
 
 template <typename F>
-static clv_code gpu_places(clv_gpu *g, const cuda_packed *p, size_t width, F f, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(p->n * p->steps * width), GPU_BLOCK, err, gpu_places_kernel<F>,
-                    *p, width, f);
+static clv_code gpu_visit_packed(clv_gpu *g, const cuda_packed *p, size_t width, F f,
+                                 clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks(p->n * p->steps * width), GPU_BLOCK, err,
+                    gpu_visit_packed_kernel<F>, *p, width, f);
 }
 
 #endif

@@ -2,24 +2,25 @@
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-static cuda_numbers numbers_of(const cuda_kernel *k) {
-  clv_numbers numbers = clv_op_numbers(&k->r.d);
+static cuda_numbers get_formula_numbers(const cuda_kernel *k) {
+  clv_formula_numbers numbers = clv_op_formula_numbers(&k->r.d);
   return (cuda_numbers){(float)numbers.p, (float)numbers.q};
 }
 
-/* Defines the functions of each op of pointwise.def, and registers them. */
-#define POINTWISE(name, kept, ...)                                                                 \
-  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {       \
-    const cuda_kernel *k = gpu_kernel_of(base);                                                    \
-    return clv_gpu_##name(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in,             \
-                          numbers_of(k), err);                                                     \
-  }                                                                                                \
-  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {      \
-    const cuda_kernel *k = gpu_kernel_of(base);                                                    \
-    return clv_gpu_##name##_back(k->gpu, k->channels_last, a->kept, a->dout, a->din[0], k->r.n_in, \
-                                 numbers_of(k), err);                                              \
-  }                                                                                                \
-  CLV_CUDA_OP(name) = {                                                                            \
+/* Defines forward, backward and the cuda_op of each op of pointwise.def. saved_array: field of
+ * clv_kernel_args that backward reads. */
+#define POINTWISE(name, saved_array, ...)                                                      \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {   \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                \
+    return clv_gpu_##name(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in,         \
+                          get_formula_numbers(k), err);                                        \
+  }                                                                                            \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                \
+    return clv_gpu_##name##_back(k->gpu, k->channels_last, a->saved_array, a->dout, a->din[0], \
+                                 k->r.n_in, get_formula_numbers(k), err);                      \
+  }                                                                                            \
+  CLV_CUDA_OP(name) = {                                                                        \
       .forward = name##_forward, .backward_input = name##_backward, .channels_last = true};
 #include "kernels/cuda/pointwise.def"
 #undef POINTWISE
@@ -121,15 +122,15 @@ uint32_t clv_gpu_dropout_threshold(double p) {
 
 static cuda_dropout_shape describe_dropout(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
-  cuda_dropout_shape at = {
+  cuda_dropout_shape shape = {
       .n = k->r.n_in, .channels = 1, .inner = 1, .channels_last = k->channels_last};
-  if (!k->channels_last) return at;
-  at.channels = (size_t)dim[1];
-  at.inner = (size_t)(dim[2] * dim[3]);
-  return at;
+  if (!k->channels_last) return shape;
+  shape.channels = (size_t)dim[1];
+  shape.inner = (size_t)(dim[2] * dim[3]);
+  return shape;
 }
 
-static clv_code draw_packed(const cuda_kernel *k, const clv_kernel_args *a,
+static clv_code drop_packed(const cuda_kernel *k, const clv_kernel_args *a,
                             const clv_rng_stream *stream, clv_err *err) {
   cuda_packed p;
   CLV_TRY(clv_gpu_find_first_rows(k, a, a->scratch, &p, err));
@@ -144,9 +145,9 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   clv_rng_key key = a->key;
   if (a->rng_position) key.step = key.micro_batch = 0;
   clv_rng_stream stream = clv_rng_stream_of(&key);
-  cuda_dropout_shape at = describe_dropout(k);
-  if (k->r.d.attrs.packed) return draw_packed(k, a, &stream, err);
-  return clv_gpu_dropout(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->rng_position,
+  cuda_dropout_shape shape = describe_dropout(k);
+  if (k->r.d.attrs.packed) return drop_packed(k, a, &stream, err);
+  return clv_gpu_dropout(k->gpu, &shape, a->in[0], a->out, a->saved, &stream, a->rng_position,
                          clv_gpu_dropout_threshold(k->r.d.attrs.p),
                          clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
@@ -158,7 +159,7 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
                             clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
-/* Sets the sizes of the buffers. The mask is saved even if nothing is trained. */
+/* Sets the sizes of the buffers. The kernel saves the mask even if no backward follows. */
 static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
@@ -174,7 +175,7 @@ CLV_CUDA_OP(dropout) = {.forward = dropout_forward,
 
 /* ---- the op stochastic_depth ----------------------------------------------------------------- */
 
-static clv_code depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code stochastic_depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   size_t n = (size_t)k->r.d.in[0].dim[0];
   if (!k->r.d.training) return identity_forward(base, a, err);
@@ -187,23 +188,25 @@ static clv_code depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
                                   clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
-static clv_code depth_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code stochastic_depth_backward(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   size_t n = (size_t)k->r.d.in[0].dim[0];
   if (!k->r.d.training) return identity_backward(base, a, err);
-  return clv_gpu_apply_records(k->gpu, k->channels_last, n, k->r.n_in / n, a->dout, a->saved,
+  return clv_gpu_scale_records(k->gpu, k->channels_last, n, k->r.n_in / n, a->dout, a->saved,
                                a->din[0], clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
-/* The records kept are saved even if nothing is trained. */
-static clv_code depth_open(cuda_kernel *k, clv_err *err) {
+/* Sets the sizes of the buffers. The kernel saves which records it keeps even if no backward
+ * follows. */
+static clv_code stochastic_depth_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? (size_t)k->r.d.in[0].dim[0] : 0;
   k->r.base.reads_rng_position = k->r.d.training;
   return CLV_OK;
 }
 
-CLV_CUDA_OP(stochastic_depth) = {.forward = depth_forward,
-                                 .backward_input = depth_backward,
-                                 .open = depth_open,
+CLV_CUDA_OP(stochastic_depth) = {.forward = stochastic_depth_forward,
+                                 .backward_input = stochastic_depth_backward,
+                                 .open = stochastic_depth_open,
                                  .channels_last = true};

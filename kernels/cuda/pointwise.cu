@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Element-wise kernels: one value of the output from one value of each input. A thread loads 16
- * bytes of values at a time.
+ * Kernels of element-wise ops: each value of the output depends on one value of each input. A
+ * thread loads 16 bytes of values at a time.
  */
 #include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/pointwise_int.cuh"
@@ -13,46 +13,49 @@ struct alignas(16) map_pack {
   T value[n];
 };
 
-/* Returns the number of full packs in n values; 0 unless all pointers are aligned to 16 bytes. z
- * may be NULL. */
+/* Returns the number of full packs of 16 bytes in n values, or 0 if a pointer is not aligned to 16
+ * bytes. z may be NULL. */
 template <typename T>
-static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
+static size_t count_packs(const void *x, const void *z, const void *y, size_t n) {
   uintptr_t bits = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(z) |
                    reinterpret_cast<uintptr_t>(y);
   return bits % sizeof(map_pack<T>) ? 0 : n / map_pack<T>::n;
 }
 
-/* y may be x or z, because a thread reads its pack, or its value of the rest, before it writes
- * it. */
-#define MAP(name)                                                                                  \
-  template <typename T>                                                                            \
-  static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t packs, size_t n,       \
-                                    cuda_numbers numbers) {                                        \
-    using pack = map_pack<T>;                                                                      \
-    GPU_FOR(i, packs) {                                                                            \
-      pack x = reinterpret_cast<const pack *>(xs)[i], z = {}, y;                                   \
-      if (zs) z = reinterpret_cast<const pack *>(zs)[i];                                           \
-      GPU_UNROLL                                                                                   \
-      for (size_t k = 0; k < pack::n; k++)                                                         \
-        y.value[k] =                                                                               \
-            gpu_as<T>(of_##name(gpu_get(x.value[k]), gpu_get(z.value[k]), numbers.p, numbers.q));  \
-      reinterpret_cast<pack *>(ys)[i] = y;                                                         \
-    }                                                                                              \
-    GPU_FOR(rest, n - packs * pack::n) {                                                           \
-      size_t i = packs * pack::n + rest;                                                           \
-      ys[i] = gpu_as<T>(of_##name(gpu_get(xs[i]), zs ? gpu_get(zs[i]) : 0, numbers.p, numbers.q)); \
-    }                                                                                              \
-  }                                                                                                \
-  template <typename T>                                                                            \
-  static clv_code launch_##name(clv_gpu *g, const void *x, const void *z, void *y, size_t n,       \
-                                cuda_numbers numbers, clv_err *err) {                              \
-    size_t packs = packs_of<T>(x, z, y, n), rest = n - packs * map_pack<T>::n;                     \
-    return gpu_launch(g, gpu_blocks(packs > rest ? packs : rest), GPU_BLOCK, err, map_##name<T>,   \
-                      gpu_input<T>(x), gpu_input<T>(z), gpu_output<T>(y), packs, n, numbers);      \
-  }                                                                                                \
-  clv_code clv_gpu_##name(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y,   \
-                          size_t n, cuda_numbers numbers, clv_err *err) {                          \
-    return GPU_BY_TYPE(channels_last, launch_##name, g, x, z, y, n, numbers, err);                 \
+/* Defines the kernel of a formula of_NAME and its launcher clv_gpu_NAME. y may be x or z, because a
+ * thread reads a pack, or a single value after the last pack, before it writes that pack or value.
+ */
+#define MAP(name)                                                                                 \
+  template <typename T>                                                                           \
+  static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t n_packs, size_t n,    \
+                                    cuda_numbers numbers) {                                       \
+    using pack = map_pack<T>;                                                                     \
+    GPU_FOR(i, n_packs) {                                                                         \
+      pack x = reinterpret_cast<const pack *>(xs)[i], z = {}, y;                                  \
+      if (zs) z = reinterpret_cast<const pack *>(zs)[i];                                          \
+      GPU_UNROLL                                                                                  \
+      for (size_t k = 0; k < pack::n; k++)                                                        \
+        y.value[k] = gpu_from_float<T>(                                                           \
+            of_##name(gpu_to_float(x.value[k]), gpu_to_float(z.value[k]), numbers.p, numbers.q)); \
+      reinterpret_cast<pack *>(ys)[i] = y;                                                        \
+    }                                                                                             \
+    GPU_FOR(j, n - n_packs * pack::n) {                                                           \
+      size_t i = n_packs * pack::n + j;                                                           \
+      ys[i] = gpu_from_float<T>(                                                                  \
+          of_##name(gpu_to_float(xs[i]), zs ? gpu_to_float(zs[i]) : 0, numbers.p, numbers.q));    \
+    }                                                                                             \
+  }                                                                                               \
+  template <typename T>                                                                           \
+  static clv_code launch_##name(clv_gpu *g, const void *x, const void *z, void *y, size_t n,      \
+                                cuda_numbers numbers, clv_err *err) {                             \
+    size_t n_packs = count_packs<T>(x, z, y, n), n_remaining = n - n_packs * map_pack<T>::n;      \
+    return gpu_launch(g, gpu_count_blocks(n_packs > n_remaining ? n_packs : n_remaining),         \
+                      GPU_BLOCK, err, map_##name<T>, gpu_cast_input<T>(x), gpu_cast_input<T>(z),  \
+                      gpu_cast_output<T>(y), n_packs, n, numbers);                                \
+  }                                                                                               \
+  clv_code clv_gpu_##name(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y,  \
+                          size_t n, cuda_numbers numbers, clv_err *err) {                         \
+    return GPU_BY_TYPE(channels_last, launch_##name, g, x, z, y, n, numbers, err);                \
   }
 
 #define POINTWISE(name, ...) MAP(name) MAP(name##_back)
@@ -64,132 +67,144 @@ MAP(mul)
 
 /* ---- the op dropout -------------------------------------------------------------------------- */
 
-/* Returns the index of value i of the row-major order in the layout of T. */
+/* Returns the index, in the layout of T, of value i in row-major order: for f32 i itself, for bf16
+ * an index with channels last. */
 template <typename T>
-static __device__ inline size_t place_of(const cuda_dropout_shape &at, size_t i) {
+static __device__ inline size_t index_in_layout(const cuda_dropout_shape &shape, size_t i) {
   if constexpr (std::is_same<T, float>::value) return i;
-  size_t inner = i % at.inner, c = i / at.inner % at.channels, n = i / at.inner / at.channels;
-  return (n * at.inner + inner) * at.channels + c;
+  size_t inner = i % shape.inner, c = i / shape.inner % shape.channels,
+         n = i / shape.inner / shape.channels;
+  return (n * shape.inner + inner) * shape.channels + c;
 }
 
-/* Draws for the four values of one block of the generator; see common/base/rng.c. */
+/* Applies dropout. A thread draws one block of the random generator for four values; see
+ * common/base/rng.c. */
 template <typename T>
-static __global__ void draw(cuda_dropout_shape at, const T *x, T *y, uint8_t *mask,
-                            clv_rng_stream s, const clv_rng_position *rng_position, uint32_t limit,
-                            float factor) {
-  GPU_FOR(b, (at.n + 3) / 4) {
-    philox4x32_ctr_t word = words_of(s, rng_position, b);
-    for (size_t i = 4 * b; i < 4 * b + 4 && i < at.n; i++) {
-      size_t p = place_of<T>(at, i);
-      bool is_kept = (word.v[i % 4] >> 8) >= limit;
-      y[p] = gpu_as<T>(gpu_get(x[p]) * (is_kept ? factor : 0));
+static __global__ void drop_values(cuda_dropout_shape shape, const T *x, T *y, uint8_t *mask,
+                                   clv_rng_stream s, const clv_rng_position *rng_position,
+                                   uint32_t dropout_threshold, float factor) {
+  GPU_FOR(b, (shape.n + 3) / 4) {
+    philox4x32_ctr_t words = random_words_of(s, rng_position, b);
+    for (size_t i = 4 * b; i < 4 * b + 4 && i < shape.n; i++) {
+      size_t p = index_in_layout<T>(shape, i);
+      bool is_kept = (words.v[i % 4] >> 8) >= dropout_threshold;
+      y[p] = gpu_from_float<T>(gpu_to_float(x[p]) * (is_kept ? factor : 0));
       mask[p] = is_kept;
     }
   }
 }
 
 template <typename T>
-static clv_code launch_draw(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y,
-                            uint8_t *mask, const clv_rng_stream *stream,
-                            const clv_rng_position *rng_position, uint32_t limit, float factor,
-                            clv_err *err) {
-  return gpu_launch(g, gpu_blocks((at->n + 3) / 4), GPU_BLOCK, err, draw<T>, *at, gpu_input<T>(x),
-                    gpu_output<T>(y), mask, *stream, rng_position, limit, factor);
+static clv_code launch_drop_values(clv_gpu *g, const cuda_dropout_shape *shape, const void *x,
+                                   void *y, uint8_t *mask, const clv_rng_stream *stream,
+                                   const clv_rng_position *rng_position, uint32_t dropout_threshold,
+                                   float factor, clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks((shape->n + 3) / 4), GPU_BLOCK, err, drop_values<T>, *shape,
+                    gpu_cast_input<T>(x), gpu_cast_output<T>(y), mask, *stream, rng_position,
+                    dropout_threshold, factor);
 }
 
-clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y,
+clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *shape, const void *x, void *y,
                          uint8_t *mask, const clv_rng_stream *stream,
-                         const clv_rng_position *rng_position, uint32_t limit, float factor,
-                         clv_err *err) {
-  return GPU_BY_TYPE(at->channels_last, launch_draw, g, at, x, y, mask, stream, rng_position, limit,
-                     factor, err);
+                         const clv_rng_position *rng_position, uint32_t dropout_threshold,
+                         float factor, clv_err *err) {
+  return GPU_BY_TYPE(shape->channels_last, launch_drop_values, g, shape, x, y, mask, stream,
+                     rng_position, dropout_threshold, factor, err);
 }
 
-/* Draws for packed sequences. A block of the generator may hold values of two sequences, and is
- * not drawn for pads. */
-static __global__ void draw_places(cuda_packed p, size_t width, const float *x, float *y,
-                                   uint8_t *mask, clv_rng_stream s,
-                                   const clv_rng_position *rng_position, uint32_t limit,
-                                   float factor) {
-  size_t padded = p.n * p.steps * width, rest = gpu_rest_of(p) * width;
-  GPU_FOR(b, (padded + 3) / 4) {
-    philox4x32_ctr_t word = {};
+/* Applies dropout to packed sequences. A block of the random generator may have numbers for two
+ * sequences; a block for padding alone is not drawn. */
+static __global__ void drop_packed_values(cuda_packed p, size_t width, const float *x, float *y,
+                                          uint8_t *mask, clv_rng_stream s,
+                                          const clv_rng_position *rng_position,
+                                          uint32_t dropout_threshold, float factor) {
+  size_t n_padded_values = p.n * p.steps * width, first_unused = gpu_first_unused_row(p) * width;
+  GPU_FOR(b, (n_padded_values + 3) / 4) {
+    philox4x32_ctr_t words = {};
     bool is_drawn = false;
-    for (size_t i = 4 * b; i < 4 * b + 4 && i < padded; i++) {
+    for (size_t i = 4 * b; i < 4 * b + 4 && i < n_padded_values; i++) {
       size_t row;
-      if (!gpu_row_of(p, i / width, &row)) continue;
-      if (!is_drawn) word = words_of(s, rng_position, b);
+      if (!gpu_find_row(p, i / width, &row)) continue;
+      if (!is_drawn) words = random_words_of(s, rng_position, b);
       is_drawn = true;
-      bool is_kept = (word.v[i % 4] >> 8) >= limit;
-      size_t at = row * width + i % width;
-      y[at] = x[at] * (is_kept ? factor : 0);
-      mask[at] = is_kept;
+      bool is_kept = (words.v[i % 4] >> 8) >= dropout_threshold;
+      size_t index = row * width + i % width;
+      y[index] = x[index] * (is_kept ? factor : 0);
+      mask[index] = is_kept;
     }
   }
-  GPU_FOR(i, p.rows * width - rest) {
-    y[rest + i] = 0;
-    mask[rest + i] = 0;
+  GPU_FOR(i, p.rows * width - first_unused) {
+    y[first_unused + i] = 0;
+    mask[first_unused + i] = 0;
   }
 }
 
 clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
                                 float *y, uint8_t *mask, const clv_rng_stream *stream,
-                                const clv_rng_position *rng_position, uint32_t limit, float factor,
-                                clv_err *err) {
-  return gpu_launch(g, gpu_blocks((p->n * p->steps * width + 3) / 4), GPU_BLOCK, err, draw_places,
-                    *p, width, x, y, mask, *stream, rng_position, limit, factor);
+                                const clv_rng_position *rng_position, uint32_t dropout_threshold,
+                                float factor, clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks((p->n * p->steps * width + 3) / 4), GPU_BLOCK, err,
+                    drop_packed_values, *p, width, x, y, mask, *stream, rng_position,
+                    dropout_threshold, factor);
 }
 
 template <typename T>
-static __global__ void mask_back(const T *dy, const uint8_t *mask, T *dx, size_t n, float factor) {
-  GPU_FOR(i, n) dx[i] = gpu_as<T>(gpu_get(dy[i]) * (mask[i] ? factor : 0));
+static __global__ void apply_mask(const T *dy, const uint8_t *mask, T *dx, size_t n, float factor) {
+  GPU_FOR(i, n) dx[i] = gpu_from_float<T>(gpu_to_float(dy[i]) * (mask[i] ? factor : 0));
 }
 
 template <typename T>
-static clv_code launch_mask(clv_gpu *g, const void *dy, const uint8_t *mask, void *dx, size_t n,
-                            float factor, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mask_back<T>, gpu_input<T>(dy), mask,
-                    gpu_output<T>(dx), n, factor);
+static clv_code launch_apply_mask(clv_gpu *g, const void *dy, const uint8_t *mask, void *dx,
+                                  size_t n, float factor, clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, apply_mask<T>, gpu_cast_input<T>(dy),
+                    mask, gpu_cast_output<T>(dx), n, factor);
 }
 
 clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, const uint8_t *mask,
                             void *dx, size_t n, float factor, clv_err *err) {
-  return GPU_BY_TYPE(channels_last, launch_mask, g, dy, mask, dx, n, factor, err);
+  return GPU_BY_TYPE(channels_last, launch_apply_mask, g, dy, mask, dx, n, factor, err);
 }
 
 /* ---- the op stochastic_depth ----------------------------------------------------------------- */
 
-static __global__ void draw_records(uint8_t *kept, size_t n, clv_rng_stream s,
-                                    const clv_rng_position *rng_position, uint32_t limit) {
-  GPU_FOR(i, n) kept[i] = (words_of(s, rng_position, i / 4).v[i % 4] >> 8) >= limit;
+static __global__ void draw_kept_records(uint8_t *is_kept_record, size_t n, clv_rng_stream s,
+                                         const clv_rng_position *rng_position,
+                                         uint32_t dropout_threshold) {
+  GPU_FOR(i, n)
+  is_kept_record[i] = (random_words_of(s, rng_position, i / 4).v[i % 4] >> 8) >= dropout_threshold;
 }
 
 template <typename T>
-static __global__ void scale_records(const T *x, const uint8_t *kept, T *y, size_t n,
-                                     size_t per_record, float factor) {
-  GPU_FOR(i, n) y[i] = gpu_as<T>(gpu_get(x[i]) * (kept[i / per_record] ? factor : 0));
+static __global__ void scale_records(const T *x, const uint8_t *is_kept_record, T *y, size_t n,
+                                     size_t values_per_record, float factor) {
+  GPU_FOR(i, n)
+  y[i] =
+      gpu_from_float<T>(gpu_to_float(x[i]) * (is_kept_record[i / values_per_record] ? factor : 0));
 }
 
 template <typename T>
-static clv_code launch_scale_samples(clv_gpu *g, size_t n, size_t per_record, const void *x,
-                                     const uint8_t *kept, void *y, float factor, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n * per_record), GPU_BLOCK, err, scale_records<T>,
-                    gpu_input<T>(x), kept, gpu_output<T>(y), n * per_record, per_record, factor);
+static clv_code launch_scale_records(clv_gpu *g, size_t n, size_t values_per_record, const void *x,
+                                     const uint8_t *is_kept_record, void *y, float factor,
+                                     clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks(n * values_per_record), GPU_BLOCK, err, scale_records<T>,
+                    gpu_cast_input<T>(x), is_kept_record, gpu_cast_output<T>(y),
+                    n * values_per_record, values_per_record, factor);
 }
 
-clv_code clv_gpu_apply_records(clv_gpu *g, bool channels_last, size_t n, size_t per_record,
-                               const void *dy, const uint8_t *kept, void *dx, float factor,
-                               clv_err *err) {
-  return GPU_BY_TYPE(channels_last, launch_scale_samples, g, n, per_record, dy, kept, dx, factor,
-                     err);
+clv_code clv_gpu_scale_records(clv_gpu *g, bool channels_last, size_t n, size_t values_per_record,
+                               const void *dy, const uint8_t *is_kept_record, void *dx,
+                               float factor, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_scale_records, g, n, values_per_record, dy,
+                     is_kept_record, dx, factor, err);
 }
 
-clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool channels_last, size_t n, size_t per_record,
-                                  const void *x, void *y, uint8_t *kept,
-                                  const clv_rng_stream *stream,
-                                  const clv_rng_position *rng_position, uint32_t limit,
+clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool channels_last, size_t n,
+                                  size_t values_per_record, const void *x, void *y,
+                                  uint8_t *is_kept_record, const clv_rng_stream *stream,
+                                  const clv_rng_position *rng_position, uint32_t dropout_threshold,
                                   float factor, clv_err *err) {
-  CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, draw_records, kept, n, *stream, rng_position,
-                     limit));
-  return clv_gpu_apply_records(g, channels_last, n, per_record, x, kept, y, factor, err);
+  CLV_TRY(gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, draw_kept_records, is_kept_record, n,
+                     *stream, rng_position, dropout_threshold));
+  return clv_gpu_scale_records(g, channels_last, n, values_per_record, x, is_kept_record, y, factor,
+                               err);
 }

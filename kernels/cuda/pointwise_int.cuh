@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pointwise_int: the formulas of element-wise ops, used alone in a kernel or in a chain. of_NAME is
- * a function of the value x, of z (the added value, or the gradient of the output), and of the
- * numbers p and q. A backward formula receives the saved value as x.
+ * pointwise_int: the formulas of element-wise ops, for the kernels of single ops and of chains.
+ * of_NAME returns the output for the input x; z is the second input. of_NAME_back returns the
+ * gradient of the input; there x is the saved value and z the gradient of the output. p and q are
+ * the op's attributes (clv_formula_numbers).
  */
 #ifndef CLEAVE_KERNELS_CUDA_POINTWISE_INT_CUH
 #define CLEAVE_KERNELS_CUDA_POINTWISE_INT_CUH
@@ -63,10 +64,11 @@ FORMULA(add, x + z)
 FORMULA(mul, x *z)
 #undef FORMULA
 
-/* Returns the random words of the four values from index 4 b on; see common/base/rng.c. A value is
- * kept if its word without the last 8 bits is at least the dropout's limit. */
-static __device__ inline philox4x32_ctr_t words_of(const clv_rng_stream &s,
-                                                   const clv_rng_position *rng_position, size_t b) {
+/* Returns the random words of the four values from index 4 b on; see common/base/rng.c. Dropout
+ * keeps a value if the upper 24 bits of its word are at least dropout_threshold. */
+static __device__ inline philox4x32_ctr_t random_words_of(const clv_rng_stream &s,
+                                                          const clv_rng_position *rng_position,
+                                                          size_t b) {
   uint64_t step = rng_position ? rng_position->step : 0;
   uint32_t micro_batch = rng_position ? rng_position->micro_batch : 0;
   philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0] ^ micro_batch,

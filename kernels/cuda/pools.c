@@ -62,10 +62,10 @@ CLV_CUDA_OP(upsample_bilinear) = {
 /* ---- means over a dimension or an image ------------------------------------------------------ */
 
 static clv_axis describe_mean_axis(const cuda_kernel *k) {
-  size_t image = k->r.n_out ? k->r.n_in / k->r.n_out : 1;
+  size_t image_size = k->r.n_out ? k->r.n_in / k->r.n_out : 1;
   if (k->channels_last)
-    return (clv_axis){(size_t)k->r.d.in[0].dim[0], image, (size_t)k->r.d.in[0].dim[1]};
-  if (k->r.d.op == CLV_OP_GLOBALAVGPOOL) return (clv_axis){k->r.n_out, image, 1};
+    return (clv_axis){(size_t)k->r.d.in[0].dim[0], image_size, (size_t)k->r.d.in[0].dim[1]};
+  if (k->r.d.op == CLV_OP_GLOBALAVGPOOL) return (clv_axis){k->r.n_out, image_size, 1};
   return clv_axis_extents(&k->r.d.attrs, &k->r.d.in[0]);
 }
 
@@ -81,8 +81,8 @@ static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return clv_gpu_mean_back(k->gpu, k->channels_last, &s, a->dout, a->din[0], err);
 }
 
-/* Sets the output's block to 1, because an output of one value a channel has the same order in all
- * layouts. */
+/* Sets the output's layout to 1, row-major, because an output of one value a channel has the same
+ * order in all layouts. */
 static clv_code globalavgpool_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.out_block = 1;

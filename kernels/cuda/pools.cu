@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pools and means. Gradients are gathered: each value of the input reads the windows that contain
- * it, so no two threads write the same value.
+ * Pools and means. In a backward each thread computes the gradient of one input, from all windows
+ * that contain the input, so no two threads write to the same value.
  */
 #include <math.h>
 
@@ -16,30 +16,33 @@ static size_t count_outputs(const clv_window *s) {
   return count_images(s) * static_cast<size_t>(s->oh * s->ow);
 }
 
-/* A range of positions or of windows, from begin to end - 1. */
-struct span {
+/* Indices of positions or windows of an axis, from begin to end - 1. */
+struct index_range {
   int64_t begin, end;
 };
-/* Returns which positions of an axis of `extent` positions are in the window that begins at
- * `first`. */
-static __device__ inline span positions_in_window(int64_t first, int64_t kernel, int64_t extent) {
+/* Returns the positions, of an axis of `extent` positions, that are in the window that begins at
+ * position `first`. */
+static __device__ inline index_range find_covered_positions(int64_t first, int64_t kernel,
+                                                            int64_t extent) {
   int64_t end = first + kernel;
   return {first < 0 ? 0 : first, end < extent ? end : extent};
 }
 
-/* Returns the windows, of `count`, that cover position `at`. */
-static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t stride, int64_t pad,
-                                           int64_t count) {
+/* Returns the windows, of n_windows along an axis, that cover position `at`. */
+static __device__ inline index_range find_covering_windows(int64_t at, int64_t kernel,
+                                                           int64_t stride, int64_t pad,
+                                                           int64_t n_windows) {
   int64_t last = (at + pad) / stride, first = at + pad - kernel + 1;
   first = first <= 0 ? 0 : (first + stride - 1) / stride;
-  return {first, last + 1 < count ? last + 1 : count};
+  return {first, last + 1 < n_windows ? last + 1 : n_windows};
 }
 
-/* Position of a value in its image. channel_start: index of the first value of its channel, in
- * images of `n_positions` values; step: distance between neighbouring values of a channel. */
+/* Position of a value in its image, and where the values of its channel are in another tensor,
+ * whose images have n_positions positions. */
 struct image_position {
   int64_t row, column;
-  size_t channel_start, step;
+  size_t channel_start; /* index of the channel's first value */
+  size_t step;          /* distance between neighbouring values of the channel */
 };
 template <typename T>
 static __device__ inline image_position image_position_of(const clv_window &s, size_t o,
@@ -64,18 +67,19 @@ template <typename T>
 static __global__ void maxpool(clv_window s, const T *x, T *y, int64_t *argmax, size_t n) {
   GPU_FOR(o, n) {
     image_position out = image_position_of<T>(s, o, s.oh, s.ow, s.h * s.w);
-    span rows = positions_in_window(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
-    span columns = positions_in_window(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
-    float best = -INFINITY;
+    index_range rows = find_covered_positions(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
+    index_range columns =
+        find_covered_positions(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
+    float largest = -INFINITY;
     int64_t at = rows.begin * s.w + columns.begin;
     for (int64_t h = rows.begin; h < rows.end; h++)
       for (int64_t w = columns.begin; w < columns.end; w++) {
-        float value = gpu_get(x[value_index(out, h * s.w + w)]);
-        if (!(value > best) && value == value) continue;
-        best = value;
+        float value = gpu_to_float(x[value_index(out, h * s.w + w)]);
+        if (!(value > largest) && value == value) continue;
+        largest = value;
         at = h * s.w + w;
       }
-    y[o] = gpu_as<T>(best);
+    y[o] = gpu_from_float<T>(largest);
     if (argmax) argmax[o] = at;
   }
 }
@@ -84,8 +88,8 @@ template <typename T>
 static clv_code launch_maxpool(clv_gpu *g, const clv_window *s, const void *x, void *y,
                                int64_t *argmax, clv_err *err) {
   size_t n = count_outputs(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool<T>, *s, gpu_input<T>(x),
-                    gpu_output<T>(y), argmax, n);
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, maxpool<T>, *s, gpu_cast_input<T>(x),
+                    gpu_cast_output<T>(y), argmax, n);
 }
 
 clv_code clv_gpu_maxpool(clv_gpu *g, bool channels_last, const clv_window *s, const void *x,
@@ -98,16 +102,17 @@ static __global__ void maxpool_back(clv_window s, const T *dy, const int64_t *ar
                                     size_t n) {
   GPU_FOR(p, n) {
     image_position in = image_position_of<T>(s, p, s.h, s.w, s.oh * s.ow);
-    span rows = windows_over(in.row, s.kernel[0], s.stride[0], s.pad[0], s.oh);
-    span columns = windows_over(in.column, s.kernel[1], s.stride[1], s.pad[1], s.ow);
+    index_range rows = find_covering_windows(in.row, s.kernel[0], s.stride[0], s.pad[0], s.oh);
+    index_range columns =
+        find_covering_windows(in.column, s.kernel[1], s.stride[1], s.pad[1], s.ow);
     int64_t at = in.row * s.w + in.column;
     float sum = 0;
     for (int64_t i = rows.begin; i < rows.end; i++)
       for (int64_t j = columns.begin; j < columns.end; j++) {
         size_t o = value_index(in, i * s.ow + j);
-        if (argmax[o] == at) sum += gpu_get(dy[o]);
+        if (argmax[o] == at) sum += gpu_to_float(dy[o]);
       }
-    dx[p] = gpu_as<T>(sum);
+    dx[p] = gpu_from_float<T>(sum);
   }
 }
 
@@ -115,8 +120,8 @@ template <typename T>
 static clv_code launch_maxpool_back(clv_gpu *g, const clv_window *s, const void *dy,
                                     const int64_t *argmax, void *dx, clv_err *err) {
   size_t n = count_inputs(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool_back<T>, *s, gpu_input<T>(dy), argmax,
-                    gpu_output<T>(dx), n);
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, maxpool_back<T>, *s,
+                    gpu_cast_input<T>(dy), argmax, gpu_cast_output<T>(dx), n);
 }
 
 clv_code clv_gpu_maxpool_back(clv_gpu *g, bool channels_last, const clv_window *s, const void *dy,
@@ -128,16 +133,17 @@ clv_code clv_gpu_maxpool_back(clv_gpu *g, bool channels_last, const clv_window *
 
 template <typename T>
 static __global__ void avgpool(clv_window s, const T *x, T *y, size_t n) {
-  double taps = static_cast<double>(s.kernel[0] * s.kernel[1]);
+  double n_taps = static_cast<double>(s.kernel[0] * s.kernel[1]);
   GPU_FOR(o, n) {
     image_position out = image_position_of<T>(s, o, s.oh, s.ow, s.h * s.w);
-    span rows = positions_in_window(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
-    span columns = positions_in_window(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
+    index_range rows = find_covered_positions(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
+    index_range columns =
+        find_covered_positions(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
     double sum = 0;
     for (int64_t h = rows.begin; h < rows.end; h++)
       for (int64_t w = columns.begin; w < columns.end; w++)
-        sum += static_cast<double>(gpu_get(x[value_index(out, h * s.w + w)]));
-    y[o] = gpu_as<T>(static_cast<float>(sum / taps));
+        sum += static_cast<double>(gpu_to_float(x[value_index(out, h * s.w + w)]));
+    y[o] = gpu_from_float<T>(static_cast<float>(sum / n_taps));
   }
 }
 
@@ -145,8 +151,8 @@ template <typename T>
 static clv_code launch_avgpool(clv_gpu *g, const clv_window *s, const void *x, void *y,
                                clv_err *err) {
   size_t n = count_outputs(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool<T>, *s, gpu_input<T>(x),
-                    gpu_output<T>(y), n);
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, avgpool<T>, *s, gpu_cast_input<T>(x),
+                    gpu_cast_output<T>(y), n);
 }
 
 clv_code clv_gpu_avgpool(clv_gpu *g, bool channels_last, const clv_window *s, const void *x,
@@ -156,16 +162,17 @@ clv_code clv_gpu_avgpool(clv_gpu *g, bool channels_last, const clv_window *s, co
 
 template <typename T>
 static __global__ void avgpool_back(clv_window s, const T *dy, T *dx, size_t n) {
-  double taps = static_cast<double>(s.kernel[0] * s.kernel[1]);
+  double n_taps = static_cast<double>(s.kernel[0] * s.kernel[1]);
   GPU_FOR(p, n) {
     image_position in = image_position_of<T>(s, p, s.h, s.w, s.oh * s.ow);
-    span rows = windows_over(in.row, s.kernel[0], s.stride[0], s.pad[0], s.oh);
-    span columns = windows_over(in.column, s.kernel[1], s.stride[1], s.pad[1], s.ow);
+    index_range rows = find_covering_windows(in.row, s.kernel[0], s.stride[0], s.pad[0], s.oh);
+    index_range columns =
+        find_covering_windows(in.column, s.kernel[1], s.stride[1], s.pad[1], s.ow);
     double sum = 0;
     for (int64_t i = rows.begin; i < rows.end; i++)
       for (int64_t j = columns.begin; j < columns.end; j++)
-        sum += static_cast<double>(gpu_get(dy[value_index(in, i * s.ow + j)]));
-    dx[p] = gpu_as<T>(static_cast<float>(sum / taps));
+        sum += static_cast<double>(gpu_to_float(dy[value_index(in, i * s.ow + j)]));
+    dx[p] = gpu_from_float<T>(static_cast<float>(sum / n_taps));
   }
 }
 
@@ -173,8 +180,8 @@ template <typename T>
 static clv_code launch_avgpool_back(clv_gpu *g, const clv_window *s, const void *dy, void *dx,
                                     clv_err *err) {
   size_t n = count_inputs(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool_back<T>, *s, gpu_input<T>(dy),
-                    gpu_output<T>(dx), n);
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, avgpool_back<T>, *s,
+                    gpu_cast_input<T>(dy), gpu_cast_output<T>(dx), n);
 }
 
 clv_code clv_gpu_avgpool_back(clv_gpu *g, bool channels_last, const clv_window *s, const void *dy,
@@ -188,9 +195,9 @@ static size_t count_values(const clv_resample *r, const int64_t image[2]) {
   return static_cast<size_t>(r->n * r->c * image[0] * image[1]);
 }
 
-/* Returns a window of which only the number of channels is set, because image_position_of reads
- * nothing else. */
-static clv_window channels_of(const clv_resample *r) {
+/* Returns a window with only the number of channels set, which is all that image_position_of reads.
+ */
+static clv_window make_channels_window(const clv_resample *r) {
   clv_window s = {};
   s.c = r->c;
   return s;
@@ -205,8 +212,8 @@ static __global__ void resample(clv_resample r, clv_window s, const T *x, T *y, 
     for (int64_t i = h.first; i < h.first + h.n; i++)
       for (int64_t j = w.first; j < w.first + w.n; j++)
         sum += clv_tap_weight(&h, i) * clv_tap_weight(&w, j) *
-               static_cast<double>(gpu_get(x[value_index(out, i * r.in[1] + j)]));
-    y[o] = gpu_as<T>(static_cast<float>(sum));
+               static_cast<double>(gpu_to_float(x[value_index(out, i * r.in[1] + j)]));
+    y[o] = gpu_from_float<T>(static_cast<float>(sum));
   }
 }
 
@@ -214,8 +221,8 @@ template <typename T>
 static clv_code launch_resample(clv_gpu *g, const clv_resample *r, const void *x, void *y,
                                 clv_err *err) {
   size_t n = count_values(r, r->out);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, resample<T>, *r, channels_of(r),
-                    gpu_input<T>(x), gpu_output<T>(y), n);
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, resample<T>, *r,
+                    make_channels_window(r), gpu_cast_input<T>(x), gpu_cast_output<T>(y), n);
 }
 
 clv_code clv_gpu_resample(clv_gpu *g, bool channels_last, const clv_resample *r, const void *x,
@@ -236,10 +243,10 @@ static __global__ void resample_back(clv_resample r, clv_window s, const T *dy, 
       for (int64_t j = clv_taps_first_reader(&r, 1, in.column, &column_end); j < column_end; j++) {
         clv_taps w = clv_taps_of(&r, 1, j);
         sum += row_weight * clv_tap_weight(&w, in.column) *
-               static_cast<double>(gpu_get(dy[value_index(in, row * r.out[1] + j)]));
+               static_cast<double>(gpu_to_float(dy[value_index(in, row * r.out[1] + j)]));
       }
     }
-    dx[p] = gpu_as<T>(static_cast<float>(sum));
+    dx[p] = gpu_from_float<T>(static_cast<float>(sum));
   }
 }
 
@@ -247,8 +254,8 @@ template <typename T>
 static clv_code launch_resample_back(clv_gpu *g, const clv_resample *r, const void *dy, void *dx,
                                      clv_err *err) {
   size_t n = count_values(r, r->in);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, resample_back<T>, *r, channels_of(r),
-                    gpu_input<T>(dy), gpu_output<T>(dx), n);
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, resample_back<T>, *r,
+                    make_channels_window(r), gpu_cast_input<T>(dy), gpu_cast_output<T>(dx), n);
 }
 
 clv_code clv_gpu_resample_back(clv_gpu *g, bool channels_last, const clv_resample *r,
@@ -261,21 +268,22 @@ clv_code clv_gpu_resample_back(clv_gpu *g, bool channels_last, const clv_resampl
 /* Computes means with one thread for each output, so that neighbouring threads read neighbouring
  * values. */
 template <typename T>
-static __global__ void mean_across(clv_axis s, const T *x, float *y) {
+static __global__ void mean_per_thread(clv_axis s, const T *x, float *y) {
   GPU_FOR(o, s.outer * s.inner) {
     double sum = 0;
     for (size_t e = 0; e < s.extent; e++)
-      sum += static_cast<double>(gpu_get(x[(o / s.inner * s.extent + e) * s.inner + o % s.inner]));
+      sum += static_cast<double>(
+          gpu_to_float(x[(o / s.inner * s.extent + e) * s.inner + o % s.inner]));
     y[o] = static_cast<float>(sum / static_cast<double>(s.extent));
   }
 }
 
 /* Computes means with one block of threads for each output, whose input values are adjacent. */
 template <typename T>
-static __global__ void mean_along(clv_axis s, const T *x, float *y) {
+static __global__ void mean_per_block(clv_axis s, const T *x, float *y) {
   GPU_ROWS(o, s.outer) {
     double sum = 0;
-    GPU_ROW(e, s.extent) sum += static_cast<double>(gpu_get(x[o * s.extent + e]));
+    GPU_ROW(e, s.extent) sum += static_cast<double>(gpu_to_float(x[o * s.extent + e]));
     sum = gpu_block_sum(sum);
     if (threadIdx.x == 0) y[o] = static_cast<float>(sum / static_cast<double>(s.extent));
   }
@@ -284,10 +292,10 @@ static __global__ void mean_along(clv_axis s, const T *x, float *y) {
 template <typename T>
 static clv_code launch_mean(clv_gpu *g, const clv_axis *s, const void *x, float *y, clv_err *err) {
   if (s->inner == 1)
-    return gpu_launch(g, gpu_blocks_of_rows(s->outer), gpu_row_threads(s->extent), err,
-                      mean_along<T>, *s, gpu_input<T>(x), y);
-  return gpu_launch(g, gpu_blocks(s->outer * s->inner), GPU_BLOCK, err, mean_across<T>, *s,
-                    gpu_input<T>(x), y);
+    return gpu_launch(g, gpu_count_row_blocks(s->outer), gpu_count_row_threads(s->extent), err,
+                      mean_per_block<T>, *s, gpu_cast_input<T>(x), y);
+  return gpu_launch(g, gpu_count_blocks(s->outer * s->inner), GPU_BLOCK, err, mean_per_thread<T>,
+                    *s, gpu_cast_input<T>(x), y);
 }
 
 clv_code clv_gpu_mean(clv_gpu *g, bool channels_last, const clv_axis *s, const void *x, float *y,
@@ -298,15 +306,16 @@ clv_code clv_gpu_mean(clv_gpu *g, bool channels_last, const clv_axis *s, const v
 template <typename T>
 static __global__ void mean_back(clv_axis s, const float *dy, T *dx) {
   GPU_FOR(i, s.outer * s.extent * s.inner)
-  dx[i] =
-      gpu_as<T>(dy[i / s.inner / s.extent * s.inner + i % s.inner] / static_cast<float>(s.extent));
+  dx[i] = gpu_from_float<T>(dy[i / s.inner / s.extent * s.inner + i % s.inner] /
+                            static_cast<float>(s.extent));
 }
 
 template <typename T>
 static clv_code launch_mean_back(clv_gpu *g, const clv_axis *s, const float *dy, void *dx,
                                  clv_err *err) {
   size_t n = s->outer * s->extent * s->inner;
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mean_back<T>, *s, dy, gpu_output<T>(dx));
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, mean_back<T>, *s, dy,
+                    gpu_cast_output<T>(dx));
 }
 
 clv_code clv_gpu_mean_back(clv_gpu *g, bool channels_last, const clv_axis *s, const float *dy,

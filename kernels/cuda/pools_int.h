@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pools_int: launchers of ops that slide a window over images, or compute a mean.
+ * pools_int: launchers of pools, resampling and means.
  */
 #ifndef CLEAVE_KERNELS_CUDA_POOLS_INT_H
 #define CLEAVE_KERNELS_CUDA_POOLS_INT_H
@@ -11,8 +11,9 @@
 extern "C" {
 #endif
 
-/* channels_last: x, y and their gradients are in GPU_CHANNELS_LAST, except the outputs of a mean.
- * argmax: receives the index in its image of each maximum, or NULL. */
+/* Launchers of pools. In all functions of this file, channels_last: x, y and their gradients are in
+ * GPU_CHANNELS_LAST, except the outputs of a mean. argmax: receives the index of each maximum in
+ * its image; NULL: not written. */
 clv_code clv_gpu_maxpool(clv_gpu *g, bool channels_last, const clv_window *s, const void *x,
                          void *y, int64_t *argmax, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_maxpool_back(clv_gpu *g, bool channels_last, const clv_window *s, const void *dy,
@@ -22,7 +23,7 @@ clv_code clv_gpu_avgpool(clv_gpu *g, bool channels_last, const clv_window *s, co
 clv_code clv_gpu_avgpool_back(clv_gpu *g, bool channels_last, const clv_window *s, const void *dy,
                               void *dx, clv_err *err) CLV_USE_RESULT;
 
-/* Computes y, the resampled x, or with clv_gpu_resample_back dx from dy. */
+/* clv_gpu_resample computes y, the resampled x; clv_gpu_resample_back computes dx from dy. */
 clv_code clv_gpu_resample(clv_gpu *g, bool channels_last, const clv_resample *r, const void *x,
                           void *y, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_resample_back(clv_gpu *g, bool channels_last, const clv_resample *r,

@@ -21,8 +21,8 @@ static clv_code prelu_backward_input(clv_kernel *base, const clv_kernel_args *a,
 static clv_code prelu_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_sums s = describe_channels(k);
-  return clv_gpu_prelu_weights(k->gpu, &s, a->in[0], a->dout, a->scratch,
-                               a->dparam[CLV_SLOT_WEIGHT], a->accumulate, err);
+  return clv_gpu_prelu_weight_grads(k->gpu, &s, a->in[0], a->dout, a->scratch,
+                                    a->dparam[CLV_SLOT_WEIGHT], a->accumulate, err);
 }
 
 static clv_code prelu_open(cuda_kernel *k, clv_err *err) {

@@ -2,7 +2,8 @@
 #include "kernels/cuda/moves_int.h"
 
 typedef struct prepend_extents {
-  size_t samples, features, run; /* run: number of values of one sample of x */
+  size_t n_samples, features;
+  size_t sample_size; /* number of values of one sample of x */
 } prepend_extents;
 
 static prepend_extents describe_prepend(const cuda_kernel *k) {
@@ -10,45 +11,46 @@ static prepend_extents describe_prepend(const cuda_kernel *k) {
   return (prepend_extents){(size_t)dim[0], (size_t)dim[2], (size_t)(dim[1] * dim[2])};
 }
 
-/* Returns the bytes of the gradients of the prepended token, gathered from all samples. */
-static size_t gathered_bytes(const prepend_extents *s) {
-  return clv_align_up(s->samples * s->features * sizeof(float), sizeof(double));
+/* Returns the size in bytes of the gradients of the prepended step of all samples. */
+static size_t count_gathered_bytes(const prepend_extents *s) {
+  return clv_align_up(s->n_samples * s->features * sizeof(float), sizeof(double));
 }
 
 static clv_code prepend_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   prepend_extents s = describe_prepend(k);
-  size_t stride = s.run + s.features;
-  CLV_TRY(clv_gpu_copy_runs(k->gpu, a->param[CLV_SLOT_WEIGHT], 0, a->out, stride, s.samples,
+  size_t stride = s.sample_size + s.features;
+  CLV_TRY(clv_gpu_copy_runs(k->gpu, a->param[CLV_SLOT_WEIGHT], 0, a->out, stride, s.n_samples,
                             s.features, err));
-  return clv_gpu_copy_runs(k->gpu, a->in[0], s.run, (float *)a->out + s.features, stride, s.samples,
-                           s.run, err);
+  return clv_gpu_copy_runs(k->gpu, a->in[0], s.sample_size, (float *)a->out + s.features, stride,
+                           s.n_samples, s.sample_size, err);
 }
 
 static clv_code prepend_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   prepend_extents s = describe_prepend(k);
-  return clv_gpu_copy_runs(k->gpu, (const float *)a->dout + s.features, s.run + s.features,
-                           a->din[0], s.run, s.samples, s.run, err);
+  return clv_gpu_copy_runs(k->gpu, (const float *)a->dout + s.features, s.sample_size + s.features,
+                           a->din[0], s.sample_size, s.n_samples, s.sample_size, err);
 }
 
 static clv_code prepend_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   prepend_extents s = describe_prepend(k);
-  cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
-  float *gathered = a->scratch;
-  void *partial_sums = (char *)a->scratch + gathered_bytes(&s);
-  CLV_TRY(clv_gpu_copy_runs(k->gpu, a->dout, s.run + s.features, gathered, s.features, s.samples,
-                            s.features, err));
-  return clv_gpu_channel_sums(k->gpu, &sums, false, gathered, partial_sums,
+  cuda_sums sums = gpu_sums_of(s.n_samples, s.features, 1);
+  float *gathered_dy = a->scratch;
+  void *partial_sums = (char *)a->scratch + count_gathered_bytes(&s);
+  CLV_TRY(clv_gpu_copy_runs(k->gpu, a->dout, s.sample_size + s.features, gathered_dy, s.features,
+                            s.n_samples, s.features, err));
+  return clv_gpu_sum_channels(k->gpu, &sums, false, gathered_dy, partial_sums,
                               a->dparam[CLV_SLOT_WEIGHT], a->accumulate, err);
 }
 
 static clv_code prepend_open(cuda_kernel *k, clv_err *err) {
   prepend_extents s = describe_prepend(k);
-  cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
+  cuda_sums sums = gpu_sums_of(s.n_samples, s.features, 1);
   (void)err;
-  k->r.base.scratch_bytes = k->r.d.need_dw ? gathered_bytes(&s) + gpu_partial_sums_bytes(&sums) : 0;
+  k->r.base.scratch_bytes =
+      k->r.d.need_dw ? count_gathered_bytes(&s) + gpu_partial_sums_bytes(&sums) : 0;
   return CLV_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Recording of repeated work: the stream is captured as a CUDA graph, which is
- * launched in one call.
+ * Recording of work that a session repeats: the stream is captured as a CUDA graph, and one call
+ * launches the graph.
  */
 #include "kernels/cuda/gpu_int.h"
 
@@ -41,14 +41,14 @@ static clv_code recording_end(const clv_backend *b, void **ret, size_t *ret_byte
   return CLV_OK;
 }
 
-static clv_code recording_replay(const clv_backend *b, void *record, clv_err *err) {
+static clv_code recording_replay(const clv_backend *b, void *graph, clv_err *err) {
   clv_gpu *g = b->private_data;
-  return g->vendor->graph_launch(g->stream, record, err);
+  return g->vendor->graph_launch(g->stream, graph, err);
 }
 
-static void recording_free(const clv_backend *b, void *record) {
+static void recording_free(const clv_backend *b, void *graph) {
   clv_gpu *g = b->private_data;
-  g->vendor->graph_free(record);
+  g->vendor->graph_free(graph);
 }
 
 const clv_backend_recording clv_gpu_recording = {.begin = recording_begin,

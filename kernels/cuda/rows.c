@@ -55,22 +55,22 @@ static cuda_norm describe_norm(const cuda_kernel *k) {
 static clv_code norm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_norm n = describe_norm(k);
-  return clv_gpu_norm(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT],
-                      n.is_centred ? a->param[CLV_SLOT_BIAS] : NULL, a->out,
-                      k->r.has_backward ? a->saved : NULL, err);
+  return clv_gpu_normalise_rows(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT],
+                                n.is_centred ? a->param[CLV_SLOT_BIAS] : NULL, a->out,
+                                k->r.has_backward ? a->saved : NULL, err);
 }
 
 static clv_code norm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_norm n = describe_norm(k);
-  return clv_gpu_norm_back(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT], a->dout, a->saved,
-                           a->din[0], err);
+  return clv_gpu_normalise_rows_back(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT], a->dout,
+                                     a->saved, a->din[0], err);
 }
 
 static clv_code norm_weights_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_norm n = describe_norm(k);
-  return clv_gpu_norm_weights_back(
+  return clv_gpu_norm_param_grads(
       k->gpu, &n, a->in[0], a->dout, a->saved, a->scratch, a->dparam[CLV_SLOT_WEIGHT],
       n.is_centred ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err);
 }

@@ -11,20 +11,22 @@
 extern "C" {
 #endif
 
-/* Number of values that a block of threads processes at a time. Each run is divided into such
- * chunks. */
-enum { GPU_CHUNK = 2048 };
+/* Number of values of a chunk, which a block of threads processes at a time. Each run is divided
+ * into chunks. */
+enum { GPU_CHUNK_VALUES = 2048 };
 
-static inline size_t gpu_chunks_of(size_t n) { return (n + GPU_CHUNK - 1) / GPU_CHUNK; }
+static inline size_t gpu_count_chunks(size_t n) {
+  return (n + GPU_CHUNK_VALUES - 1) / GPU_CHUNK_VALUES;
+}
 
-/* Finds the cached table of these runs, or makes it. The table stays valid until at least
- * GPU_TABLES other tables have been used. */
-clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
-                           clv_err *err) CLV_USE_RESULT;
+/* Finds the cached table of these runs, or makes it. The table stays valid until GPU_RUN_TABLES
+ * other tables have been used. */
+clv_code clv_gpu_find_run_table(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
+                                clv_err *err) CLV_USE_RESULT;
 
-/* Computes the sum of squares of each run i of x, and writes it to t->sums[t->chunks + i]. */
-clv_code clv_gpu_square_sums(clv_gpu *g, const float *x, const cuda_runs *t,
-                             clv_err *err) CLV_USE_RESULT;
+/* Computes the sum of squares of each run i of x, and writes it to t->sums[t->n_chunks + i]. */
+clv_code clv_gpu_sum_run_squares(clv_gpu *g, const float *x, const cuda_runs *t,
+                                 clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

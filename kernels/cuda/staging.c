@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies between host and device through page-locked slots, because a copy from or to other host
- * memory would block. Slots are used in turn. A slot is reused once its last copy is done. Also
- * clv_gpu_finish, which reports deferred errors and refused values.
+ * Copies between host and device through slots of page-locked memory, because a copy from or to
+ * other host memory would block. The slots are used in turn; a slot is reused when its last copy is
+ * done. clv_gpu_finish, which reports deferred errors and refused values, is also in this file.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* Frees the slots. Zeroes them first, so that the memory's next owner cannot read the values. */
+/* Zeroes and frees the slots, so that the next owner of the memory cannot read the values. */
 void clv_gpu_close_slots(clv_gpu *g) {
   for (int i = 0; i < GPU_SLOTS; i++) {
     if (g->slots[i].copy_event) g->vendor->event_free(g->slots[i].copy_event);
@@ -33,14 +33,14 @@ static clv_code wait_for_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code next_slot(clv_gpu *g, cuda_slot **ret, clv_err *err) {
+static clv_code take_next_slot(clv_gpu *g, cuda_slot **ret, clv_err *err) {
   *ret = &g->slots[g->next_slot];
   g->next_slot = (g->next_slot + 1) % GPU_SLOTS;
   return wait_for_slot(g, *ret, err);
 }
 
 /* Marks the slot as busy until the copy that was just issued is done. */
-static clv_code occupy_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
+static clv_code mark_slot_busy(clv_gpu *g, cuda_slot *slot, clv_err *err) {
   slot->is_busy = true;
   return g->vendor->event_record(slot->copy_event, g->stream, err);
 }
@@ -49,13 +49,13 @@ clv_code clv_gpu_copy_to_device(const clv_backend *b, void *dst, const void *hos
                                 clv_err *err) {
   clv_gpu *g = b->private_data;
   CLV_TRY(clv_gpu_fail_recording(g, "copy values to the device", err));
-  for (size_t at = 0; at < bytes; at += GPU_SLOT_BYTES) {
-    size_t n = CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
+  for (size_t offset = 0; offset < bytes; offset += GPU_SLOT_BYTES) {
+    size_t n = CLV_MIN(bytes - offset, (size_t)GPU_SLOT_BYTES);
     cuda_slot *slot;
-    CLV_TRY(next_slot(g, &slot, err));
-    memcpy(slot->host, (const char *)host + at, n);
-    CLV_TRY(g->vendor->put(g->stream, (char *)dst + at, slot->host, n, err));
-    CLV_TRY(occupy_slot(g, slot, err));
+    CLV_TRY(take_next_slot(g, &slot, err));
+    memcpy(slot->host, (const char *)host + offset, n);
+    CLV_TRY(g->vendor->put(g->stream, (char *)dst + offset, slot->host, n, err));
+    CLV_TRY(mark_slot_busy(g, slot, err));
   }
   return CLV_OK;
 }
@@ -67,13 +67,13 @@ static clv_code copy_piece(clv_gpu *g, cuda_slot *slot, char *host, size_t bytes
   return CLV_OK;
 }
 
-static size_t piece_size(size_t bytes, size_t at) {
-  return CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
+static size_t get_piece_bytes(size_t bytes, size_t offset) {
+  return CLV_MIN(bytes - offset, (size_t)GPU_SLOT_BYTES);
 }
 
-/* Copies with several pieces in flight: the device fills other slots while the host empties one. */
+/* Copies in pieces, several in flight: the device fills other slots while the host empties one. */
 clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src, size_t bytes,
-                              const clv_copy_progress *to, clv_err *err) {
+                              const clv_copy_progress *progress, clv_err *err) {
   clv_gpu *g = b->private_data;
   cuda_slot *slots[GPU_SLOTS];
   size_t requested_bytes = 0, copied_bytes = 0;
@@ -81,36 +81,37 @@ clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src,
   for (int i = 0; copied_bytes < bytes;) {
     if (requested_bytes < bytes &&
         requested_bytes - copied_bytes < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
-      size_t n = piece_size(bytes, requested_bytes);
+      size_t n = get_piece_bytes(bytes, requested_bytes);
       cuda_slot **slot = &slots[requested_bytes / GPU_SLOT_BYTES % GPU_SLOTS];
-      CLV_TRY(next_slot(g, slot, err));
+      CLV_TRY(take_next_slot(g, slot, err));
       CLV_TRY(
           g->vendor->get(g->stream, (*slot)->host, (const char *)src + requested_bytes, n, err));
       if (requested_bytes + n == bytes) clv_gpu_mark_time(g);
-      CLV_TRY(occupy_slot(g, *slot, err));
+      CLV_TRY(mark_slot_busy(g, *slot, err));
       requested_bytes += n;
       continue;
     }
-    size_t n = piece_size(bytes, copied_bytes);
+    size_t n = get_piece_bytes(bytes, copied_bytes);
     CLV_TRY(copy_piece(g, slots[i], (char *)host + copied_bytes, n, err));
     i = (i + 1) % GPU_SLOTS;
     copied_bytes += n;
-    if (to->report) to->report(to->user, copied_bytes);
+    if (progress->report) progress->report(progress->user, copied_bytes);
   }
   return CLV_OK;
 }
 
 /* ---- errors of refused values ---------------------------------------------------------------- */
 
-/* The refuse_... functions make the errors of the ops that may refuse a value; the texts equal
- * those of the ops' reference loops. */
+/* The functions refuse_... make the errors of ops that may refuse a value, with the texts of the
+ * ops' reference loops. */
 static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
-  unsigned long long at = (unsigned long long)f->at, per_sample = (unsigned long long)f->per_sample;
+  unsigned long long index = (unsigned long long)f->index,
+                     per_sample = (unsigned long long)f->per_sample;
   if (per_sample > 1)
     clv_fail(err, CLV_INVALID, "the label of sample %llu, place %llu, is outside 0..%lld",
-             at / per_sample, at % per_sample, (long long)f->limit - 1);
+             index / per_sample, index % per_sample, (long long)f->limit - 1);
   else
-    clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld", at,
+    clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld", index,
              (long long)f->limit - 1);
   return clv_err_set_offending_value(err, "%lld", (long long)f->int_value);
 }
@@ -118,20 +119,20 @@ static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
 static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
   unsigned long long per_sample = (unsigned long long)CLV_MAX(f->per_sample, 1);
   clv_fail(err, CLV_INVALID, "row number of sample %llu, place %llu, is outside 0..%lld",
-           (unsigned long long)f->at / per_sample, (unsigned long long)f->at % per_sample,
+           (unsigned long long)f->index / per_sample, (unsigned long long)f->index % per_sample,
            (long long)f->limit - 1);
   return clv_err_set_offending_value(err, "%lld", (long long)f->int_value);
 }
 
-/* Makes the error of a refused length. A length within its range was refused because the packed
- * rows, per_sample in number, cannot hold the sequence. */
+/* Makes the error of a refused length. If the length is in 0..limit, it was refused because the
+ * packed sequences need more rows than the batch has, which is per_sample here. */
 static clv_code refuse_length(const clv_gpu_fault *f, clv_err *err) {
   if (f->int_value >= 0 && f->int_value <= f->limit)
     clv_fail(err, CLV_INVALID, "the lengths up to sample %llu add up to more than %lld rows",
-             (unsigned long long)f->at, (long long)f->per_sample);
+             (unsigned long long)f->index, (long long)f->per_sample);
   else
     clv_fail(err, CLV_INVALID, "the length of sample %llu is outside 0..%lld",
-             (unsigned long long)f->at, (long long)f->limit);
+             (unsigned long long)f->index, (long long)f->limit);
   return clv_err_set_offending_value(err, "%lld", (long long)f->int_value);
 }
 
@@ -139,7 +140,7 @@ static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
   clv_fail(err, CLV_INVALID,
            "bce: prediction %llu is outside 0..1; put a sigmoid before the loss or use "
            "bce_with_logits",
-           (unsigned long long)f->at);
+           (unsigned long long)f->index);
   return clv_err_set_offending_value(err, "%g", f->value);
 }
 
@@ -157,7 +158,7 @@ static clv_code make_fault_error(const clv_gpu_fault *f, clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
     if ((int32_t)rows[i].op == f->op) return rows[i].refuse(f, err);
   return clv_fail(err, CLV_INTERNAL, "op %d refused value %llu", (int)f->op,
-                  (unsigned long long)f->at);
+                  (unsigned long long)f->index);
 }
 
 static clv_code read_fault(clv_gpu *g, clv_gpu_fault *ret, clv_err *err) {

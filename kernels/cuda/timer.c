@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device time between two events on the stream. The second event is recorded before each copy that
- * the host waits for anyway. It is therefore done when the copy is, and needs no wait of its own.
+ * Device time between two events on the stream. The second event is recorded before the last piece
+ * of a copy to the host, for which the host waits anyway, so the host need not wait for the event.
  */
 #include "kernels/cuda/gpu_int.h"
 
-/* Makes the events. If that fails, time is measured with the host's clock. */
+/* Makes the events. If that fails, callers measure the time with the host's clock. */
 void clv_gpu_open_timer(clv_gpu *g) {
   clv_cuda_event **events[] = {&g->timer.begin_event, &g->timer.end_event};
   clv_err ignored_err;
@@ -24,12 +24,12 @@ static bool record_event(clv_gpu *g, clv_cuda_event *e) {
 }
 
 void clv_gpu_mark_time(clv_gpu *g) {
-  if (g->timer.is_running) g->timer.is_ended = record_event(g, g->timer.end_event);
+  if (g->timer.is_running) g->timer.has_ended = record_event(g, g->timer.end_event);
 }
 
 static void timer_begin(const clv_backend *b) {
   clv_gpu *g = b->private_data;
-  g->timer.is_ended = false;
+  g->timer.has_ended = false;
   g->timer.is_running =
       g->timer.begin_event && g->timer.end_event && record_event(g, g->timer.begin_event);
 }
@@ -37,8 +37,8 @@ static void timer_begin(const clv_backend *b) {
 static bool timer_end(const clv_backend *b, double *ret_ms) {
   clv_gpu *g = b->private_data;
   clv_err ignored_err;
-  bool is_known = g->timer.is_running && g->timer.is_ended;
-  g->timer.is_running = g->timer.is_ended = false;
+  bool is_known = g->timer.is_running && g->timer.has_ended;
+  g->timer.is_running = g->timer.has_ended = false;
   return is_known && g->vendor->event_ms(g->timer.begin_event, g->timer.end_event, ret_ms,
                                          &ignored_err) == CLV_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op `wait`, for tests, which takes a given time: the host sleeps while the device computes.
+ * The op wait, for tests, takes a given time: the host sleeps, then issues the device's work.
  */
 #include <errno.h>
 #include <time.h>

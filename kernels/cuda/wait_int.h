@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wait_int: launchers of the op `wait`, which takes a given time.
+ * wait_int: launchers of the op wait.
  */
 #ifndef CLEAVE_KERNELS_CUDA_WAIT_INT_H
 #define CLEAVE_KERNELS_CUDA_WAIT_INT_H

@@ -13,5 +13,6 @@ static __global__ void select_values(const float *x, float threshold, const floa
 
 clv_code clv_gpu_where(clv_gpu *g, const float *x, float threshold, const float *a, const float *b,
                        float *y, size_t n, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, select_values, x, threshold, a, b, y, n);
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, select_values, x, threshold, a, b, y,
+                    n);
 }

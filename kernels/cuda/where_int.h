@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * where_int: launcher of the op `where`.
+ * where_int: launcher of the op where.
  */
 #ifndef CLEAVE_KERNELS_CUDA_WHERE_INT_H
 #define CLEAVE_KERNELS_CUDA_WHERE_INT_H
@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* Computes y = a where x > threshold, else b, over n values. a or b may be NULL, which stands for
- * zeros. y may be a or b. */
+/* Computes y = a where x > threshold, else b, over n values. NULL for a or b stands for zeros. y
+ * may be a or b. */
 clv_code clv_gpu_where(clv_gpu *g, const float *x, float threshold, const float *a, const float *b,
                        float *y, size_t n, clv_err *err) CLV_USE_RESULT;
 

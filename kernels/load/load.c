@@ -20,7 +20,7 @@ static const char library_name[] = "libcleave_cuda.so";
 static const char *const search_folders[] = {"", "../lib/cleave/"};
 
 /* Writes the folder of the running program, with a slash, to ret; "" if it cannot be read. */
-static void program_folder(char *ret, size_t len) {
+static void find_program_folder(char *ret, size_t len) {
   ssize_t n = readlink("/proc/self/exe", ret, len - 1);
   ret[n > 0 ? n : 0] = '\0';
   char *slash = strrchr(ret, '/');
@@ -30,18 +30,18 @@ static void program_folder(char *ret, size_t len) {
     ret[0] = '\0';
 }
 
-/* Writes the path of the library to ret: given_path, unless it is NULL or "", or the first file
- * that exists in `search_folders`. */
-static clv_code find_file(const char *given_path, char *ret, size_t len, clv_err *err) {
+/* Writes the path of the library to ret: configured_path, or if that is NULL or "", the first path
+ * in search_folders at which there is a file. */
+static clv_code find_file(const char *configured_path, char *ret, size_t len, clv_err *err) {
   char folder[MAX_PATH - 64];
-  if (given_path && given_path[0]) {
-    snprintf(ret, len, "%s", given_path);
+  if (configured_path && configured_path[0]) {
+    snprintf(ret, len, "%s", configured_path);
     if (access(ret, R_OK) == 0) return CLV_OK;
     return clv_fail(err, CLV_UNAVAILABLE,
                     "cuda.library: cannot read %s: correct the path, or remove the key",
-                    given_path);
+                    configured_path);
   }
-  program_folder(folder, sizeof folder);
+  find_program_folder(folder, sizeof folder);
   for (size_t i = 0; i < CLV_COUNT(search_folders); i++) {
     snprintf(ret, len, "%s%s%s", folder, search_folders[i], library_name);
     if (access(ret, R_OK) == 0) return CLV_OK;
@@ -54,9 +54,9 @@ static clv_code find_file(const char *given_path, char *ret, size_t len, clv_err
 static clv_code open_library(const char *path, const clv_cuda_library **ret, clv_err *err) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
-    const char *why = dlerror();
+    const char *loader_error = dlerror();
     return clv_fail(err, CLV_UNAVAILABLE, "%s does not load: %.300s", library_name,
-                    why ? why : "the loader does not say why");
+                    loader_error ? loader_error : "the loader does not say why");
   }
   void *symbol = dlsym(handle, CLV_CUDA_ENTRY);
   clv_cuda_entry_fn *entry;
@@ -72,8 +72,8 @@ static clv_code open_library(const char *path, const clv_cuda_library **ret, clv
   return CLV_OK;
 }
 
-/* Fails if there is no device. With all_reasons the error names also what is missing besides the
- * first reason. */
+/* Fails if there is no device. With all_reasons the error also says which library is missing, if
+ * that is another reason. */
 static clv_code check_has_device(const clv_cuda_library *l, bool all_reasons, clv_err *err) {
   clv_err reason, other_reasons;
   int n;

@@ -17,7 +17,8 @@ extern "C" {
 
 /* ---- exports of libcleave_cuda.so ------------------------------------------------------------ */
 
-/* Version of clv_cuda_library and of the types it uses; kernels.h has a version of its own. */
+/* CLV_CUDA_INTERFACE: version of clv_cuda_library and of the types in this file. CLV_CUDA_ABI: this
+ * version and that of kernels.h in one number. */
 enum { CLV_CUDA_INTERFACE = 3, CLV_CUDA_ABI = CLV_KERNELS_ABI * 1000 + CLV_CUDA_INTERFACE };
 
 typedef struct clv_device_info {
@@ -44,13 +45,15 @@ typedef struct clv_cuda_library {
   /* Sets the store that keeps plans for the next process; NULL: none. */
   void (*set_plan_store)(const clv_plan_store *store);
   /* Writes the number of devices. CLV_UNAVAILABLE: the text says why there is no device, or what is
-   * missing. Without a driver or device no other library is opened: cuBLASLt alone is half a GiB,
-   * and a process that computes on its processor would keep a fifth of it in memory. */
+   * missing. Without a driver or device no other library is opened, because cuBLASLt alone is half
+   * a GiB, of which a process that computes on its processor would keep a fifth in memory. */
   clv_code (*count)(int *ret, clv_err *err);
   /* Opens the libraries that compute on devices, also on a host without a device. CLV_UNAVAILABLE:
    * the text names what is missing. */
   clv_code (*libraries)(clv_err *err);
+  /* Describes device number `device`, counted from 0. */
   clv_code (*describe)(int device, clv_device_info *ret, clv_err *err);
+  /* Opens the backend of a device; free it with close. */
   clv_code (*open)(int device, clv_backend **ret, clv_err *err);
   void (*close)(clv_backend *b); /* takes NULL */
 } clv_cuda_library;
@@ -71,7 +74,8 @@ typedef struct clv_cuda_options {
   const char *plans;
   /* on a host without a device, the error lists all reasons, not only the first */
   bool all_reasons;
-  clv_notifier notifier; /* receives notices about plans; must be valid as long as the process */
+  /* receives notices about plans; must remain valid until the process ends */
+  clv_notifier notifier;
 } clv_cuda_options;
 
 /* Loads the library, once in a process, and fails unless there is a device. Only the options of the
@@ -87,8 +91,9 @@ clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
  * cannot be read or written. */
 const clv_plan_store *clv_plan_store_in_folder(const char *path, clv_notifier notifier);
 
-/* Checks `data`, the n bytes of a plan's file, whose key must have the digest `key_digest`.
- * *ret: the plan's text, inside data. */
+/* Checks `data`, the n bytes of a plan's file; key_digest: digest of the plan's key. *ret: the
+ * plan's text, *ret_n bytes inside `data`. CLV_INVALID: the file is damaged, or of another plan or
+ * version. */
 clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *key_digest, const char **ret,
                         size_t *ret_n, clv_err *err) CLV_USE_RESULT;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stores plans of convolutions as files in a folder. A file's name is the digest of its plan's
- * key. Its first line repeats that digest and adds the digest of the text that follows.
+ * Stores plans of convolutions (clv_plan_store) as files in a folder. A file's name is the digest
+ * of its plan's key. Its first line repeats that digest and adds the digest of the text that
+ * follows.
  *
  * The files are not trusted: the folder and each file must belong to this user and be inaccessible
  * to others. A file that is damaged, too large or of another format is ignored and rewritten.
@@ -18,28 +19,29 @@
 
 enum { MAX_PLAN_BYTES = 256 << 10, MAX_PLANS = 4096, MAX_PLAN_LINE = 160 };
 
-static const char header[] = "cleave-plan 1";
+static const char format_name[] = "cleave-plan 1";
 
 /* ---- the file of one plan -------------------------------------------------------------------- */
 
-static int print_header(const clv_sha256 *key_digest, const clv_sha256 *text_digest,
-                        char ret[MAX_PLAN_LINE]) {
+/* Writes the first line of a plan's file. Returns its length. */
+static int format_header(const clv_sha256 *key_digest, const clv_sha256 *text_digest,
+                         char ret[MAX_PLAN_LINE]) {
   char key_hex[65], text_hex[65];
   clv_sha256_hex(key_digest, key_hex);
   clv_sha256_hex(text_digest, text_hex);
-  return snprintf(ret, MAX_PLAN_LINE, "%s %s %s\n", header, key_hex, text_hex);
+  return snprintf(ret, MAX_PLAN_LINE, "%s %s %s\n", format_name, key_hex, text_hex);
 }
 
 clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *key_digest, const char **ret,
                         size_t *ret_n, clv_err *err) {
   char line[MAX_PLAN_LINE];
   clv_sha256 digest;
-  size_t header_len = sizeof header + 65 + 65;
+  size_t header_len = sizeof format_name + 65 + 65;
   if (n <= header_len || n > MAX_PLAN_BYTES)
     return clv_fail(err, CLV_INVALID, "the file has %zu bytes, outside the range up to %d", n,
                     MAX_PLAN_BYTES);
   CLV_TRY(clv_sha256_of(data + header_len, n - header_len, &digest, err));
-  if (print_header(key_digest, &digest, line) != (int)header_len ||
+  if (format_header(key_digest, &digest, line) != (int)header_len ||
       memcmp(data, line, header_len) != 0)
     return clv_fail(err, CLV_INVALID, "the file is of another version or plan, or damaged");
   *ret = data + header_len;
@@ -77,34 +79,34 @@ static clv_code read_file(int folder, const char *name, clv_bytes *ret, clv_err 
 
 static bool write_all(int fd, const char *data, size_t n) {
   while (n) {
-    ssize_t done = write(fd, data, n);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    data += done;
-    n -= (size_t)done;
+    ssize_t n_written = write(fd, data, n);
+    if (n_written < 0 && errno == EINTR) continue;
+    if (n_written <= 0) return false;
+    data += n_written;
+    n -= (size_t)n_written;
   }
   return true;
 }
 
-/* Writes a file under another name and renames it, so that it is complete or absent. */
+/* Writes a file under a temporary name and then renames it, so that it is complete or absent. */
 static bool write_file(int folder, const char *name, const clv_bytes *data) {
   char temp_name[80];
   snprintf(temp_name, sizeof temp_name, ".%s", name);
   unlinkat(folder, temp_name, 0);
   int fd = openat(folder, temp_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return false;
-  bool is_ok = write_all(fd, data->data, data->len);
-  is_ok = close(fd) == 0 && is_ok;
-  is_ok = is_ok && renameat(folder, temp_name, folder, name) == 0;
-  if (!is_ok) unlinkat(folder, temp_name, 0);
-  return is_ok;
+  bool is_written = write_all(fd, data->data, data->len);
+  is_written = close(fd) == 0 && is_written;
+  is_written = is_written && renameat(folder, temp_name, folder, name) == 0;
+  if (!is_written) unlinkat(folder, temp_name, 0);
+  return is_written;
 }
 
 /* ---- the folder of all plans ----------------------------------------------------------------- */
 
 static struct {
   int folder;
-  size_t n; /* approximate number of files in the folder */
+  size_t n_files; /* approximate number of files in the folder */
   char path[4096];
   clv_notifier notifier;
 } folder_state = {.folder = -1};
@@ -142,9 +144,9 @@ static void store_plan(const char *plan_key, const char *text, size_t n) {
   clv_err err;
   if (n > MAX_PLAN_BYTES - MAX_PLAN_LINE || !compute_plan_name(plan_key, &key_digest, name) ||
       clv_sha256_of(text, n, &digest, &err) != CLV_OK ||
-      __atomic_add_fetch(&folder_state.n, 1, __ATOMIC_RELAXED) > MAX_PLANS)
+      __atomic_add_fetch(&folder_state.n_files, 1, __ATOMIC_RELAXED) > MAX_PLANS)
     return;
-  print_header(&key_digest, &digest, line);
+  format_header(&key_digest, &digest, line);
   clv_bytes_puts(&data, line);
   clv_bytes_add(&data, text, n);
   if (data.failed || write_file(folder_state.folder, name, &data)) return;
@@ -152,11 +154,12 @@ static void store_plan(const char *plan_key, const char *text, size_t n) {
              folder_state.path, name, strerror(errno));
 }
 
+/* Returns the number of directory entries, which is about the number of plans. */
 static size_t count_files(int folder) {
   size_t n = 0;
-  int copy_fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR *d = copy_fd < 0 ? NULL : fdopendir(copy_fd);
-  if (!d && copy_fd >= 0) close(copy_fd);
+  int listing_fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *d = listing_fd < 0 ? NULL : fdopendir(listing_fd);
+  if (!d && listing_fd >= 0) close(listing_fd);
   while (d && readdir(d)) n++;
   if (d) closedir(d);
   return n;
@@ -181,7 +184,7 @@ const clv_plan_store *clv_plan_store_in_folder(const char *path, clv_notifier no
   }
   if (folder_state.folder >= 0) close(folder_state.folder);
   folder_state.folder = folder;
-  folder_state.n = count_files(folder);
+  folder_state.n_files = count_files(folder);
   snprintf(folder_state.path, sizeof folder_state.path, "%s", path);
   return &store;
 }

@@ -31,11 +31,12 @@ static clv_code check_attention_heads(const clv_op_site *s, clv_err *err) {
 
 static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   char text[160], expected_text[160];
-  bool packed = s->attrs->packed;
+  bool is_packed = s->attrs->packed;
   for (int i = 0; i < 3; i++)
-    CLV_TRY(clv_check_rank("attention", &s->in[i], packed ? 2 : 3, packed ? "[T, F]" : "[N, T, F]",
-                           packed ? "; its sequences are packed" : "", err));
-  if (packed) CLV_TRY(clv_check_packed_shapes("attention", s, 3, err));
+    CLV_TRY(clv_check_rank("attention", &s->in[i], is_packed ? 2 : 3,
+                           is_packed ? "[T, F]" : "[N, T, F]",
+                           is_packed ? "; its sequences are packed" : "", err));
+  if (is_packed) CLV_TRY(clv_check_packed_shapes("attention", s, 3, err));
   if (!clv_shape_equal(&s->in[1], &s->in[2]))
     return clv_fail(err, CLV_INVALID, "attention: keys %s and values %s differ",
                     clv_shape_format(&s->in[1], text, sizeof text),
@@ -45,7 +46,7 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
                     "attention: queries %s and keys %s have different batch sizes",
                     clv_shape_format(&s->in[0], text, sizeof text),
                     clv_shape_format(&s->in[1], expected_text, sizeof expected_text));
-  if (s->n_in == 4 && !packed && (s->in[3].rank != 1 || s->in[3].dim[0] != s->in[0].dim[0]))
+  if (s->n_in == 4 && !is_packed && (s->in[3].rank != 1 || s->in[3].dim[0] != s->in[0].dim[0]))
     return clv_fail(err, CLV_INVALID, "attention: lengths are [N], got %s",
                     clv_shape_format(&s->in[3], text, sizeof text));
   CLV_TRY(clv_check_no_empty_dim("attention", &s->in[1], err));
@@ -57,13 +58,13 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
 /* ---- one row of scores ----------------------------------------------------------------------- */
 
 /* State of the loops over samples. x.t and x.s are the numbers of queries and keys of the current
- * sample, whose queries start at row q and whose keys at row `key`. */
+ * sample. */
 typedef struct loop_state {
   const clv_ref_kernel *k;
   const clv_kernel_args *a;
   clv_heads x;
   clv_rng_stream stream;
-  int64_t q, key;
+  int64_t query_row, key_row; /* first row of the current sample in the queries, in the keys */
 } loop_state;
 
 static loop_state start_loops(clv_kernel *base, const clv_kernel_args *a) {
@@ -76,7 +77,7 @@ static size_t value_index(const loop_state *s, int64_t i, int64_t heads, int64_t
   return (size_t)((i * heads + h) * s->x.width);
 }
 
-/* Makes sample n the current sample. *ret: number of the sample's valid keys. */
+/* Makes sample n the current sample of the loops. *ret: number of the sample's valid keys. */
 static clv_code select_sample(loop_state *s, int64_t n, int64_t *ret, clv_err *err) {
   const int64_t *lengths = s->k->d.n_in < 4 ? NULL : s->a->in[3];
   int64_t max_keys = clv_heads_of(&s->k->d).s;
@@ -84,25 +85,26 @@ static clv_code select_sample(loop_state *s, int64_t n, int64_t *ret, clv_err *e
   if (lengths) CLV_TRY(clv_check_length(lengths, n, max_keys, ret, err));
   if (s->k->d.attrs.packed) {
     s->x.t = s->x.s = *ret;
-    s->q = s->key = clv_packed_rows_before(lengths, n);
+    s->query_row = s->key_row = clv_packed_rows_before(lengths, n);
   } else {
-    s->q = n * s->x.t;
-    s->key = n * s->x.s;
+    s->query_row = n * s->x.t;
+    s->key_row = n * s->x.s;
   }
   return CLV_OK;
 }
 
-/* For packed sequences: checks the lengths, and zeroes the rows of each x after the last sequence.
- */
+/* For packed sequences, checks their lengths and zeroes, in each x that is not NULL, the rows that
+ * follow the last sequence. */
 static clv_code zero_unused_rows(const loop_state *s, REAL *const x[3], clv_err *err) {
   const clv_node_desc *d = &s->k->d;
   if (!d->attrs.packed) return CLV_OK;
   CLV_TRY(clv_check_packed(s->a->in[3], s->x.n, d->attrs.packed, d->in[0].dim[0], err));
-  int64_t used = clv_packed_rows_before(s->a->in[3], s->x.n);
+  int64_t n_used_rows = clv_packed_rows_before(s->a->in[3], s->x.n);
   for (int i = 0; i < 3; i++) {
-    size_t row = (size_t)d->in[i].dim[1];
+    size_t row_size = (size_t)d->in[i].dim[1];
     if (x[i])
-      memset(x[i] + (size_t)used * row, 0, (size_t)(d->in[i].dim[0] - used) * row * sizeof(REAL));
+      memset(x[i] + (size_t)n_used_rows * row_size, 0,
+             (size_t)(d->in[i].dim[0] - n_used_rows) * row_size * sizeof(REAL));
   }
   return CLV_OK;
 }
@@ -117,32 +119,34 @@ static double dot_product(const REAL *x, const REAL *y, int64_t n) {
 static int64_t compute_scores(const loop_state *s, int64_t h, int64_t i, int64_t length,
                               double *ret) {
   int64_t n_keys = clv_heads_visible_keys(&s->k->d.attrs, i, length);
-  const REAL *q = (const REAL *)s->a->in[0] + value_index(s, s->q + i, s->x.heads, h);
+  const REAL *q = (const REAL *)s->a->in[0] + value_index(s, s->query_row + i, s->x.heads, h);
   for (int64_t j = 0; j < n_keys; j++)
-    ret[j] = s->x.scale * dot_product(q,
-                                      (const REAL *)s->a->in[1] +
-                                          value_index(s, s->key + j, s->x.kv_heads, h / s->x.group),
-                                      s->x.width);
+    ret[j] =
+        s->x.scale * dot_product(q,
+                                 (const REAL *)s->a->in[1] +
+                                     value_index(s, s->key_row + j, s->x.kv_heads, h / s->x.group),
+                                 s->x.width);
   return n_keys;
 }
 
 /* Returns log sum exp of n values; -inf for n = 0. */
 static double log_sum_exp(const double *x, int64_t n) {
-  double top = -INFINITY, sum = 0;
-  for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
-  for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
-  return n ? top + log(sum) : top;
+  double largest = -INFINITY, sum = 0;
+  for (int64_t i = 0; i < n; i++) largest = x[i] > largest ? x[i] : largest;
+  for (int64_t i = 0; i < n; i++) sum += exp(x[i] - largest);
+  return n ? largest + log(sum) : largest;
 }
 
-/* Writes the dropout factors of query i's weights: 0 or 1 / (1 - p). */
-static void draw_factors(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t n_keys,
-                         double *ret) {
+/* Draws the dropout factors of the weights of query i: 0 for a dropped key, else 1 / (1 - p). */
+static void draw_dropout_factors(const loop_state *s, int64_t n, int64_t h, int64_t i,
+                                 int64_t n_keys, double *ret) {
   double p = s->k->d.attrs.p;
-  uint32_t word[4] = {0};
-  clv_rng_stream row = clv_rng_stream_row(&s->stream, (uint32_t)(n * s->x.heads + h), (uint32_t)i);
+  uint32_t random_words[4] = {0};
+  clv_rng_stream row_stream =
+      clv_rng_stream_row(&s->stream, (uint32_t)(n * s->x.heads + h), (uint32_t)i);
   for (int64_t j = 0; j < n_keys; j++) {
-    if (j % 4 == 0) clv_rng_stream_block(&row, (uint32_t)(j / 4), word);
-    ret[j] = (word[j % 4] >> 8) * 0x1p-24 >= p ? 1 / (1 - p) : 0;
+    if (j % 4 == 0) clv_rng_stream_block(&row_stream, (uint32_t)(j / 4), random_words);
+    ret[j] = (random_words[j % 4] >> 8) * 0x1p-24 >= p ? 1 / (1 - p) : 0;
   }
 }
 
@@ -154,33 +158,36 @@ static void fill_dropout_factors(const loop_state *s, int64_t n, int64_t h, int6
                                  int64_t n_keys, double *ret) {
   bool has_dropout = s->k->d.training && s->k->d.attrs.p > 0;
   if (has_dropout)
-    draw_factors(s, n, h, i, n_keys, ret);
+    draw_dropout_factors(s, n, h, i, n_keys, ret);
   else
     fill_ones(n_keys, ret);
 }
 
 /* Returns the address of the saved log sum exp of row i of head h. */
-static double *saved_log_sum(const loop_state *s, int64_t h, int64_t i) {
-  return (double *)s->a->saved + s->q * s->x.heads + h * s->x.t + i;
+static double *saved_log_sum_of(const loop_state *s, int64_t h, int64_t i) {
+  return (double *)s->a->saved + s->query_row * s->x.heads + h * s->x.t + i;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Computes output row i of head h. Scratch holds the scores, then the dropout factors. */
-static void forward_row(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t length) {
-  double *score = s->a->scratch, *factor = score + s->x.s;
-  int64_t n_keys = compute_scores(s, h, i, length, score);
-  double sum = log_sum_exp(score, n_keys);
-  fill_dropout_factors(s, n, h, i, n_keys, factor);
-  REAL *out = (REAL *)s->a->out + value_index(s, s->q + i, s->x.heads, h);
-  const REAL *v = (const REAL *)s->a->in[2] + value_index(s, s->key, s->x.kv_heads, h / s->x.group);
+/* Computes row i of head h of the output. The scratch buffer holds the scores of the row, followed
+ * by its dropout factors. */
+static void compute_output_row(const loop_state *s, int64_t n, int64_t h, int64_t i,
+                               int64_t length) {
+  double *scores = s->a->scratch, *factors = scores + s->x.s;
+  int64_t n_keys = compute_scores(s, h, i, length, scores);
+  double log_sum = log_sum_exp(scores, n_keys);
+  fill_dropout_factors(s, n, h, i, n_keys, factors);
+  REAL *out = (REAL *)s->a->out + value_index(s, s->query_row + i, s->x.heads, h);
+  const REAL *v =
+      (const REAL *)s->a->in[2] + value_index(s, s->key_row, s->x.kv_heads, h / s->x.group);
   for (int64_t d = 0; d < s->x.width; d++) {
-    double total = 0;
+    double sum = 0;
     for (int64_t j = 0; j < n_keys; j++)
-      total += exp(score[j] - sum) * factor[j] * v[j * s->x.kv_heads * s->x.width + d];
-    out[d] = (REAL)total;
+      sum += exp(scores[j] - log_sum) * factors[j] * v[j * s->x.kv_heads * s->x.width + d];
+    out[d] = (REAL)sum;
   }
-  if (s->k->has_backward) *saved_log_sum(s, h, i) = sum;
+  if (s->k->has_backward) *saved_log_sum_of(s, h, i) = log_sum;
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -190,82 +197,86 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
   for (int64_t n = 0; n < s.x.n; n++) {
     CLV_TRY(select_sample(&s, n, &length, err));
     for (int64_t h = 0; h < s.x.heads; h++)
-      for (int64_t i = 0; i < s.x.t; i++) forward_row(&s, n, h, i, length);
+      for (int64_t i = 0; i < s.x.t; i++) compute_output_row(&s, n, h, i, length);
   }
   return CLV_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Gradients of one head of keys and values, in double: [S, width] each. */
-typedef struct key_value_grads {
+/* Gradients of the keys and of the values of one head, [S, width] each. */
+typedef struct head_key_value_grads {
   double *dk, *dv;
-} key_value_grads;
+} head_key_value_grads;
 
 /* Adds the gradients of query i of head h. With the weights P = exp(score - log sum) and the
  * dropout factors M: dv_j += P_j M_j dout, dP_j = M_j dout v_j, dS_j = P_j (dP_j - sum_j P_j dP_j),
- * dq += dS_j k_j scale, dk_j += dS_j q scale. Scratch holds the scores, the factors, then dP.
- * Source: Dao et al., 2022. */
-static void backward_row(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t length,
-                         key_value_grads to) {
-  double *score = s->a->scratch, *factor = score + s->x.s, *dp = factor + s->x.s, mean = 0;
-  int64_t n_keys = compute_scores(s, h, i, length, score), width = s->x.width;
-  int64_t step = s->x.kv_heads * width;
-  size_t at = value_index(s, s->q + i, s->x.heads, h);
-  size_t of = value_index(s, s->key, s->x.kv_heads, h / s->x.group);
-  const REAL *q = (const REAL *)s->a->in[0] + at, *dy = (const REAL *)s->a->dout + at;
-  const REAL *k = (const REAL *)s->a->in[1] + of, *v = (const REAL *)s->a->in[2] + of;
-  const double sum = *saved_log_sum(s, h, i);
-  fill_dropout_factors(s, n, h, i, n_keys, factor);
+ * dq += dS_j k_j scale, dk_j += dS_j q scale. The scratch buffer holds the scores, the dropout
+ * factors and dP, one after another. Source: Dao et al., 2022. */
+static void add_row_gradients(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t length,
+                              head_key_value_grads to) {
+  double *scores = s->a->scratch, *factors = scores + s->x.s, *dp = factors + s->x.s, mean_dp = 0;
+  int64_t n_keys = compute_scores(s, h, i, length, scores), width = s->x.width;
+  int64_t row_stride = s->x.kv_heads * width;
+  size_t query_index = value_index(s, s->query_row + i, s->x.heads, h);
+  size_t key_index = value_index(s, s->key_row, s->x.kv_heads, h / s->x.group);
+  const REAL *q = (const REAL *)s->a->in[0] + query_index,
+             *dy = (const REAL *)s->a->dout + query_index;
+  const REAL *k = (const REAL *)s->a->in[1] + key_index, *v = (const REAL *)s->a->in[2] + key_index;
+  const double log_sum = *saved_log_sum_of(s, h, i);
+  fill_dropout_factors(s, n, h, i, n_keys, factors);
   for (int64_t j = 0; j < n_keys; j++) {
-    score[j] = exp(score[j] - sum);
-    dp[j] = factor[j] * dot_product(dy, v + j * step, width);
-    mean += score[j] * dp[j];
+    scores[j] = exp(scores[j] - log_sum);
+    dp[j] = factors[j] * dot_product(dy, v + j * row_stride, width);
+    mean_dp += scores[j] * dp[j];
   }
   for (int64_t j = 0; j < n_keys; j++) {
-    double ds = score[j] * (dp[j] - mean) * s->x.scale;
+    double ds = scores[j] * (dp[j] - mean_dp) * s->x.scale;
     for (int64_t d = 0; d < width; d++) {
-      to.dv[j * width + d] += score[j] * factor[j] * dy[d];
+      to.dv[j * width + d] += scores[j] * factors[j] * dy[d];
       to.dk[j * width + d] += ds * q[d];
     }
     dp[j] = ds;
   }
-  REAL *dq = s->a->din[0] ? (REAL *)s->a->din[0] + at : NULL;
+  REAL *dq = s->a->din[0] ? (REAL *)s->a->din[0] + query_index : NULL;
   for (int64_t d = 0; dq && d < width; d++) {
-    double total = 0;
-    for (int64_t j = 0; j < n_keys; j++) total += dp[j] * k[j * step + d];
-    dq[d] = (REAL)total;
+    double sum = 0;
+    for (int64_t j = 0; j < n_keys; j++) sum += dp[j] * k[j * row_stride + d];
+    dq[d] = (REAL)sum;
   }
 }
 
-static void store_sums(const loop_state *s, int64_t g, int input, const double *from) {
+/* Writes the gradients of head g of the keys (input 1) or of the values (input 2), unless
+ * din[input] is NULL. */
+static void store_key_grads(const loop_state *s, int64_t g, int input, const double *from) {
   REAL *to = s->a->din[input];
   for (int64_t j = 0; to && j < s->x.s; j++)
     for (int64_t d = 0; d < s->x.width; d++)
-      to[value_index(s, s->key + j, s->x.kv_heads, g) + (size_t)d] = (REAL)from[j * s->x.width + d];
+      to[value_index(s, s->key_row + j, s->x.kv_heads, g) + (size_t)d] =
+          (REAL)from[j * s->x.width + d];
 }
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   loop_state s = start_loops(base, a);
-  size_t keys_size = (size_t)(s.x.s * s.x.width);
+  size_t key_grads_size = (size_t)(s.x.s * s.x.width);
   double *rows = a->scratch;
-  key_value_grads to = {rows + 3 * s.x.s, rows + 3 * s.x.s + keys_size};
+  head_key_value_grads to = {rows + 3 * s.x.s, rows + 3 * s.x.s + key_grads_size};
   int64_t length;
   CLV_TRY(zero_unused_rows(&s, (REAL *const[3]){a->din[0], a->din[1], a->din[2]}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
     CLV_TRY(select_sample(&s, n, &length, err));
     for (int64_t g = 0; g < s.x.kv_heads; g++) {
-      memset(to.dk, 0, 2 * keys_size * sizeof *to.dk);
+      memset(to.dk, 0, 2 * key_grads_size * sizeof *to.dk);
       for (int64_t h = g * s.x.group; h < (g + 1) * s.x.group; h++)
-        for (int64_t i = 0; i < s.x.t; i++) backward_row(&s, n, h, i, length, to);
-      store_sums(&s, g, 1, to.dk);
-      store_sums(&s, g, 2, to.dv);
+        for (int64_t i = 0; i < s.x.t; i++) add_row_gradients(&s, n, h, i, length, to);
+      store_key_grads(&s, g, 1, to.dk);
+      store_key_grads(&s, g, 2, to.dv);
     }
   }
   return CLV_OK;
 }
 
-/* ---- the row of the op ----------------------------------------------------------------------- */
+/* ---- buffers, limits and row of the op ------------------------------------------------------- */
 
 static size_t attention_saved_bytes(const clv_ref_kernel *k) {
   clv_heads x = clv_heads_of(&k->d);
@@ -277,7 +288,7 @@ static size_t attention_scratch_bytes(const clv_ref_kernel *k) {
   return (size_t)(x.s * (3 + 2 * x.width)) * sizeof(double);
 }
 
-/* Fails if the batch has more than 2^32 heads, which the random stream numbers in 32 bits. */
+/* Fails if samples times heads exceed the 32 bits in which the random stream numbers them. */
 static clv_code check_attention_limits(const clv_node_desc *d, clv_err *err) {
   int64_t n = clv_heads_of(d).n;
   if (n <= UINT32_MAX / d->attrs.heads) return CLV_OK;

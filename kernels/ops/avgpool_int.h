@@ -7,7 +7,7 @@
 
 #include "kernels/ops/pool_int.h"
 
-static double window_sum(const clv_window *s, const REAL *x, int64_t i, int64_t j) {
+static double sum_window(const clv_window *s, const REAL *x, int64_t i, int64_t j) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {
     int64_t h = i * s->stride[0] - s->pad[0] + u;
@@ -24,16 +24,18 @@ static clv_code avgpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   clv_window s = clv_window_of(&((const clv_ref_kernel *)base)->d);
   const REAL *x = a->in[0];
   REAL *y = a->out;
-  double taps = (double)(s.kernel[0] * s.kernel[1]);
-  int64_t out = s.oh * s.ow;
+  double n_taps = (double)(s.kernel[0] * s.kernel[1]);
+  int64_t n_plane_outputs = s.oh * s.ow;
   (void)err;
-  for (int64_t o = 0; o < s.n * s.c * out; o++)
-    y[o] = (REAL)(window_sum(&s, x + o / out * s.h * s.w, o % out / s.ow, o % s.ow) / taps);
+  for (int64_t o = 0; o < s.n * s.c * n_plane_outputs; o++)
+    y[o] = (REAL)(sum_window(&s, x + o / n_plane_outputs * s.h * s.w, o % n_plane_outputs / s.ow,
+                             o % s.ow) /
+                  n_taps);
   return CLV_OK;
 }
 
 /* Returns the sum of dy over the windows that cover position (h, w). */
-static double covering_sum(const clv_window *s, const REAL *dy, int64_t h, int64_t w) {
+static double sum_covering_windows(const clv_window *s, const REAL *dy, int64_t h, int64_t w) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {
     int64_t i = h + s->pad[0] - u;
@@ -51,11 +53,13 @@ static clv_code avgpool_backward(clv_kernel *base, const clv_kernel_args *a, clv
   clv_window s = clv_window_of(&((const clv_ref_kernel *)base)->d);
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
-  double taps = (double)(s.kernel[0] * s.kernel[1]);
-  int64_t in = s.h * s.w;
+  double n_taps = (double)(s.kernel[0] * s.kernel[1]);
+  int64_t n_plane_inputs = s.h * s.w;
   (void)err;
-  for (int64_t i = 0; i < s.n * s.c * in; i++)
-    dx[i] = (REAL)(covering_sum(&s, dy + i / in * s.oh * s.ow, i % in / s.w, i % s.w) / taps);
+  for (int64_t i = 0; i < s.n * s.c * n_plane_inputs; i++)
+    dx[i] = (REAL)(sum_covering_windows(&s, dy + i / n_plane_inputs * s.oh * s.ow,
+                                        i % n_plane_inputs / s.w, i % s.w) /
+                   n_taps);
   return CLV_OK;
 }
 

@@ -14,15 +14,16 @@ static inline clv_code axis_shape(const char *op, const clv_op_site *s, clv_shap
   return clv_shape_of_input(s, ret, err);
 }
 
-/* Writes to y[e] the value x[(first + step e) mod extent] along the dimension; step: 1 or -1. */
-static inline void move_along(const clv_ref_kernel *k, int64_t first, int64_t step, const REAL *x,
-                              REAL *y) {
+/* Computes y[e] = x[(first + step e) mod extent] along the op's dimension, where step is 1 or
+ * -1. */
+static inline void reorder_along_axis(const clv_ref_kernel *k, int64_t first, int64_t step,
+                                      const REAL *x, REAL *y) {
   clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
   int64_t extent = (int64_t)s.extent;
   for (size_t i = 0; i < k->n_in; i++) {
-    int64_t e = (int64_t)(i / s.inner % s.extent), from = (first + step * e) % extent;
-    from += from < 0 ? extent : 0;
-    y[i] = x[(i / s.inner / s.extent * s.extent + (size_t)from) * s.inner + i % s.inner];
+    int64_t e = (int64_t)(i / s.inner % s.extent), source = (first + step * e) % extent;
+    source += source < 0 ? extent : 0;
+    y[i] = x[(i / s.inner / s.extent * s.extent + (size_t)source) * s.inner + i % s.inner];
   }
 }
 

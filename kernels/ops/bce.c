@@ -5,23 +5,24 @@ static clv_code bce_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return equal_inputs_loss_shape("bce", s, ret, err);
 }
 
-/* As in PyTorch, both logarithms are clamped at -100, and the denominator of the prediction's
- * gradient at 1e-12; the target's gradient is not clamped. */
+/* Clamps a logarithm of the loss at -100, as PyTorch does. */
 static double clamp_log(double log_x) { return log_x < -100 ? -100 : log_x; }
 static double bce_term(double x, double t) {
   return (t - 1) * clamp_log(log1p(-x)) - t * clamp_log(log(x));
 }
+/* Returns the gradient of the prediction x. Its denominator is at least 1e-12, as in PyTorch. */
 static double bce_dx(double x, double t) {
   double variance = (1 - x) * x;
   return (x - t) / (variance < 1e-12 ? 1e-12 : variance);
 }
+/* Returns the gradient of the target t, whose logarithms are not clamped, as in PyTorch. */
 static double bce_dt(double x, double t) {
   (void)t;
   return log1p(-x) - log(x);
 }
 
-/* Fails for predictions outside 0..1. A NaN prediction does not fail, because the loss becomes NaN.
- */
+/* Computes the loss. Fails for a prediction outside 0..1. A prediction NaN is accepted, and makes
+ * the loss NaN. */
 MEAN_LOSS(bce) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0];

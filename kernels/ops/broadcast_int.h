@@ -12,7 +12,7 @@
 static inline clv_code broadcast_shape(const char *op, const clv_op_site *s, clv_shape *ret,
                                        clv_err *err) {
   const clv_shape *a = &s->in[0], *b = &s->in[1];
-  char x[160], y[160];
+  char a_text[160], b_text[160];
   bool is_compatible = a->rank == b->rank;
   *ret = *a;
   for (int i = 0; is_compatible && i < a->rank; i++) {
@@ -23,7 +23,8 @@ static inline clv_code broadcast_shape(const char *op, const clv_op_site *s, clv
   return clv_fail(err, CLV_INVALID,
                   "%s needs two inputs of the same rank and batch size, whose other dimensions are "
                   "equal or 1; got %s and %s",
-                  op, clv_shape_format(a, x, sizeof x), clv_shape_format(b, y, sizeof y));
+                  op, clv_shape_format(a, a_text, sizeof a_text),
+                  clv_shape_format(b, b_text, sizeof b_text));
 }
 
 /* Computes the index, in each input, of the value from which value o of the output is computed. */
@@ -40,18 +41,19 @@ static inline size_t broadcast_scratch_bytes(const clv_ref_kernel *k) {
   return n * sizeof(double);
 }
 
-/* Computes the gradient of input j: the sums of dout over the copies of each value, times the other
- * input's value unless `other` is NULL, in index order. */
+/* Computes the gradient of input j. It is, for each value, the sum of dout over the copies of the
+ * value, or, if other_input is not NULL, the sum of dout times the value of the other input. The
+ * terms are added in the order of their indices. */
 static inline void broadcast_gradient(const clv_ref_kernel *k, const clv_kernel_args *a, int j,
-                                      const REAL *other) {
+                                      const REAL *other_input) {
   clv_broadcast v = clv_broadcast_of(&k->d);
-  size_t n = clv_layout_numel(&k->d.in[j], 1), at[2];
+  size_t n = clv_layout_numel(&k->d.in[j], 1), index[2];
   const REAL *dy = a->dout;
   double *sum = a->scratch;
   for (size_t i = 0; i < n; i++) sum[i] = 0;
   for (size_t o = 0; o < k->n_out; o++) {
-    broadcast_indices(&v, o, at);
-    sum[at[j]] += other ? (double)dy[o] * other[at[1 - j]] : dy[o];
+    broadcast_indices(&v, o, index);
+    sum[index[j]] += other_input ? (double)dy[o] * other_input[index[1 - j]] : dy[o];
   }
   for (size_t i = 0; i < n; i++) ((REAL *)a->din[j])[i] = (REAL)sum[i];
 }

@@ -3,7 +3,7 @@
 
 #include "kernels/ops/pointwise_int.h"
 
-/* NaN stays NaN, as in PyTorch, and gets no gradient. */
+/* A NaN stays NaN, as in PyTorch, and gets no gradient. */
 POINTWISE(clamp, x<p ? p : x> q ? q : x)
 POINTWISE_BACKWARD(clamp, a->in[0], s >= p && s <= q ? dy : 0)
 
@@ -22,7 +22,7 @@ CLV_OP_ROW(clamp) = {
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_MIN, .default_value = -FLT_MAX, .low = -FLT_MAX, .high = FLT_MAX},
               {.key = CLV_ATTR_MAX, .default_value = FLT_MAX, .low = -FLT_MAX, .high = FLT_MAX}},
-    .numbers = {offsetof(clv_attrs, min), offsetof(clv_attrs, max)},
+    .formula_attr_offsets = {offsetof(clv_attrs, min), offsetof(clv_attrs, max)},
     .packing = CLV_PACKS_POSITIONS,
     .shape = clamp_shape,
     .elementwise = true,

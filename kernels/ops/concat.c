@@ -19,34 +19,35 @@ static clv_code concat_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* Copies the inputs. In each of the `outer` rows of the output, input i follows the inputs before
- * it. */
+/* Copies the inputs: each of the `outer` rows of the output consists of a row of input 0, a row of
+ * input 1, and so on. */
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_axis all = clv_axis_extents(&k->d.attrs, &k->d.out);
-  size_t at = 0;
+  clv_axis out_axis = clv_axis_extents(&k->d.attrs, &k->d.out);
+  size_t offset = 0;
   (void)err;
   for (int i = 0; i < k->d.n_in; i++) {
-    size_t run = clv_axis_extents(&k->d.attrs, &k->d.in[i]).extent * all.inner;
-    for (size_t o = 0; o < all.outer; o++)
-      memcpy((REAL *)a->out + o * all.extent * all.inner + at, (const REAL *)a->in[i] + o * run,
-             run * sizeof(REAL));
-    at += run;
+    size_t values_per_row = clv_axis_extents(&k->d.attrs, &k->d.in[i]).extent * out_axis.inner;
+    for (size_t o = 0; o < out_axis.outer; o++)
+      memcpy((REAL *)a->out + o * out_axis.extent * out_axis.inner + offset,
+             (const REAL *)a->in[i] + o * values_per_row, values_per_row * sizeof(REAL));
+    offset += values_per_row;
   }
   return CLV_OK;
 }
 
 static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_axis all = clv_axis_extents(&k->d.attrs, &k->d.out);
-  size_t at = 0;
+  clv_axis out_axis = clv_axis_extents(&k->d.attrs, &k->d.out);
+  size_t offset = 0;
   (void)err;
   for (int i = 0; i < k->d.n_in; i++) {
-    size_t run = clv_axis_extents(&k->d.attrs, &k->d.in[i]).extent * all.inner;
-    for (size_t o = 0; a->din[i] && o < all.outer; o++)
-      memcpy((REAL *)a->din[i] + o * run, (const REAL *)a->dout + o * all.extent * all.inner + at,
-             run * sizeof(REAL));
-    at += run;
+    size_t values_per_row = clv_axis_extents(&k->d.attrs, &k->d.in[i]).extent * out_axis.inner;
+    for (size_t o = 0; a->din[i] && o < out_axis.outer; o++)
+      memcpy((REAL *)a->din[i] + o * values_per_row,
+             (const REAL *)a->dout + o * out_axis.extent * out_axis.inner + offset,
+             values_per_row * sizeof(REAL));
+    offset += values_per_row;
   }
   return CLV_OK;
 }

@@ -2,8 +2,8 @@
  *
  * conv_int: convolutions over one or two spatial dimensions, and their transposes: x [N, C, H, W],
  * W [K, C/groups, kh, kw], y [N, K, OH, OW]; one dimension is an image of one row. A transposed
- * convolution reads the y of such a convolution and computes its x: forward of the one is the input
- * gradient of the other.
+ * convolution takes the y of such a convolution as input, and its output has the shape of x: its
+ * forward is the input gradient of the convolution.
  */
 #ifndef CLEAVE_OPS_CONV_INT_H
 #define CLEAVE_OPS_CONV_INT_H
@@ -91,12 +91,13 @@ static inline clv_code conv_transpose_shape(const char *op, int n_spatial_dims,
   return CLV_OK;
 }
 
-/* Writes the slots of weight and bias, shaped as in PyTorch: the weight is [to, from / groups,
- * kernel...]. */
-static inline int conv_slots(const clv_op_site *s, int n_spatial_dims, int64_t to, int64_t from,
-                             clv_slot ret[CLV_MAX_PARAMS]) {
+/* Writes the slots of weight and bias, shaped as in PyTorch: the weight is [dim0_channels,
+ * dim1_channels / groups, kernel...], where the two are the output and input channels of a
+ * convolution, and the input and output channels of a transposed one. */
+static inline int conv_slots(const clv_op_site *s, int n_spatial_dims, int64_t dim0_channels,
+                             int64_t dim1_channels, clv_slot ret[CLV_MAX_PARAMS]) {
   const clv_attrs *a = s->attrs;
-  clv_shape weight = CLV_SHAPE(to, from / a->groups);
+  clv_shape weight = CLV_SHAPE(dim0_channels, dim1_channels / a->groups);
   for (int i = 0; i < n_spatial_dims; i++) weight.dim[weight.rank++] = a->kernel[i];
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
                                     .shape = weight,
@@ -110,18 +111,18 @@ static inline int conv_slots(const clv_op_site *s, int n_spatial_dims, int64_t t
 
 typedef struct ops_conv_extents {
   clv_window s;
-  int64_t c_group, k_group; /* input and output channels of one group */
+  int64_t c_per_group, k_per_group; /* channels of x and of y in one group */
 } ops_conv_extents;
 
 static inline ops_conv_extents make_conv_extents(const clv_ref_kernel *k) {
   ops_conv_extents v = {.s = clv_window_of(&k->d)};
-  v.c_group = v.s.c / k->d.attrs.groups;
-  v.k_group = v.s.k / k->d.attrs.groups;
+  v.c_per_group = v.s.c / k->d.attrs.groups;
+  v.k_per_group = v.s.k / k->d.attrs.groups;
   return v;
 }
 
-/* Returns the contribution of one channel of x to y at (i, j): sum over u, v of w[u][v] x[i*stride
- * - pad + u*dilation][...]. */
+/* Returns the contribution of one channel of x to y at (i, j): sum over u, v of w[u][v]
+ * x[i*stride - pad + u*dilation][j*stride - pad + v*dilation]. */
 static inline double sum_window(const clv_window *s, const REAL *x, const REAL *w, int64_t i,
                                 int64_t j) {
   double sum = 0;
@@ -140,15 +141,15 @@ static inline double sum_window(const clv_window *s, const REAL *x, const REAL *
 static inline void conv_y_from_x(const ops_conv_extents *v, const REAL *x, const REAL *w,
                                  const REAL *b, REAL *y) {
   const clv_window *s = &v->s;
-  int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
+  int64_t n_taps = s->kernel[0] * s->kernel[1], image_size = s->oh * s->ow;
   for (int64_t nk = 0; nk < s->n * s->k; nk++) {
-    int64_t n = nk / s->k, k = nk % s->k, first = k / v->k_group * v->c_group;
-    for (int64_t o = 0; o < image; o++) {
+    int64_t n = nk / s->k, k = nk % s->k, first_channel = k / v->k_per_group * v->c_per_group;
+    for (int64_t o = 0; o < image_size; o++) {
       double sum = b ? b[k] : 0;
-      for (int64_t c = 0; c < v->c_group; c++)
-        sum += sum_window(s, x + (n * s->c + first + c) * s->h * s->w,
-                          w + (k * v->c_group + c) * taps, o / s->ow, o % s->ow);
-      y[nk * image + o] = (REAL)sum;
+      for (int64_t c = 0; c < v->c_per_group; c++)
+        sum += sum_window(s, x + (n * s->c + first_channel + c) * s->h * s->w,
+                          w + (k * v->c_per_group + c) * n_taps, o / s->ow, o % s->ow);
+      y[nk * image_size + o] = (REAL)sum;
     }
   }
 }
@@ -174,22 +175,22 @@ static inline double sum_covering_windows(const clv_window *s, const REAL *y, co
 static inline void conv_x_from_y(const ops_conv_extents *v, const REAL *y, const REAL *w,
                                  const REAL *b, REAL *x) {
   const clv_window *s = &v->s;
-  int64_t taps = s->kernel[0] * s->kernel[1], image = s->h * s->w;
+  int64_t n_taps = s->kernel[0] * s->kernel[1], image_size = s->h * s->w;
   for (int64_t nc = 0; nc < s->n * s->c; nc++) {
-    int64_t n = nc / s->c, c = nc % s->c, first = c / v->c_group * v->k_group;
-    for (int64_t o = 0; o < image; o++) {
+    int64_t n = nc / s->c, c = nc % s->c, first_channel = c / v->c_per_group * v->k_per_group;
+    for (int64_t o = 0; o < image_size; o++) {
       double sum = b ? b[c] : 0;
-      for (int64_t k = first; k < first + v->k_group; k++)
-        sum +=
-            sum_covering_windows(s, y + (n * s->k + k) * s->oh * s->ow,
-                                 w + (k * v->c_group + c % v->c_group) * taps, o / s->w, o % s->w);
-      x[nc * image + o] = (REAL)sum;
+      for (int64_t k = first_channel; k < first_channel + v->k_per_group; k++)
+        sum += sum_covering_windows(s, y + (n * s->k + k) * s->oh * s->ow,
+                                    w + (k * v->c_per_group + c % v->c_per_group) * n_taps,
+                                    o / s->w, o % s->w);
+      x[nc * image_size + o] = (REAL)sum;
     }
   }
 }
 
-/* Returns one image's contribution to dw[u][v]: sum over i, j of y[i][j] x[i*stride - pad +
- * u*dilation][...]. */
+/* Returns the contribution of one plane of x and one of y to dw[u][v]: sum over i, j of y[i][j]
+ * x[i*stride - pad + u*dilation][j*stride - pad + v*dilation]. */
 static inline double sum_products_at_tap(const clv_window *s, const REAL *x, const REAL *y,
                                          int64_t u, int64_t v) {
   double sum = 0;
@@ -207,20 +208,21 @@ static inline double sum_products_at_tap(const clv_window *s, const REAL *x, con
 static inline void conv_weight_grad(const ops_conv_extents *v, const REAL *x, const REAL *y,
                                     REAL *dw, bool accumulate) {
   const clv_window *s = &v->s;
-  int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
-  for (int64_t kc = 0; kc < s->k * v->c_group; kc++) {
-    int64_t k = kc / v->c_group, c = k / v->k_group * v->c_group + kc % v->c_group;
-    for (int64_t t = 0; t < taps; t++) {
+  int64_t n_taps = s->kernel[0] * s->kernel[1], image_size = s->oh * s->ow;
+  for (int64_t kc = 0; kc < s->k * v->c_per_group; kc++) {
+    int64_t k = kc / v->c_per_group, c = k / v->k_per_group * v->c_per_group + kc % v->c_per_group;
+    for (int64_t t = 0; t < n_taps; t++) {
       double sum = 0;
       for (int64_t n = 0; n < s->n; n++)
-        sum += sum_products_at_tap(s, x + (n * s->c + c) * s->h * s->w, y + (n * s->k + k) * image,
-                                   t / s->kernel[1], t % s->kernel[1]);
-      store_or_add(&dw[kc * taps + t], sum, accumulate);
+        sum += sum_products_at_tap(s, x + (n * s->c + c) * s->h * s->w,
+                                   y + (n * s->k + k) * image_size, t / s->kernel[1],
+                                   t % s->kernel[1]);
+      store_or_add(&dw[kc * n_taps + t], sum, accumulate);
     }
   }
 }
 
-/* ---- functions of the ops -------------------------------------------------------------------- */
+/* ---- forward and backward of convolutions and transposed convolutions ------------------------ */
 
 static inline clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
@@ -280,19 +282,20 @@ static inline clv_code conv_transpose_backward_weight(clv_kernel *base, const cl
 }
 
 /* Returns the number of inputs that each output sums: channels of a group, times the taps that
- * reach one output. Taps u reach the same output if u * dilation is equal modulo the stride. */
+ * reach one output. Two taps u reach the same output if their u * dilation are equal modulo the
+ * stride. */
 static inline int64_t conv_transpose_fan_in(const clv_op_site *s) {
   int64_t n = s->in[0].dim[1] / s->attrs->groups;
   for (int i = 0; i < s->in[0].rank - 2; i++) {
-    int64_t step = s->attrs->stride[i], rest = s->attrs->dilation[i];
-    while (rest) {
-      int64_t next = step % rest;
-      step = rest;
-      rest = next;
+    int64_t divisor = s->attrs->stride[i], remainder = s->attrs->dilation[i];
+    while (remainder) {
+      int64_t next_remainder = divisor % remainder;
+      divisor = remainder;
+      remainder = next_remainder;
     }
-    /* number of taps from one tap to the next that reaches the same output */
-    int64_t tap_step = s->attrs->stride[i] / step;
-    n *= (s->attrs->kernel[i] + tap_step - 1) / tap_step;
+    /* distance, in taps, between two taps that reach the same output */
+    int64_t taps_apart = s->attrs->stride[i] / divisor;
+    n *= (s->attrs->kernel[i] + taps_apart - 1) / taps_apart;
   }
   return n;
 }

@@ -22,7 +22,7 @@ CLV_OP_ROW(conv_transpose1d) = {
     .torch_needs = "padding_mode='zeros'",
     .n_in = 1,
     .mixing = CLV_MIXES_ALL,
-    .count_mixed = conv_transpose_fan_in,
+    .count_inputs_per_output = conv_transpose_fan_in,
     .attrs = {CONV_ATTRS, WINDOW_ATTR(OUTPUT_PAD)},
     .shape = conv_transpose1d_shape,
     .slots = conv_transpose1d_slots,

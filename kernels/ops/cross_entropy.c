@@ -16,9 +16,11 @@ static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_er
   return class_position_loss_shape("cross_entropy", s, ret, err);
 }
 
+/* Returns the loss of one position; the comment at the top of this file has the formula. */
 static double position_loss(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
                             int64_t label) {
-  double top = row_max(x, s->classes), log_sum_exp = log(row_exp_sum(x, s->classes, top)) + top;
+  double largest = row_max(x, s->classes),
+         log_sum_exp = log(row_exp_sum(x, s->classes, largest)) + largest;
   double target_loss = class_weight(s, label) * (log_sum_exp - x[label]), total_weight = 0;
   if (t->label_smoothing == 0) return target_loss;
   for (int64_t c = 0; c < s->classes; c++)
@@ -41,22 +43,22 @@ static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a
   return CLV_OK;
 }
 
-/* Computes dx of a position: with p = softmax(x), e = label_smoothing and C classes, dx_c = share
- * ((1 - e) w_target (p_c - (c == target)) + e / C (p_c sum_j w_j - w_c)). */
-static void row_gradient(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
-                         int64_t label, double share, REAL *dx) {
-  double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top),
+/* Computes dx of a position: with p = softmax(x), e = label_smoothing and C classes, dx_c =
+ * dloss_per_weight ((1 - e) w_target (p_c - (c == target)) + e / C (p_c sum_j w_j - w_c)). */
+static void compute_position_grad(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
+                                  int64_t label, double dloss_per_weight, REAL *dx) {
+  double largest = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, largest),
          e = t->label_smoothing;
   double target_weight = (1 - e) * class_weight(s, label);
   for (int64_t c = 0; c < s->classes; c++) {
-    double p = exp(x[c] - top) / sum, d = target_weight * (p - (c == label));
+    double p = exp(x[c] - largest) / sum, d = target_weight * (p - (c == label));
     if (e != 0) d += s->smoothing_share * (p * s->weight_sum - class_weight(s, c));
-    dx[c] = (REAL)(d * share);
+    dx[c] = (REAL)(d * dloss_per_weight);
   }
 }
 
 static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return class_loss_backward((const clv_ref_kernel *)base, a, row_gradient, err);
+  return class_loss_backward((const clv_ref_kernel *)base, a, compute_position_grad, err);
 }
 
 CLV_OP_ROW(cross_entropy) = {

@@ -12,39 +12,39 @@ static clv_code dropout_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   return clv_shape_of_input(s, ret, err);
 }
 
-/* Drops some of n elements from index `at` on. `first` is the first element's index in the
- * numbering of the random numbers. Element i is kept if u_i >= p, where u_i is the top 24 bits of
- * word i%4 of Philox block i/4, over 2^24: a function of key and row-major index alone. Packed
- * sequences are numbered as if padded. The mask is a factor, so a NaN stays a NaN, as in PyTorch.
- */
-static void drop_values(const clv_ref_kernel *k, const clv_kernel_args *a, size_t at, size_t n,
-                        size_t first) {
+/* Applies dropout to n elements from index `start` on. Their random numbers are first_number,
+ * first_number + 1, and so on: random number i is u_i, the top 24 bits of word i%4 of Philox block
+ * i/4, divided by 2^24. An element is kept if u_i >= p. i is the row-major index of the element, in
+ * packed sequences that of the padded input. A dropped element is multiplied by 0, so a NaN stays a
+ * NaN, as in PyTorch. */
+static void drop_values(const clv_ref_kernel *k, const clv_kernel_args *a, size_t start, size_t n,
+                        size_t first_number) {
   const REAL *x = a->in[0];
   REAL *y = a->out, scale = dropout_scale(k);
   uint8_t *mask = a->saved;
-  uint32_t word[4] = {0};
+  uint32_t random_words[4] = {0};
   for (size_t j = 0; j < n; j++) {
-    size_t i = first + j;
-    if (i % 4 == 0 || !j) clv_rng_block(&a->key, (uint32_t)(i / 4), word);
-    bool is_kept = (word[i % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
-    y[at + j] = x[at + j] * (is_kept ? scale : 0);
-    if (k->has_backward) mask[at + j] = is_kept;
+    size_t i = first_number + j;
+    if (i % 4 == 0 || !j) clv_rng_block(&a->key, (uint32_t)(i / 4), random_words);
+    bool is_kept = (random_words[i % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
+    y[start + j] = x[start + j] * (is_kept ? scale : 0);
+    if (k->has_backward) mask[start + j] = is_kept;
   }
 }
 
-/* Applies dropout to packed sequences. Rows that belong to no sequence become 0. */
+/* Applies dropout to packed sequences. Rows after the last sequence become 0. */
 static clv_code drop_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
   const clv_node_desc *d = &k->d;
   const int64_t *lengths = a->in[1];
-  size_t row = (size_t)d->in[0].dim[1], at = 0;
+  size_t row_size = (size_t)d->in[0].dim[1], start = 0;
   CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
   for (int64_t n = 0; n < d->in[1].dim[0]; n++) {
-    size_t values = (size_t)lengths[n] * row;
-    drop_values(k, a, at, values, (size_t)(n * d->attrs.packed) * row);
-    at += values;
+    size_t n_values = (size_t)lengths[n] * row_size;
+    drop_values(k, a, start, n_values, (size_t)(n * d->attrs.packed) * row_size);
+    start += n_values;
   }
-  memset((REAL *)a->out + at, 0, (k->n_in - at) * sizeof(REAL));
-  if (k->has_backward) memset((uint8_t *)a->saved + at, 0, k->n_in - at);
+  memset((REAL *)a->out + start, 0, (k->n_in - start) * sizeof(REAL));
+  if (k->has_backward) memset((uint8_t *)a->saved + start, 0, k->n_in - start);
   return CLV_OK;
 }
 
@@ -68,7 +68,7 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
   return CLV_OK;
 }
 
-static clv_code check_stream(const clv_node_desc *d, clv_err *err) {
+static clv_code check_random_stream_length(const clv_node_desc *d, clv_err *err) {
   size_t n = clv_layout_numel(&d->in[0], 1);
   if (d->attrs.packed) n = (size_t)(d->in[1].dim[0] * d->attrs.packed) * (size_t)d->in[0].dim[1];
   if (n / 4 <= UINT32_MAX) return CLV_OK;
@@ -93,7 +93,7 @@ CLV_OP_ROW(dropout) = {
     .is_identity_in_eval = true,
     .elementwise = true,
     .maps_zero_to_zero = true,
-    .check_kernel = check_stream,
+    .check_kernel = check_random_stream_length,
     .forward = dropout_forward,
     .backward_input = dropout_backward,
     .in_place = true,

@@ -10,5 +10,5 @@ POINTWISE_ROW(
     elu, .doc = "y = x where x > 0, else alpha (e^x - 1) (torch.nn.functional.elu)",
     .torch_module = "ELU(alpha=alpha)",
     .attrs = {{.key = CLV_ATTR_ALPHA, .default_value = 1, .low = -FLT_MAX, .high = FLT_MAX}},
-    .numbers = {offsetof(clv_attrs, alpha)}, .maps_zero_to_zero = true,
+    .formula_attr_offsets = {offsetof(clv_attrs, alpha)}, .maps_zero_to_zero = true,
     .saved_for_dx = CLV_SAVE_IN0);

@@ -8,17 +8,18 @@
 
 static clv_code check_columns(const clv_op_site *s, clv_err *err) {
   const clv_shape *in = &s->in[0];
-  int64_t column = s->attrs->column, minus = s->attrs->minus;
+  int64_t column = s->attrs->column, minus_column = s->attrs->minus;
   char text[160];
-  if (column < 0 && minus <= 0) return CLV_OK;
+  if (column < 0 && minus_column <= 0) return CLV_OK;
   if (column < 0)
     return clv_fail(
         err, CLV_INVALID,
         "embedding has minus: %lld, but no column to subtract it from: give column, too",
-        (long long)minus);
-  if (in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1])
+        (long long)minus_column);
+  if (in->rank < 2 || CLV_MAX(column, minus_column) >= in->dim[in->rank - 1])
     return clv_fail(err, CLV_INVALID, "embedding reads column %lld of the last dimension, got %s",
-                    (long long)CLV_MAX(column, minus), clv_shape_format(in, text, sizeof text));
+                    (long long)CLV_MAX(column, minus_column),
+                    clv_shape_format(in, text, sizeof text));
   return CLV_OK;
 }
 
@@ -52,24 +53,24 @@ static int embedding_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
 static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
-  size_t out = (size_t)k->d.attrs.out;
+  size_t row_size = (size_t)k->d.attrs.out;
   clv_row_numbers l = clv_row_numbers_of(&k->d);
   CLV_TRY(clv_check_rows(&l, a->in[0], err));
   for (size_t i = 0; i < l.n; i++)
-    memcpy((REAL *)a->out + i * out, w + (size_t)clv_row_number_at(&l, a->in[0], i) * out,
-           out * sizeof *w);
+    memcpy((REAL *)a->out + i * row_size, w + (size_t)clv_row_number_at(&l, a->in[0], i) * row_size,
+           row_size * sizeof *w);
   return CLV_OK;
 }
 
-/* Returns the sum of value o of dy over the positions from i on that have the same row number as
- * position i. */
-static double row_sum(const clv_row_numbers *l, const clv_kernel_args *a, size_t i, size_t out,
-                      size_t o) {
+/* Returns the sum of value o of dy over the positions >= i that have the row number of position
+ * i. */
+static double sum_row_gradient(const clv_row_numbers *l, const clv_kernel_args *a, size_t i,
+                               size_t row_size, size_t o) {
   const REAL *dy = a->dout;
   int64_t row = clv_row_number_at(l, a->in[0], i);
   double sum = 0;
   for (size_t n = i; n < l->n; n++)
-    if (clv_row_number_at(l, a->in[0], n) == row) sum += dy[n * out + o];
+    if (clv_row_number_at(l, a->in[0], n) == row) sum += dy[n * row_size + o];
   return sum;
 }
 
@@ -79,17 +80,17 @@ static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_arg
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
-  size_t out = (size_t)k->d.attrs.out;
+  size_t row_size = (size_t)k->d.attrs.out;
   clv_row_numbers l = clv_row_numbers_of(&k->d);
   CLV_TRY(clv_check_rows(&l, a->in[0], err));
-  if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * out * sizeof *dw);
+  if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * row_size * sizeof *dw);
   for (size_t i = 0; i < l.n; i++) {
     int64_t row = clv_row_number_at(&l, a->in[0], i);
-    size_t first = 0;
+    size_t first_position = 0;
     if (row == l.padding) continue;
-    while (clv_row_number_at(&l, a->in[0], first) != row) first++;
-    for (size_t o = 0; first == i && o < out; o++)
-      store_or_add(&dw[(size_t)row * out + o], row_sum(&l, a, i, out, o), true);
+    while (clv_row_number_at(&l, a->in[0], first_position) != row) first_position++;
+    for (size_t o = 0; first_position == i && o < row_size; o++)
+      store_or_add(&dw[(size_t)row * row_size + o], sum_row_gradient(&l, a, i, row_size, o), true);
   }
   return CLV_OK;
 }

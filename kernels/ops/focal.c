@@ -24,8 +24,9 @@ static double focal_slope(double nll, double g) {
 }
 
 static double position_nll(const clv_loss_constants *s, const REAL *x, int64_t label) {
-  double top = row_max(x, s->classes), nll = log(row_exp_sum(x, s->classes, top)) + top - x[label];
-  return nll < 0 ? 0 : nll; /* rounding may have made it less than 0 */
+  double largest = row_max(x, s->classes),
+         nll = log(row_exp_sum(x, s->classes, largest)) + largest - x[label];
+  return nll < 0 ? 0 : nll; /* rounding may have made nll less than 0 */
 }
 
 static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -44,18 +45,19 @@ static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return CLV_OK;
 }
 
-/* Computes dx of a position: dx_c = share w slope (softmax(x)_c - (c == label)). */
-static void position_gradient(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
-                              int64_t label, double share, REAL *dx) {
-  double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top);
-  double weighted_slope =
-      class_weight(s, label) * focal_slope(position_nll(s, x, label), t->exponent) * share;
+/* Computes dx of a position: dx_c = dloss_per_weight w slope (softmax(x)_c - (c == label)),
+ * where slope is focal_slope at the position. */
+static void compute_position_grad(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
+                                  int64_t label, double dloss_per_weight, REAL *dx) {
+  double largest = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, largest);
+  double weighted_slope = class_weight(s, label) *
+                          focal_slope(position_nll(s, x, label), t->exponent) * dloss_per_weight;
   for (int64_t c = 0; c < s->classes; c++)
-    dx[c] = (REAL)(weighted_slope * (exp(x[c] - top) / sum - (c == label)));
+    dx[c] = (REAL)(weighted_slope * (exp(x[c] - largest) / sum - (c == label)));
 }
 
 static clv_code focal_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return class_loss_backward((const clv_ref_kernel *)base, a, position_gradient, err);
+  return class_loss_backward((const clv_ref_kernel *)base, a, compute_position_grad, err);
 }
 
 CLV_OP_ROW(focal) = {

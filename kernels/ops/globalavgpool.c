@@ -11,12 +11,12 @@ static clv_code globalavgpool_forward(clv_kernel *base, const clv_kernel_args *a
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0];
   REAL *y = a->out;
-  size_t image = k->n_in / k->n_out;
+  size_t image_size = k->n_in / k->n_out;
   (void)err;
   for (size_t p = 0; p < k->n_out; p++) {
     double sum = 0;
-    for (size_t i = 0; i < image; i++) sum += x[p * image + i];
-    y[p] = (REAL)(sum / (double)image);
+    for (size_t i = 0; i < image_size; i++) sum += x[p * image_size + i];
+    y[p] = (REAL)(sum / (double)image_size);
   }
   return CLV_OK;
 }
@@ -25,9 +25,9 @@ static clv_code globalavgpool_backward(clv_kernel *base, const clv_kernel_args *
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
-  size_t image = k->n_in / k->n_out;
+  size_t image_size = k->n_in / k->n_out;
   (void)err;
-  for (size_t i = 0; i < k->n_in; i++) dx[i] = dy[i / image] / (REAL)image;
+  for (size_t i = 0; i < k->n_in; i++) dx[i] = dy[i / image_size] / (REAL)image_size;
   return CLV_OK;
 }
 

@@ -3,7 +3,8 @@
 
 static REAL clamp_to_0_6(REAL x) { return x < 0 ? 0 : x > 6 ? 6 : x; }
 
-/* At -3 and 3 the slope is 0 and 1, as in PyTorch 2. PyTorch 1 had -0.5 and 1.5 there. */
+/* The slope is 0 at x = -3 and 1 at x = 3, as in PyTorch 2. PyTorch 1 had the slopes -0.5 and
+ * 1.5. */
 POINTWISE(hardswish, x *clamp_to_0_6(x + 3) / 6)
 POINTWISE_BACKWARD(hardswish, a->in[0], s <= -3 ? 0 : s < 3 ? dy * (s / 3 + (REAL)0.5) : dy)
 

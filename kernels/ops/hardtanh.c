@@ -3,7 +3,7 @@
 
 #include "kernels/ops/pointwise_int.h"
 
-/* A value that equals a bound gets no gradient. That is the difference to clamp. */
+/* Differs from the op clamp in one point: a value that equals a bound gets no gradient. */
 POINTWISE(hardtanh, x<p ? p : x> q ? q : x)
 POINTWISE_BACKWARD(hardtanh, a->in[0], s <= p || s >= q ? 0 : dy)
 
@@ -23,7 +23,7 @@ CLV_OP_ROW(hardtanh) = {
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_MIN_VAL, .default_value = -1, .low = -FLT_MAX, .high = FLT_MAX},
               {.key = CLV_ATTR_MAX_VAL, .default_value = 1, .low = -FLT_MAX, .high = FLT_MAX}},
-    .numbers = {offsetof(clv_attrs, min_val), offsetof(clv_attrs, max_val)},
+    .formula_attr_offsets = {offsetof(clv_attrs, min_val), offsetof(clv_attrs, max_val)},
     .packing = CLV_PACKS_POSITIONS,
     .shape = hardtanh_shape,
     .elementwise = true,

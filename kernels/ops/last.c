@@ -24,17 +24,18 @@ static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Writes to *ret the index in x of the step of sample n that is copied: the last, or the first if
- * `first` is set; -1 if the length is 0. */
+/* Writes to *ret the index in x at which the last step of sample n starts, or its first step if the
+ * attribute `first` is set; -1 if the sample has length 0. */
 static clv_code find_step(const clv_ref_kernel *k, const clv_kernel_args *a, int64_t n,
                           int64_t *ret, clv_err *err) {
   const clv_shape *in = &k->d.in[0];
-  int64_t packed = k->d.attrs.packed, steps = packed ? packed : in->dim[1], length;
-  if (packed) CLV_TRY(clv_check_packed(a->in[1], n + 1, packed, in->dim[0], err));
+  int64_t packed_steps = k->d.attrs.packed, steps = packed_steps ? packed_steps : in->dim[1],
+          length;
+  if (packed_steps) CLV_TRY(clv_check_packed(a->in[1], n + 1, packed_steps, in->dim[0], err));
   CLV_TRY(clv_check_length(a->in[1], n, steps, &length, err));
-  int64_t first = packed ? clv_packed_rows_before(a->in[1], n) : n * steps;
-  int64_t at = k->d.attrs.first ? first : first + length - 1;
-  *ret = length ? at * in->dim[in->rank - 1] : -1;
+  int64_t first_row = packed_steps ? clv_packed_rows_before(a->in[1], n) : n * steps;
+  int64_t index = k->d.attrs.first ? first_row : first_row + length - 1;
+  *ret = length ? index * in->dim[in->rank - 1] : -1;
   return CLV_OK;
 }
 
@@ -42,11 +43,11 @@ static clv_code last_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   size_t features = (size_t)k->d.out.dim[1];
   REAL *y = a->out;
-  int64_t at;
+  int64_t index;
   memset(y, 0, k->n_out * sizeof *y);
   for (int64_t n = 0; n < k->d.out.dim[0]; n++, y += features) {
-    CLV_TRY(find_step(k, a, n, &at, err));
-    if (at >= 0) memcpy(y, (const REAL *)a->in[0] + at, features * sizeof *y);
+    CLV_TRY(find_step(k, a, n, &index, err));
+    if (index >= 0) memcpy(y, (const REAL *)a->in[0] + index, features * sizeof *y);
   }
   return CLV_OK;
 }
@@ -56,11 +57,11 @@ static clv_code last_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   size_t features = (size_t)k->d.out.dim[1];
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
-  int64_t at;
+  int64_t index;
   memset(dx, 0, k->n_in * sizeof *dx);
   for (int64_t n = 0; n < k->d.out.dim[0]; n++, dy += features) {
-    CLV_TRY(find_step(k, a, n, &at, err));
-    if (at >= 0) memcpy(dx + at, dy, features * sizeof *dx);
+    CLV_TRY(find_step(k, a, n, &index, err));
+    if (index >= 0) memcpy(dx + index, dy, features * sizeof *dx);
   }
   return CLV_OK;
 }

@@ -26,35 +26,35 @@ static size_t layernorm_saved_bytes(const clv_ref_kernel *k) {
 }
 
 static void compute_row_moments(const REAL *x, size_t n, double eps, double *ret_mean,
-                                double *ret_inverse) {
-  double sum = 0, squares = 0;
+                                double *ret_inverse_std) {
+  double sum = 0, square_sum = 0;
   for (size_t i = 0; i < n; i++) sum += x[i];
   double mean = sum / (double)n;
-  for (size_t i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
+  for (size_t i = 0; i < n; i++) square_sum += (x[i] - mean) * (x[i] - mean);
   *ret_mean = mean;
-  *ret_inverse = 1 / sqrt(squares / (double)n + eps);
+  *ret_inverse_std = 1 / sqrt(square_sum / (double)n + eps);
 }
 
 static clv_code layernorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
-  double *saved = a->saved, mean, inverse;
+  double *saved = a->saved, mean, inverse_std;
   size_t width = row_width(k);
   (void)err;
   for (size_t r = 0; r < k->n_in / width; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width;
     REAL *y = (REAL *)a->out + r * width;
-    compute_row_moments(x, width, k->d.attrs.eps, &mean, &inverse);
-    for (size_t i = 0; i < width; i++) y[i] = (REAL)((x[i] - mean) * inverse * w[i] + b[i]);
+    compute_row_moments(x, width, k->d.attrs.eps, &mean, &inverse_std);
+    for (size_t i = 0; i < width; i++) y[i] = (REAL)((x[i] - mean) * inverse_std * w[i] + b[i]);
     if (!k->has_backward) continue;
     saved[2 * r] = mean;
-    saved[2 * r + 1] = inverse;
+    saved[2 * r + 1] = inverse_std;
   }
   return CLV_OK;
 }
 
-/* Computes dx. With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g
- * xhat)). */
+/* Computes dx. With g = dy w and xhat = (x - mean) inverse_std:
+ * dx = inverse_std (g - mean(g) - xhat mean(g xhat)). */
 static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
@@ -64,14 +64,15 @@ static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args
   for (size_t r = 0; r < k->n_in / width; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width, *dy = (const REAL *)a->dout + r * width;
     REAL *dx = (REAL *)a->din[0] + r * width;
-    double sum = 0, sum_g_xhat = 0, mean = saved[2 * r], inverse = saved[2 * r + 1];
+    double sum = 0, sum_g_xhat = 0, mean = saved[2 * r], inverse_std = saved[2 * r + 1];
     for (size_t i = 0; i < width; i++) {
       sum += (double)dy[i] * w[i];
-      sum_g_xhat += (double)dy[i] * w[i] * ((x[i] - mean) * inverse);
+      sum_g_xhat += (double)dy[i] * w[i] * ((x[i] - mean) * inverse_std);
     }
     for (size_t i = 0; i < width; i++)
-      dx[i] = (REAL)(inverse * ((double)dy[i] * w[i] -
-                                (sum + (x[i] - mean) * inverse * sum_g_xhat) / (double)width));
+      dx[i] =
+          (REAL)(inverse_std * ((double)dy[i] * w[i] -
+                                (sum + (x[i] - mean) * inverse_std * sum_g_xhat) / (double)width));
   }
   return CLV_OK;
 }
@@ -85,13 +86,13 @@ static clv_code layernorm_backward_weight(clv_kernel *base, const clv_kernel_arg
   size_t width = row_width(k);
   (void)err;
   for (size_t i = 0; i < width; i++) {
-    double weight = 0, bias = 0;
+    double dweight = 0, dbias = 0;
     for (size_t r = 0; r < k->n_in / width; r++) {
-      bias += dy[r * width + i];
-      weight += dy[r * width + i] * ((x[r * width + i] - saved[2 * r]) * saved[2 * r + 1]);
+      dbias += dy[r * width + i];
+      dweight += dy[r * width + i] * ((x[r * width + i] - saved[2 * r]) * saved[2 * r + 1]);
     }
-    store_or_add(&dw[i], weight, a->accumulate);
-    store_or_add(&db[i], bias, a->accumulate);
+    store_or_add(&dw[i], dweight, a->accumulate);
+    store_or_add(&db[i], dbias, a->accumulate);
   }
   return CLV_OK;
 }

@@ -10,5 +10,5 @@ POINTWISE_ROW(
     leaky_relu, .doc = "y = x where x > 0, else factor x (torch.nn.functional.leaky_relu)",
     .torch_module = "LeakyReLU(factor=negative_slope)",
     .attrs = {{.key = CLV_ATTR_FACTOR, .default_value = 0.01, .low = -FLT_MAX, .high = FLT_MAX}},
-    .numbers = {offsetof(clv_attrs, factor)}, .maps_zero_to_zero = true,
+    .formula_attr_offsets = {offsetof(clv_attrs, factor)}, .maps_zero_to_zero = true,
     .saved_for_dx = CLV_SAVE_IN0);

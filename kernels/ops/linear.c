@@ -15,11 +15,11 @@ static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* Returns how a slot is initialised. The bound depends on the number of features, also if the
- * weight is stored transposed. */
-static clv_slot initial_values(const clv_op_site *s, int64_t features, bool bias) {
+/* Returns a slot with the initialisation of the weight or of the bias. The bound of uniform values
+ * is 1 / sqrt(features), also if the weight is stored transposed. */
+static clv_slot choose_init(const clv_op_site *s, int64_t features, bool is_bias) {
   const clv_attrs *a = s->attrs;
-  if (a->init_zero || (bias && a->init_std > 0)) return (clv_slot){.init = CLV_INIT_ZERO};
+  if (a->init_zero || (is_bias && a->init_std > 0)) return (clv_slot){.init = CLV_INIT_ZERO};
   if (a->init_std > 0) return (clv_slot){.init = CLV_INIT_NORMAL, .bound = a->init_std};
   if (a->transposed && features)
     return (clv_slot){.init = CLV_INIT_UNIFORM, .bound = 1 / sqrt((double)features)};
@@ -28,11 +28,11 @@ static clv_slot initial_values(const clv_op_site *s, int64_t features, bool bias
 
 static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   int64_t features = s->in[0].dim[s->in[0].rank - 1], out = s->attrs->out;
-  ret[CLV_SLOT_WEIGHT] = initial_values(s, features, false);
+  ret[CLV_SLOT_WEIGHT] = choose_init(s, features, false);
   ret[CLV_SLOT_WEIGHT].suffix = "weight";
   ret[CLV_SLOT_WEIGHT].shape =
       s->attrs->transposed ? CLV_SHAPE(features, out) : CLV_SHAPE(out, features);
-  ret[CLV_SLOT_BIAS] = initial_values(s, features, true);
+  ret[CLV_SLOT_BIAS] = choose_init(s, features, true);
   ret[CLV_SLOT_BIAS].suffix = "bias";
   ret[CLV_SLOT_BIAS].shape = CLV_SHAPE(out);
   return s->attrs->bias ? 2 : 1;
@@ -40,6 +40,7 @@ static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
 
 static int64_t count_linear_inputs(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
 
+/* Returns the number of rows of input 0, and in *ret_features the number of values of a row. */
 static int64_t count_rows(const clv_ref_kernel *k, int64_t *ret_features) {
   *ret_features = k->d.in[0].dim[k->d.in[0].rank - 1];
   return (int64_t)k->n_in / *ret_features;
@@ -50,9 +51,9 @@ static size_t weight_index(const clv_ref_kernel *k, int64_t features, int64_t o,
   return (size_t)(k->d.attrs.transposed ? f * k->d.attrs.out + o : o * features + f);
 }
 
-static double read_weight(const clv_ref_kernel *k, const void *w, size_t at) {
-  return k->d.bf16_weight ? (double)clv_bf16_value(((const uint16_t *)w)[at])
-                          : (double)((const REAL *)w)[at];
+static double read_weight(const clv_ref_kernel *k, const void *w, size_t index) {
+  return k->d.bf16_weight ? (double)clv_bf16_value(((const uint16_t *)w)[index])
+                          : (double)((const REAL *)w)[index];
 }
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -60,9 +61,9 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   const REAL *x = a->in[0], *b = a->param[CLV_SLOT_BIAS];
   const void *w = a->param[CLV_SLOT_WEIGHT];
   REAL *y = a->out;
-  int64_t features, batch = count_rows(k, &features), out = k->d.attrs.out;
+  int64_t features, n_rows = count_rows(k, &features), out = k->d.attrs.out;
   (void)err;
-  for (int64_t n = 0; n < batch; n++)
+  for (int64_t n = 0; n < n_rows; n++)
     for (int64_t o = 0; o < out; o++) {
       double sum = k->d.attrs.bias ? b[o] : 0;
       for (int64_t f = 0; f < features; f++)
@@ -77,9 +78,9 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   const REAL *dy = a->dout;
   const void *w = a->param[CLV_SLOT_WEIGHT];
   REAL *dx = a->din[0];
-  int64_t features, batch = count_rows(k, &features), out = k->d.attrs.out;
+  int64_t features, n_rows = count_rows(k, &features), out = k->d.attrs.out;
   (void)err;
-  for (int64_t n = 0; n < batch; n++)
+  for (int64_t n = 0; n < n_rows; n++)
     for (int64_t f = 0; f < features; f++) {
       double sum = 0;
       for (int64_t o = 0; o < out; o++)
@@ -93,15 +94,15 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0], *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
-  int64_t features, batch = count_rows(k, &features), out = k->d.attrs.out;
+  int64_t features, n_rows = count_rows(k, &features), out = k->d.attrs.out;
   (void)err;
   for (int64_t o = 0; o < out; o++)
     for (int64_t f = 0; f < features; f++) {
       double sum = 0;
-      for (int64_t n = 0; n < batch; n++) sum += (double)dy[n * out + o] * x[n * features + f];
+      for (int64_t n = 0; n < n_rows; n++) sum += (double)dy[n * out + o] * x[n * features + f];
       store_or_add(&dw[weight_index(k, features, o, f)], sum, a->accumulate);
     }
-  if (k->d.attrs.bias) bias_gradient(dy, batch, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+  if (k->d.attrs.bias) bias_gradient(dy, n_rows, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
 }
 
@@ -113,7 +114,7 @@ CLV_OP_ROW(linear) = {
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
     .mixing = CLV_MIXES_LAST,
-    .count_mixed = count_linear_inputs,
+    .count_inputs_per_output = count_linear_inputs,
     .attrs = {OUT_ATTR,
               BIAS_ATTR,
               INIT_ZERO_ATTR,

@@ -7,13 +7,13 @@ static clv_code log_softmax_shape(const clv_op_site *s, clv_shape *ret, clv_err 
 
 static clv_code log_softmax_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  int64_t n = row_length(k), rows = (int64_t)k->n_in / n;
+  int64_t n = row_length(k), n_rows = (int64_t)k->n_in / n;
   (void)err;
-  for (int64_t r = 0; r < rows; r++) {
+  for (int64_t r = 0; r < n_rows; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * n;
     REAL *y = (REAL *)a->out + r * n;
-    double top = row_max(x, n), log_sum = log(row_exp_sum(x, n, top));
-    for (int64_t i = 0; i < n; i++) y[i] = (REAL)(x[i] - top - log_sum);
+    double largest = row_max(x, n), log_sum = log(row_exp_sum(x, n, largest));
+    for (int64_t i = 0; i < n; i++) y[i] = (REAL)(x[i] - largest - log_sum);
   }
   return CLV_OK;
 }
@@ -21,9 +21,9 @@ static clv_code log_softmax_forward(clv_kernel *base, const clv_kernel_args *a, 
 /* Computes dx_i = dy_i - exp(y_i) sum_j dy_j. */
 static clv_code log_softmax_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  int64_t n = row_length(k), rows = (int64_t)k->n_in / n;
+  int64_t n = row_length(k), n_rows = (int64_t)k->n_in / n;
   (void)err;
-  for (int64_t r = 0; r < rows; r++) {
+  for (int64_t r = 0; r < n_rows; r++) {
     const REAL *y = (const REAL *)a->out + r * n, *dy = (const REAL *)a->dout + r * n;
     REAL *dx = (REAL *)a->din[0] + r * n;
     double sum = 0;

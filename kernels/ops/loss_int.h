@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * loss_int: losses, all with reduction "mean". in[0] is the prediction, in[1] the target; out and
- * dout are scalars. Computed in double and rounded once.
+ * dout are scalars. The loops compute in double and round the result once.
  */
 #ifndef CLEAVE_OPS_LOSS_INT_H
 #define CLEAVE_OPS_LOSS_INT_H
@@ -14,7 +14,7 @@ static inline double read_dout(const clv_kernel_args *a) { return *(const REAL *
 
 static inline clv_code class_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
                                         clv_err *err) {
-  char a[160], b[160];
+  char input_text[160], label_text[160];
   CLV_TRY(clv_check_rank(op, &s->in[0], 2, "[N, classes]",
                          "; for a class of each place there is cross_entropy, [N, places, classes]",
                          err));
@@ -22,8 +22,9 @@ static inline clv_code class_loss_shape(const char *op, const clv_op_site *s, cl
   if (s->in[1].rank != 1 || s->in[1].dim[0] != s->in[0].dim[0])
     return clv_fail(err, CLV_INVALID,
                     "%s needs one class index per sample ([%lld] i64) for predictions %s, got %s",
-                    op, (long long)s->in[0].dim[0], clv_shape_format(&s->in[0], a, sizeof a),
-                    clv_shape_format(&s->in[1], b, sizeof b));
+                    op, (long long)s->in[0].dim[0],
+                    clv_shape_format(&s->in[0], input_text, sizeof input_text),
+                    clv_shape_format(&s->in[1], label_text, sizeof label_text));
   *ret = (clv_shape){0};
   return CLV_OK;
 }
@@ -32,11 +33,11 @@ static inline clv_code class_loss_shape(const char *op, const clv_op_site *s, cl
 
 static inline clv_code equal_inputs_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
                                                clv_err *err) {
-  char a[160], b[160];
+  char input_text[160], target_text[160];
   if (!clv_shape_equal(&s->in[0], &s->in[1]))
     return clv_fail(err, CLV_INVALID, "%s needs targets shaped as the predictions %s, got %s", op,
-                    clv_shape_format(&s->in[0], a, sizeof a),
-                    clv_shape_format(&s->in[1], b, sizeof b));
+                    clv_shape_format(&s->in[0], input_text, sizeof input_text),
+                    clv_shape_format(&s->in[1], target_text, sizeof target_text));
   *ret = (clv_shape){0};
   return CLV_OK;
 }
@@ -57,12 +58,13 @@ static inline clv_code mean_forward(const clv_ref_kernel *k, const clv_kernel_ar
 static inline clv_code mean_backward(const clv_ref_kernel *k, const clv_kernel_args *a,
                                      clv_loss_term *wrt_x, clv_loss_term *wrt_t) {
   const REAL *x = a->in[0], *t = a->in[1];
-  clv_loss_term *const gradient[] = {wrt_x, wrt_t};
-  double share = read_dout(a) / (double)k->n_in;
+  clv_loss_term *const derivatives[] = {wrt_x, wrt_t};
+  double dloss_per_term = read_dout(a) / (double)k->n_in;
   for (int input = 0; input < 2; input++) {
     REAL *d = a->din[input];
     if (!d) continue;
-    for (size_t i = 0; i < k->n_in; i++) d[i] = (REAL)(gradient[input](x[i], t[i]) * share);
+    for (size_t i = 0; i < k->n_in; i++)
+      d[i] = (REAL)(derivatives[input](x[i], t[i]) * dloss_per_term);
   }
   return CLV_OK;
 }
@@ -80,19 +82,19 @@ static inline clv_code parametric_mean_forward(const clv_ref_kernel *k, const cl
   return CLV_OK;
 }
 
-/* dx: derivative of the term by x. The derivative by t is its negative, because the term depends on
- * x - t alone. */
+/* Computes the gradients of prediction and target. dx: derivative of the term by the prediction x.
+ * The derivative by the target t is -dx, because the term depends on x - t alone. */
 static inline clv_code parametric_mean_backward(const clv_ref_kernel *k, const clv_kernel_args *a,
                                                 clv_parametric_loss_term *dx,
                                                 double loss_parameter) {
   const REAL *x = a->in[0], *t = a->in[1];
-  double share = read_dout(a) / (double)k->n_in;
+  double dloss_per_term = read_dout(a) / (double)k->n_in;
   for (int input = 0; input < 2; input++) {
     REAL *d = a->din[input];
     double sign = input ? -1 : 1;
     if (!d) continue;
     for (size_t i = 0; i < k->n_in; i++)
-      d[i] = (REAL)(sign * dx(x[i], t[i], loss_parameter) * share);
+      d[i] = (REAL)(sign * dx(x[i], t[i], loss_parameter) * dloss_per_term);
   }
   return CLV_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * op_int: macros and functions that the files of the ops share. ops.h says how the
- * files are compiled.
+ * op_int: macros and functions for the files that define ops. ops.h says how these files are
+ * compiled.
  */
 #ifndef CLEAVE_OPS_OP_INT_H
 #define CLEAVE_OPS_OP_INT_H

@@ -105,9 +105,9 @@ typedef enum clv_attr_key {
 
 /* One attribute of an op. Each of its numbers must be in low..high, both included. */
 typedef struct clv_attr_row {
-  clv_attr_key key; /* 0 ends a list */
+  clv_attr_key key; /* 0 in the entry that ends a list of attributes */
   bool is_required;
-  /* value of an attribute that is not given; not read for `shape`, which is then of rank 0 */
+  /* value of the attribute if it is not given; unused for `shape`, which then has rank 0 */
   double default_value;
   double low, high;
 } clv_attr_row;
@@ -148,7 +148,7 @@ typedef struct clv_slot {
 
 /* Which inputs an op sums in one output, weighted by parameters with random initial values. An op
  * that only scales, moves, selects or squashes values mixes nothing, even if it has parameters.
- * master/plan/privacy.c uses this. */
+ * master/plan/privacy.c derives from the mixing how well an op hides its inputs. */
 typedef enum clv_mixing {
   CLV_MIXES_NOTHING,
   /* sums inputs along the last dimension, for each position of a sequence separately */
@@ -156,17 +156,17 @@ typedef enum clv_mixing {
   CLV_MIXES_ALL, /* sums inputs of several positions */
 } clv_mixing;
 
-/* Behaviour of an op if the sequences of its input are packed one after another: see
+/* How an op treats an input whose sequences are packed one after another without padding; see
  * clv_graph_pack_sequences. */
 typedef enum clv_packing {
-  /* a graph with the op cannot be packed, because the op would count pads, or mix sequences */
+  /* a graph with the op cannot be packed, because the op would use padding, or mix sequences */
   CLV_PACKS_REFUSED,
   /* computes each position of a sequence separately, so packing changes nothing */
   CLV_PACKS_POSITIONS,
-  /* has the lengths as last input, and the attribute `packed`; the output has a row for each
+  /* takes the lengths as last input, and the attribute `packed`; its output has a row for each
    * position */
   CLV_PACKS_LENGTHS,
-  /* has the lengths as last input, and the attribute `packed`; the output has a row for each
+  /* takes the lengths as last input, and the attribute `packed`; its output has a row for each
    * sequence */
   CLV_PACKS_SEQUENCES,
 } clv_packing;
@@ -175,11 +175,12 @@ typedef enum clv_packing {
 typedef struct clv_ref_kernel {
   clv_kernel base; /* first member: the backend `ref` casts its clv_kernel to clv_ref_kernel */
   clv_node_desc d;
-  size_t n_in, n_out; /* elements of input 0 and of the output */
+  size_t n_in, n_out; /* numbers of values of input 0 and of the output */
   bool has_backward;  /* a backward function may follow, so forward must fill `saved` */
 } clv_ref_kernel;
 
 typedef clv_code clv_ref_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+/* Returns the size of a buffer of the kernel, in bytes. */
 typedef size_t clv_ref_bytes(const clv_ref_kernel *k);
 
 typedef struct clv_op_def {
@@ -193,40 +194,39 @@ typedef struct clv_op_def {
    * module torch_module is "", and no_torch_module is the reason. */
   const char *torch_module, *torch_needs, *no_torch_module;
 
-  int n_in, max_in;       /* least and largest number of inputs; max_in 0: exactly n_in */
-  clv_attr_row attrs[12]; /* a key of 0 ends the list */
+  int n_in, max_in;       /* smallest and largest number of inputs; max_in 0: exactly n_in */
+  clv_attr_row attrs[12]; /* attributes of the op; an entry whose key is 0 ends the list */
   clv_code (*shape)(const clv_op_site *site, clv_shape *ret, clv_err *err);
-  /* slots writes the parameter slots in order and returns their number; NULL: no parameters.
-   * max_params: the largest number for any attributes. Adding a node with more parameters fails.
-   */
+  /* writes the parameter slots in order and returns their number; NULL: the op has no parameters */
   int (*slots)(const clv_op_site *site, clv_slot ret[CLV_MAX_PARAMS]);
-  int max_params;
+  int max_params; /* largest number of slots for any attributes; a node with more is refused */
 
   bool is_loss;
   bool takes_labels;      /* input 1 has i64 class indices; all other inputs have floats */
   bool takes_row_numbers; /* input 0 has i64 row numbers; the output has the graph's dtype */
   bool takes_lengths; /* input max_in - 1, if given, is i64: number of valid steps of each sample */
   clv_packing packing;
-  /* How well the op hides its inputs from a node that does not know its first parameter, slot 0;
-   * see master/plan/privacy.c. count_mixed returns the largest number of inputs that are summed in
-   * one output; NULL: the number of values in one row of a slot's shape. */
+  /* how well the op hides its inputs from a node that does not know the op's first parameter, slot
+   * 0; see master/plan/privacy.c */
   clv_mixing mixing;
-  int64_t (*count_mixed)(const clv_op_site *site);
-  bool is_alias; /* the output is the input's row-major memory, with another shape */
-  bool is_identity_in_eval;
-  bool stride_is_kernel; /* the default of the attribute `stride` is the attribute `kernel` */
-  bool is_test_only;     /* loading the op fails unless the process runs in test mode */
-  /* Value i of the output depends only on value i of each input, on attributes and on i, and there
-   * are no parameters. Such an op gives the same bits in any layout. */
+  /* returns the largest number of inputs that are summed in one output; NULL: it is the number of
+   * values in one row of a parameter */
+  int64_t (*count_inputs_per_output)(const clv_op_site *site);
+  bool is_alias;            /* the output is the input's row-major memory, with another shape */
+  bool is_identity_in_eval; /* outside training the output equals the input */
+  bool stride_is_kernel;    /* the default of the attribute `stride` is the attribute `kernel` */
+  bool is_test_only;        /* loading the op fails unless the process runs in test mode */
+  /* The op has no parameters, and value i of the output depends only on value i of each input, on
+   * attributes and on i. Such an op gives the same bits in any layout. */
   bool elementwise;
   /* an elementwise op whose output is 0 where all inputs are 0, so that padding stays 0 */
   bool maps_zero_to_zero;
   bool takes_tails;           /* a kernel may also compute the CLV_TAIL_* ops that follow it */
   bool uses_batch_statistics; /* in training a sample's output depends on the other samples */
-  bool computes_in_bf16;      /* computes in bf16 if the plan does */
-  /* real attributes that the formula of an elementwise op reads: their offsets in clv_attrs, for p
-   * and q of clv_op_numbers; 0: none */
-  size_t numbers[2];
+  bool computes_in_bf16;      /* computes in bf16 if the plan asks for bf16 */
+  /* offsets in clv_attrs of the real attributes that the formula of an elementwise op reads as p
+   * and q (clv_formula_numbers); 0: none */
+  size_t formula_attr_offsets[2];
   bool may_output_bf16; /* rounds its output to bf16 if all kernels that read it compute in bf16 */
 
   /* Fails if the op cannot be trained with these arguments; NULL: it always can. */
@@ -234,14 +234,14 @@ typedef struct clv_op_def {
   /* Fails if no backend has a kernel for the node; NULL: some backend always has one. */
   clv_code (*check_kernel)(const clv_node_desc *d, clv_err *err);
 
-  /* The reference loops. saved_for_dx: CLV_SAVE_* flags of the values that backward_input reads;
-   * saved_for_dw: of those that backward_weight reads. fused_grads: backward_input writes the
-   * parameters' gradients too; otherwise backward_weight computes them separately. */
+  /* the reference loops */
   clv_ref_fn *forward, *backward_input, *backward_weight;
-  unsigned saved_for_dx, saved_for_dw;
-  bool in_place; /* forward may write over input 0 */
+  unsigned saved_for_dx; /* CLV_SAVE_* flags of the values that backward_input reads */
+  unsigned saved_for_dw; /* CLV_SAVE_* flags of the values that backward_weight reads */
+  bool in_place;         /* the output of forward may have the memory of input 0 */
+  /* backward_input also writes the gradients of the parameters; false: backward_weight does */
   bool fused_grads;
-  /* bytes of the buffers `saved` and `scratch`; NULL: none */
+  /* return the sizes of the buffers `saved` and `scratch`; NULL: the op has no such buffer */
   clv_ref_bytes *saved_bytes, *scratch_bytes;
 } clv_op_def;
 
@@ -276,15 +276,16 @@ const char *clv_op_int_input_text(const clv_op_def *def, int i);
  * for an op that mixes nothing. */
 int64_t clv_op_fan_in(clv_op op, const clv_op_site *site);
 
-/* The numbers that the formula of an elementwise op reads; its row's field `numbers` says which. */
-typedef struct clv_numbers {
+/* Values of the attributes that the formula of an elementwise op reads as p and q. The row's field
+ * formula_attr_offsets names the attributes. */
+typedef struct clv_formula_numbers {
   double p, q;
-} clv_numbers;
-/* Returns the numbers of a node. A number near FLT_MAX, the end of an attribute's range, is
+} clv_formula_numbers;
+/* Returns p and q of a node's formula. A value near FLT_MAX, the end of the range of attributes, is
  * returned as infinity. */
-clv_numbers clv_op_numbers(const clv_node_desc *d);
-/* As clv_op_numbers, for functions of the row `def`, which do not know the table of rows. */
-clv_numbers clv_op_read_numbers(const clv_op_def *def, const clv_attrs *attrs);
+clv_formula_numbers clv_op_formula_numbers(const clv_node_desc *d);
+/* As clv_op_formula_numbers, for a caller that has the op's row but not the table of all rows. */
+clv_formula_numbers clv_op_formula_numbers_of_row(const clv_op_def *def, const clv_attrs *attrs);
 
 /* Returns how many parameters and buffers a node of the op has at most; 0 if `op` is no op's
  * number. */
@@ -297,7 +298,7 @@ int clv_op_max_params(clv_op op);
  */
 clv_code clv_check_rank(const char *op, const clv_shape *in, int rank, const char *layout,
                         const char *hint, clv_err *err) CLV_USE_RESULT;
-/* Writes the shape of input 0 to *ret: the shape rule of ops that do not change the shape. */
+/* Shape rule of ops whose output has the shape of input 0. */
 clv_code clv_shape_of_input(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Writes the output extents of a convolution or pool over H x W, or over L, to ret[2], rounded down
@@ -348,24 +349,25 @@ clv_code clv_check_packed_shapes(const char *op, const clv_op_site *site, int le
  * clv_err_set_offending_value has it. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) CLV_USE_RESULT;
-/* As clv_check_label, but for samples of `n_positions` positions: i counts positions over all
- * samples, and the error names the sample and the position. */
+/* As clv_check_label, but each sample has n_positions positions with a label each: i counts the
+ * positions of all samples, and the error names the sample and the position. */
 clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t n_positions,
                                   int64_t classes, int64_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- rotation angles of the op rotary -------------------------------------------------------- */
 
-/* The formula is compiled for devices too, as C++. */
+/* nvcc compiles the function clv_rotary_angle below for devices, too. */
 #ifdef __CUDACC__
 #define CLV_ROTARY_INLINE static __device__ inline
 #else
 #define CLV_ROTARY_INLINE static inline
 #endif
 
-/* Attributes of an op rotary from which its angles are computed; low, high: low_freq_factor and
- * high_freq_factor. */
+/* Attributes of an op rotary from which its angles are computed. */
 typedef struct clv_rotary_angles {
-  double base, factor, original, low, high;
+  double base, factor;
+  double original_steps; /* attribute `original`; 0: the angles are not those of Llama 3.1 */
+  double low_freq_factor, high_freq_factor;
 } clv_rotary_angles;
 
 static inline clv_rotary_angles clv_rotary_angles_of(const clv_attrs *a) {
@@ -374,19 +376,20 @@ static inline clv_rotary_angles clv_rotary_angles_of(const clv_attrs *a) {
   return ret;
 }
 
-/* Returns the angle in radians by which pair d of a head of 2 `half` values is rotated from one
- * step to the next. It is f = base^(-d / half) or f / factor. If `original` is 0, it is f / factor.
- * Otherwise the number of turns within `original` steps, original f / (2 pi), decides: from `high`
- * turns on it is f, up to `low` turns f / factor, and in between it changes linearly with the
- * turns, as in Llama 3.1. */
+/* Returns the angle in radians by which pair d of a head of 2 * half values is rotated from one
+ * step to the next. With f = base^(-d / half), the angle is f / factor if original_steps is 0.
+ * Otherwise, as in Llama 3.1, it depends on turns = original_steps f / (2 pi), the number of full
+ * turns of the pair within original_steps: the angle is f from high_freq_factor turns on, f /
+ * factor up to low_freq_factor turns, and interpolated linearly in between. */
 CLV_ROTARY_INLINE double clv_rotary_angle(const clv_rotary_angles *r, double d, double half) {
   const double full_turn = 6.283185307179586;
   double f = pow(r->base, -d / half);
   if (r->factor == 1) return f;
-  if (r->original == 0) return f / r->factor;
-  double share = (r->original * f / full_turn - r->low) / (r->high - r->low);
-  share = share < 0 ? 0 : share > 1 ? 1 : share;
-  return f * (share + (1 - share) / r->factor);
+  if (r->original_steps == 0) return f / r->factor;
+  double unscaled_share = (r->original_steps * f / full_turn - r->low_freq_factor) /
+                          (r->high_freq_factor - r->low_freq_factor);
+  unscaled_share = unscaled_share < 0 ? 0 : unscaled_share > 1 ? 1 : unscaled_share;
+  return f * (unscaled_share + (1 - unscaled_share) / r->factor);
 }
 
 #ifdef __cplusplus

@@ -7,29 +7,30 @@
 
 static clv_code permute_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *order = &s->attrs->order, *in = &s->in[0];
-  char a[160], b[160];
-  unsigned seen = 1;
+  char order_text[160], input_text[160];
+  unsigned seen_dims = 1;
   *ret = *in;
   for (int i = 1; i < in->rank && order->rank == in->rank - 1; i++) {
-    int64_t from = order->dim[i - 1];
-    if (from < in->rank) seen |= 1u << from;
-    if (from < in->rank) ret->dim[i] = in->dim[from];
+    int64_t source_dim = order->dim[i - 1];
+    if (source_dim < in->rank) seen_dims |= 1u << source_dim;
+    if (source_dim < in->rank) ret->dim[i] = in->dim[source_dim];
   }
-  if (in->rank > 1 && seen + 1 == 1u << in->rank) return CLV_OK;
+  if (in->rank > 1 && seen_dims + 1 == 1u << in->rank) return CLV_OK;
   return clv_fail(
       err, CLV_INVALID,
       "permute: %s is not a permutation of the dimensions 1 to %d of %s: name each once",
-      clv_shape_format(order, a, sizeof a), in->rank - 1, clv_shape_format(in, b, sizeof b));
+      clv_shape_format(order, order_text, sizeof order_text), in->rank - 1,
+      clv_shape_format(in, input_text, sizeof input_text));
 }
 
-/* Copies to[i] = from[at(i)], or if is_backward to[at(i)] = from[i]. i counts the output's values;
- * at(i) is the index in the input of the output's value i. */
+/* Copies to[i] = from[input_index(i)], or if is_backward to[input_index(i)] = from[i]. i counts the
+ * output's values; input_index(i) is the index in the input of the output's value i. */
 static void permute_values(const clv_ref_kernel *k, const REAL *from, REAL *to, bool is_backward) {
-  size_t step[CLV_MAX_RANK];
-  clv_permuted_strides(&k->d.in[0], &k->d.attrs.order, step);
+  size_t strides[CLV_MAX_RANK];
+  clv_permuted_strides(&k->d.in[0], &k->d.attrs.order, strides);
   for (size_t i = 0; i < k->n_out; i++) {
-    size_t at = clv_permuted_index(&k->d.out, step, i);
-    to[is_backward ? at : i] = from[is_backward ? i : at];
+    size_t input_index = clv_permuted_index(&k->d.out, strides, i);
+    to[is_backward ? input_index : i] = from[is_backward ? i : input_index];
   }
 }
 

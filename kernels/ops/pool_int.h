@@ -19,7 +19,7 @@ static inline clv_code check_halves_equal(const char *op, const char *name, cons
  * L]. */
 static inline clv_code pool_shape(const char *op, int rank, const clv_op_site *s, clv_shape *ret,
                                   clv_err *err) {
-  int64_t image[2];
+  int64_t out_extents[2];
   CLV_TRY(clv_check_rank(op, &s->in[0], rank, rank == 4 ? "[N, C, H, W]" : "[N, C, L]", "", err));
   CLV_TRY(clv_check_no_empty_dim(op, &s->in[0], err));
   if (rank == 3) {
@@ -31,9 +31,9 @@ static inline clv_code pool_shape(const char *op, int rank, const clv_op_site *s
     if (s->attrs->pad[i] > s->attrs->kernel[i] / 2)
       return clv_fail(err, CLV_INVALID, "%s: pad %lld must be at most half of kernel %lld", op,
                       (long long)s->attrs->pad[i], (long long)s->attrs->kernel[i]);
-  CLV_TRY(clv_window_extents(op, s, image, err));
+  CLV_TRY(clv_window_extents(op, s, out_extents, err));
   *ret = s->in[0];
-  memcpy(&ret->dim[2], image, (size_t)(rank - 2) * sizeof *image);
+  memcpy(&ret->dim[2], out_extents, (size_t)(rank - 2) * sizeof *out_extents);
   return CLV_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * x [N, S, ...], W [rows, ...], y = x + W[offset .. offset + S - 1]. With `bare`, W is stored as in
- * ViT: [1, rows, ...], with the layer's name.
+ * x [N, S, ...], W [rows, ...], y = x + W[offset .. offset + S - 1]. With the attribute `bare`, W
+ * is stored as in ViT: its shape is [1, rows, ...], and its name is that of the layer.
  */
 #include "kernels/ops/pointwise_int.h"
 
@@ -33,63 +33,64 @@ static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 1;
 }
 
-/* Returns the number of values of a sample. *ret_n_before: number of values of W before the first
- * value that is added. */
-static size_t sample_size(const clv_ref_kernel *k, size_t *ret_n_before) {
+/* Returns the number of values of a sample, in packed sequences of the longest one that is
+ * possible. *ret_n_before: number of values of W that stand before the first value that is
+ * added. */
+static size_t count_sample_values(const clv_ref_kernel *k, size_t *ret_n_before) {
   const clv_shape *in = &k->d.in[0];
-  int64_t packed = k->d.attrs.packed, features = in->dim[in->rank - 1];
+  int64_t packed_steps = k->d.attrs.packed, features = in->dim[in->rank - 1];
   *ret_n_before = (size_t)(k->d.attrs.offset * features);
-  return (size_t)((packed ? packed : in->dim[1]) * features);
+  return (size_t)((packed_steps ? packed_steps : in->dim[1]) * features);
 }
 
 /* Adds W to each packed sequence, from the first position of the sequence on. */
 static clv_code add_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
   const clv_node_desc *d = &k->d;
   const int64_t *lengths = a->in[1];
-  size_t row = (size_t)d->in[0].dim[1], n_before = (size_t)d->attrs.offset * row;
+  size_t row_size = (size_t)d->in[0].dim[1], n_before = (size_t)d->attrs.offset * row_size;
   const REAL *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + n_before;
   CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
   memmove(a->out, a->in[0], k->n_in * sizeof(REAL));
   REAL *y = a->out;
   for (int64_t n = 0; n < d->in[1].dim[0]; n++)
-    for (size_t i = 0; i < (size_t)lengths[n] * row; i++) *y++ += w[i];
+    for (size_t i = 0; i < (size_t)lengths[n] * row_size; i++) *y++ += w[i];
   return CLV_OK;
 }
 
-/* Returns the sum of value j of the gradients of all packed sequences that are long enough. */
+/* Returns the sum of value j of the gradients of all packed sequences that have a value j. */
 static double sum_packed_gradients(const clv_ref_kernel *k, const clv_kernel_args *a, size_t j) {
   const int64_t *lengths = a->in[1];
   const REAL *dy = a->dout;
-  size_t row = (size_t)k->d.in[0].dim[1];
+  size_t row_size = (size_t)k->d.in[0].dim[1];
   double sum = 0;
-  for (int64_t n = 0; n < k->d.in[1].dim[0]; dy += (size_t)lengths[n++] * row)
-    if (j < (size_t)lengths[n] * row) sum += dy[j];
+  for (int64_t n = 0; n < k->d.in[1].dim[0]; dy += (size_t)lengths[n++] * row_size)
+    if (j < (size_t)lengths[n] * row_size) sum += dy[j];
   return sum;
 }
 
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   if (k->d.attrs.packed) return add_packed(k, a, err);
-  size_t n_before, extent = sample_size(k, &n_before);
+  size_t n_before, n_values = count_sample_values(k, &n_before);
   const REAL *x = a->in[0], *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + n_before;
   REAL *y = a->out;
   (void)err;
-  for (size_t i = 0; i < k->n_in; i++) y[i] = x[i] + w[i % extent];
+  for (size_t i = 0; i < k->n_in; i++) y[i] = x[i] + w[i % n_values];
   return CLV_OK;
 }
 
 static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  size_t n_before, extent = sample_size(k, &n_before);
+  size_t n_before, n_values = count_sample_values(k, &n_before);
   const REAL *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
   (void)err;
   size_t features = (size_t)k->d.in[0].dim[k->d.in[0].rank - 1];
   if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * features * sizeof *dw);
-  for (size_t j = 0; j < extent; j++) {
+  for (size_t j = 0; j < n_values; j++) {
     double sum = k->d.attrs.packed ? sum_packed_gradients(k, a, j) : 0;
-    for (size_t i = j; !k->d.attrs.packed && i < k->n_in; i += extent) sum += dy[i];
+    for (size_t i = j; !k->d.attrs.packed && i < k->n_in; i += n_values) sum += dy[i];
     store_or_add(&dw[n_before + j], sum, true);
   }
   return CLV_OK;

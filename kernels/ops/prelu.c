@@ -22,17 +22,18 @@ static int prelu_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 1;
 }
 
-/* Returns the number of adjacent values that have one weight in common. */
-static size_t get_run_length(const clv_ref_kernel *k) {
-  size_t sample = k->n_in / (size_t)k->d.in[0].dim[0];
-  return k->d.attrs.num_parameters == 1 ? sample : sample / (size_t)k->d.attrs.num_parameters;
+/* Returns how many adjacent values are multiplied by the same weight. */
+static size_t values_per_weight(const clv_ref_kernel *k) {
+  size_t sample_size = k->n_in / (size_t)k->d.in[0].dim[0];
+  return k->d.attrs.num_parameters == 1 ? sample_size
+                                        : sample_size / (size_t)k->d.attrs.num_parameters;
 }
 
 static clv_code prelu_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT];
   REAL *y = a->out;
-  size_t run_length = get_run_length(k), n = (size_t)k->d.attrs.num_parameters;
+  size_t run_length = values_per_weight(k), n = (size_t)k->d.attrs.num_parameters;
   (void)err;
   for (size_t i = 0; i < k->n_in; i++) y[i] = x[i] > 0 ? x[i] : w[i / run_length % n] * x[i];
   return CLV_OK;
@@ -42,7 +43,7 @@ static clv_code prelu_backward_input(clv_kernel *base, const clv_kernel_args *a,
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *dy = a->dout;
   REAL *dx = a->din[0];
-  size_t run_length = get_run_length(k), n = (size_t)k->d.attrs.num_parameters;
+  size_t run_length = values_per_weight(k), n = (size_t)k->d.attrs.num_parameters;
   (void)err;
   for (size_t i = 0; i < k->n_in; i++) dx[i] = x[i] > 0 ? dy[i] : w[i / run_length % n] * dy[i];
   return CLV_OK;
@@ -51,7 +52,7 @@ static clv_code prelu_backward_input(clv_kernel *base, const clv_kernel_args *a,
 static clv_code prelu_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0], *dy = a->dout;
-  size_t run_length = get_run_length(k), n = (size_t)k->d.attrs.num_parameters;
+  size_t run_length = values_per_weight(k), n = (size_t)k->d.attrs.num_parameters;
   (void)err;
   for (size_t c = 0; c < n; c++) {
     double sum = 0;

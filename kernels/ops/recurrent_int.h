@@ -18,21 +18,25 @@ static inline clv_code recurrent_shape(const char *op, const clv_op_site *s, clv
 #define LAYER_NAMES(k) \
   { "weight_ih_l" #k, "weight_hh_l" #k, "bias_ih_l" #k, "bias_hh_l" #k }
 
-/* Writes the slots of all layers. gates: rows of a weight for each hidden value. */
-static inline int recurrent_slots(int64_t gates, const clv_op_site *s,
+/* Writes the slots of all layers. n_gates: rows of a weight for each hidden value. */
+static inline int recurrent_slots(int64_t n_gates, const clv_op_site *s,
                                   clv_slot ret[CLV_MAX_PARAMS]) {
   static const char *const names[CLV_LSTM_LAYERS][4] = {
       LAYER_NAMES(0), LAYER_NAMES(1), LAYER_NAMES(2), LAYER_NAMES(3),
       LAYER_NAMES(4), LAYER_NAMES(5), LAYER_NAMES(6), LAYER_NAMES(7)};
-  int64_t hidden = s->attrs->out, in = s->in[0].dim[2], rows = gates * hidden;
-  double bound = 1 / sqrt((double)hidden);
+  int64_t hidden_size = s->attrs->out, n_inputs = s->in[0].dim[2],
+          n_weight_rows = n_gates * hidden_size;
+  double init_bound = 1 / sqrt((double)hidden_size);
   int n = 0;
-  for (int layer = 0; layer < s->attrs->layers; layer++, in = hidden) {
-    const clv_shape shapes[] = {CLV_SHAPE(rows, in), CLV_SHAPE(rows, hidden), CLV_SHAPE(rows),
-                                CLV_SHAPE(rows)};
+  for (int layer = 0; layer < s->attrs->layers; layer++, n_inputs = hidden_size) {
+    const clv_shape shapes[] = {CLV_SHAPE(n_weight_rows, n_inputs),
+                                CLV_SHAPE(n_weight_rows, hidden_size), CLV_SHAPE(n_weight_rows),
+                                CLV_SHAPE(n_weight_rows)};
     for (int i = 0; i < (s->attrs->bias ? 4 : 2); i++)
-      ret[n++] = (clv_slot){
-          .suffix = names[layer][i], .shape = shapes[i], .init = CLV_INIT_UNIFORM, .bound = bound};
+      ret[n++] = (clv_slot){.suffix = names[layer][i],
+                            .shape = shapes[i],
+                            .init = CLV_INIT_UNIFORM,
+                            .bound = init_bound};
   }
   return n;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/ops/pointwise_int.h"
 
-/* NaN stays NaN, as in PyTorch. */
+/* A NaN stays NaN, as in PyTorch. */
 POINTWISE(relu, x <= 0 ? 0 : x)
 POINTWISE_BACKWARD(relu, a->out, s <= 0 ? 0 : dy)
 

@@ -4,37 +4,37 @@
  */
 #include "kernels/ops/pointwise_int.h"
 
-static clv_code fail_mismatch(const clv_shape *expected, const clv_shape *in, int64_t per_sample,
-                              clv_err *err) {
-  char a[160], b[160];
-  return clv_fail(err, CLV_INVALID,
-                  "reshape to %s per sample does not fit the %lld values per sample of %s",
-                  clv_shape_format(expected, a, sizeof a), (long long)per_sample,
-                  clv_shape_format(in, b, sizeof b));
+static clv_code fail_mismatch(const clv_shape *expected, const clv_shape *in,
+                              int64_t values_per_sample, clv_err *err) {
+  char shape_text[160], input_text[160];
+  return clv_fail(
+      err, CLV_INVALID, "reshape to %s per sample does not fit the %lld values per sample of %s",
+      clv_shape_format(expected, shape_text, sizeof shape_text), (long long)values_per_sample,
+      clv_shape_format(in, input_text, sizeof input_text));
 }
 
 static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *expected = &s->attrs->shape, *in = &s->in[0];
-  int64_t per_sample = 1, known_product = 1;
-  int wildcard = -1;
+  int64_t values_per_sample = 1, known_product = 1;
+  int inferred_dim = -1;
   if (in->rank < 1) return clv_fail(err, CLV_INVALID, "reshape needs a batch, got a scalar");
   if (expected->rank < 1 || expected->rank >= CLV_MAX_RANK)
     return clv_fail(err, CLV_INVALID, "reshape needs 1 to %d extents per sample, got %d",
                     CLV_MAX_RANK - 1, expected->rank);
-  for (int i = 1; i < in->rank; i++) per_sample *= in->dim[i];
+  for (int i = 1; i < in->rank; i++) values_per_sample *= in->dim[i];
   for (int i = 0; i < expected->rank; i++) {
-    if (expected->dim[i] == -1 && wildcard < 0)
-      wildcard = i;
+    if (expected->dim[i] == -1 && inferred_dim < 0)
+      inferred_dim = i;
     else if (expected->dim[i] < 0 ||
              __builtin_mul_overflow(known_product, expected->dim[i], &known_product))
-      return fail_mismatch(expected, in, per_sample, err);
+      return fail_mismatch(expected, in, values_per_sample, err);
   }
-  bool is_possible =
-      wildcard < 0 ? known_product == per_sample : known_product && per_sample % known_product == 0;
-  if (!is_possible) return fail_mismatch(expected, in, per_sample, err);
+  bool is_possible = inferred_dim < 0 ? known_product == values_per_sample
+                                      : known_product && values_per_sample % known_product == 0;
+  if (!is_possible) return fail_mismatch(expected, in, values_per_sample, err);
   clv_shape out = {.rank = expected->rank + 1, .dim = {in->dim[0]}};
   for (int i = 0; i < expected->rank; i++)
-    out.dim[i + 1] = i == wildcard ? per_sample / known_product : expected->dim[i];
+    out.dim[i + 1] = i == inferred_dim ? values_per_sample / known_product : expected->dim[i];
   *ret = out;
   return CLV_OK;
 }

@@ -26,10 +26,10 @@ static size_t rmsnorm_saved_bytes(const clv_ref_kernel *k) {
   return k->n_in / row_width(k) * sizeof(double);
 }
 
-static double inverse_rms(const REAL *x, size_t n, double eps) {
-  double squares = 0;
-  for (size_t i = 0; i < n; i++) squares += (double)x[i] * x[i];
-  return 1 / sqrt(squares / (double)n + eps);
+static double compute_inverse_rms(const REAL *x, size_t n, double eps) {
+  double square_sum = 0;
+  for (size_t i = 0; i < n; i++) square_sum += (double)x[i] * x[i];
+  return 1 / sqrt(square_sum / (double)n + eps);
 }
 
 static clv_code rmsnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -41,14 +41,14 @@ static clv_code rmsnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   for (size_t r = 0; r < k->n_in / width; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width;
     REAL *y = (REAL *)a->out + r * width;
-    double inverse = inverse_rms(x, width, k->d.attrs.eps);
-    for (size_t i = 0; i < width; i++) y[i] = (REAL)(x[i] * inverse * w[i]);
-    if (k->has_backward) saved[r] = inverse;
+    double inverse_rms = compute_inverse_rms(x, width, k->d.attrs.eps);
+    for (size_t i = 0; i < width; i++) y[i] = (REAL)(x[i] * inverse_rms * w[i]);
+    if (k->has_backward) saved[r] = inverse_rms;
   }
   return CLV_OK;
 }
 
-/* Computes dx. With g = dy w and xhat = x inverse: dx = inverse (g - xhat mean(g xhat)). */
+/* Computes dx. With g = dy w and xhat = x inverse_rms: dx = inverse_rms (g - xhat mean(g xhat)). */
 static clv_code rmsnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
@@ -58,11 +58,11 @@ static clv_code rmsnorm_backward_input(clv_kernel *base, const clv_kernel_args *
   for (size_t r = 0; r < k->n_in / width; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width, *dy = (const REAL *)a->dout + r * width;
     REAL *dx = (REAL *)a->din[0] + r * width;
-    double sum_g_xhat = 0, inverse = saved[r];
-    for (size_t i = 0; i < width; i++) sum_g_xhat += (double)dy[i] * w[i] * (x[i] * inverse);
+    double sum_g_xhat = 0, inverse_rms = saved[r];
+    for (size_t i = 0; i < width; i++) sum_g_xhat += (double)dy[i] * w[i] * (x[i] * inverse_rms);
     for (size_t i = 0; i < width; i++)
-      dx[i] =
-          (REAL)(inverse * ((double)dy[i] * w[i] - x[i] * inverse * sum_g_xhat / (double)width));
+      dx[i] = (REAL)(inverse_rms *
+                     ((double)dy[i] * w[i] - x[i] * inverse_rms * sum_g_xhat / (double)width));
   }
   return CLV_OK;
 }

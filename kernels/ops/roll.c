@@ -8,14 +8,14 @@ static clv_code roll_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
 static clv_code roll_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   (void)err;
-  move_along(k, -k->d.attrs.shifts, 1, a->in[0], a->out);
+  reorder_along_axis(k, -k->d.attrs.shifts, 1, a->in[0], a->out);
   return CLV_OK;
 }
 
 static clv_code roll_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   (void)err;
-  move_along(k, k->d.attrs.shifts, 1, a->dout, a->din[0]);
+  reorder_along_axis(k, k->d.attrs.shifts, 1, a->dout, a->din[0]);
   return CLV_OK;
 }
 

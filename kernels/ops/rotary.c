@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rotary position embedding (Su et al., 2021), in the form of Llama: the two halves of a head are
- * the two coordinates. At step t values d and d + width/2 are rotated by t / base^(2 d / width), or
- * less (clv_rotary_angle); backward rotates by the negative angle.
+ * Rotary position embedding (Su et al., 2021), in the form of Llama: values d and d + width/2 of a
+ * head of `width` values are the two coordinates of a point. At step t the point is rotated by
+ * t / base^(2 d / width), or less (clv_rotary_angle); backward rotates by the negative angle.
  */
 #include "kernels/ops/op_int.h"
 
@@ -10,11 +10,11 @@ static clv_code rotary_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   int64_t heads = s->attrs->heads;
   CLV_TRY(clv_check_packed_shapes("rotary", s, 1, err));
   if (!s->attrs->packed) CLV_TRY(clv_check_rank("rotary", &s->in[0], 3, "[N, T, F]", "", err));
-  int64_t values = s->in[0].dim[s->in[0].rank - 1];
-  if (values % (2 * heads))
+  int64_t n_values = s->in[0].dim[s->in[0].rank - 1];
+  if (n_values % (2 * heads))
     return clv_fail(err, CLV_INVALID,
                     "rotary: %lld values do not divide into %lld heads of even width",
-                    (long long)values, (long long)heads);
+                    (long long)n_values, (long long)heads);
   if (s->attrs->original && s->attrs->low_freq_factor >= s->attrs->high_freq_factor)
     return clv_fail(err, CLV_INVALID,
                     "rotary: low_freq_factor is %g, not below high_freq_factor %g",
@@ -22,6 +22,7 @@ static clv_code rotary_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return clv_shape_of_input(s, ret, err);
 }
 
+/* Rotates n values of x, of which the first is at step 0. */
 static void rotate_values(const clv_ref_kernel *k, const REAL *x, REAL *y, size_t n, double sign) {
   const clv_shape *in = &k->d.in[0];
   int64_t steps = k->d.attrs.packed ? k->d.attrs.packed : in->dim[1], heads = k->d.attrs.heads;
@@ -31,13 +32,13 @@ static void rotate_values(const clv_ref_kernel *k, const REAL *x, REAL *y, size_
     int64_t d = (int64_t)i % width, half = width / 2;
     int64_t t = (int64_t)i / (width * heads) % steps;
     double angle = (double)t * clv_rotary_angle(&angles, (double)(d % half), (double)half);
-    double other = d < half ? -(double)x[i + (size_t)half] : (double)x[i - (size_t)half];
-    y[i] = (REAL)(cos(angle) * x[i] + sign * sin(angle) * other);
+    double partner = d < half ? -(double)x[i + (size_t)half] : (double)x[i - (size_t)half];
+    y[i] = (REAL)(cos(angle) * x[i] + sign * sin(angle) * partner);
   }
 }
 
-/* Rotates all values of x by the angles, times `sign`. Each packed sequence starts at step 0; rows
- * that belong to no sequence become 0. */
+/* Rotates all values of x by the angles of their steps, multiplied by `sign` (1 or -1). Each packed
+ * sequence starts at step 0; rows after the last sequence become 0. */
 static clv_code rotate_all(clv_kernel *base, const clv_kernel_args *a, const REAL *x, REAL *y,
                            double sign, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
@@ -45,13 +46,13 @@ static clv_code rotate_all(clv_kernel *base, const clv_kernel_args *a, const REA
   if (!d->attrs.packed) return rotate_values(k, x, y, k->n_in, sign), CLV_OK;
   const int64_t *lengths = a->in[1];
   CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
-  size_t at = 0;
+  size_t offset = 0;
   for (int64_t n = 0; n < d->in[1].dim[0]; n++) {
-    size_t values = (size_t)(lengths[n] * d->in[0].dim[1]);
-    rotate_values(k, x + at, y + at, values, sign);
-    at += values;
+    size_t n_values = (size_t)(lengths[n] * d->in[0].dim[1]);
+    rotate_values(k, x + offset, y + offset, n_values, sign);
+    offset += n_values;
   }
-  memset(y + at, 0, (k->n_in - at) * sizeof *y);
+  memset(y + offset, 0, (k->n_in - offset) * sizeof *y);
   return CLV_OK;
 }
 

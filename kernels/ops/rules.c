@@ -152,10 +152,10 @@ clv_shape clv_trailing_dims(const clv_op_site *site) {
 
 clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site, clv_err *err) {
   const clv_shape *in = &site->in[0];
-  char a[160], b[160];
+  char shape_text[160], input_text[160];
   if (in->rank < 2)
     return clv_fail(err, CLV_INVALID, "%s needs rank 2 or more ([N, ...]), got %s", op,
-                    clv_shape_format(in, b, sizeof b));
+                    clv_shape_format(in, input_text, sizeof input_text));
   clv_shape expected = clv_trailing_dims(site);
   bool is_possible = expected.rank < in->rank;
   for (int i = 0; is_possible && i < expected.rank; i++)
@@ -163,16 +163,19 @@ clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site, clv_er
   if (is_possible) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s over %s needs an input [N, ...] that ends in these extents, got %s", op,
-                  clv_shape_format(&expected, a, sizeof a), clv_shape_format(in, b, sizeof b));
+                  clv_shape_format(&expected, shape_text, sizeof shape_text),
+                  clv_shape_format(in, input_text, sizeof input_text));
 }
 
-static double read_number(const clv_attrs *attrs, size_t offset) {
+/* Returns the attribute at `offset` in clv_attrs; 0 if offset is 0. */
+static double read_formula_number(const clv_attrs *attrs, size_t offset) {
   double number;
   if (!offset) return 0;
   memcpy(&number, (const char *)attrs + offset, sizeof number);
   return fabs(number) > 3.4e38 ? copysign((double)INFINITY, number) : number;
 }
 
-clv_numbers clv_op_read_numbers(const clv_op_def *def, const clv_attrs *attrs) {
-  return (clv_numbers){read_number(attrs, def->numbers[0]), read_number(attrs, def->numbers[1])};
+clv_formula_numbers clv_op_formula_numbers_of_row(const clv_op_def *def, const clv_attrs *attrs) {
+  return (clv_formula_numbers){read_formula_number(attrs, def->formula_attr_offsets[0]),
+                               read_formula_number(attrs, def->formula_attr_offsets[1])};
 }

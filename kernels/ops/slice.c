@@ -18,34 +18,35 @@ static clv_code slice_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) 
   return CLV_OK;
 }
 
-/* Returns the index of the slice's first value in an outer row of the input. *ret_run: number of
- * values of the slice in an outer row. */
-static size_t slice_offset(const clv_ref_kernel *k, const clv_axis *s, size_t *ret_run) {
+/* Returns the index at which the slice starts in each outer row of the input.
+ * *ret_values_per_row: number of values of the slice in an outer row. */
+static size_t get_slice_offset(const clv_ref_kernel *k, const clv_axis *s,
+                               size_t *ret_values_per_row) {
   int64_t stop, start = clv_slice_start(&k->d.attrs, (int64_t)s->extent, &stop);
-  *ret_run = (size_t)(stop - start) * s->inner;
+  *ret_values_per_row = (size_t)(stop - start) * s->inner;
   return (size_t)start * s->inner;
 }
 
 static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
-  size_t run, at = slice_offset(k, &s, &run);
+  size_t values_per_row, offset = get_slice_offset(k, &s, &values_per_row);
   (void)err;
   for (size_t o = 0; o < s.outer; o++)
-    memcpy((REAL *)a->out + o * run, (const REAL *)a->in[0] + o * s.extent * s.inner + at,
-           run * sizeof(REAL));
+    memcpy((REAL *)a->out + o * values_per_row,
+           (const REAL *)a->in[0] + o * s.extent * s.inner + offset, values_per_row * sizeof(REAL));
   return CLV_OK;
 }
 
 static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
-  size_t run, at = slice_offset(k, &s, &run);
+  size_t values_per_row, offset = get_slice_offset(k, &s, &values_per_row);
   (void)err;
   memset(a->din[0], 0, k->n_in * sizeof(REAL));
   for (size_t o = 0; o < s.outer; o++)
-    memcpy((REAL *)a->din[0] + o * s.extent * s.inner + at, (const REAL *)a->dout + o * run,
-           run * sizeof(REAL));
+    memcpy((REAL *)a->din[0] + o * s.extent * s.inner + offset,
+           (const REAL *)a->dout + o * values_per_row, values_per_row * sizeof(REAL));
   return CLV_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * softmax_int: rows along the last dimension. The row's largest value is subtracted before exp, so
- * that no finite row overflows.
+ * softmax_int: functions of a row along the last dimension. exp is taken after the row's largest
+ * value is subtracted, so that no row of finite values overflows.
  */
 #ifndef CLEAVE_OPS_SOFTMAX_INT_H
 #define CLEAVE_OPS_SOFTMAX_INT_H
@@ -22,16 +22,16 @@ static inline int64_t row_length(const clv_ref_kernel *k) {
 }
 
 static inline double row_max(const REAL *x, int64_t n) {
-  double top = x[0];
+  double largest = x[0];
   for (int64_t i = 1; i < n; i++)
-    if (x[i] > top || isnan(x[i])) top = x[i];
-  return top;
+    if (x[i] > largest || isnan(x[i])) largest = x[i];
+  return largest;
 }
 
-/* Returns sum_i exp(x_i - top), where top is the row's largest value. */
-static inline double row_exp_sum(const REAL *x, int64_t n, double top) {
+/* Returns sum_i exp(x_i - largest) of a row, whose largest value is `largest`. */
+static inline double row_exp_sum(const REAL *x, int64_t n, double largest) {
   double sum = 0;
-  for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - top);
+  for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - largest);
   return sum;
 }
 

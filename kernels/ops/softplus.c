@@ -17,5 +17,5 @@ POINTWISE_ROW(
     .torch_module = "Softplus(beta=beta, threshold=threshold)",
     .attrs = {{.key = CLV_ATTR_BETA, .default_value = 1, .low = 1e-6, .high = 1e6},
               {.key = CLV_ATTR_THRESHOLD, .default_value = 20, .low = -FLT_MAX, .high = FLT_MAX}},
-    .numbers = {offsetof(clv_attrs, beta), offsetof(clv_attrs, threshold)},
+    .formula_attr_offsets = {offsetof(clv_attrs, beta), offsetof(clv_attrs, threshold)},
     .saved_for_dx = CLV_SAVE_IN0);

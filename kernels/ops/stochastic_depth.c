@@ -2,25 +2,25 @@
 #include "kernels/ops/pointwise_int.h"
 
 /* Returns the factor of kept records; 0 for p = 1, which keeps no record. */
-static REAL kept_scale(const clv_ref_kernel *k) {
+static REAL scale_of_kept(const clv_ref_kernel *k) {
   double p = k->d.attrs.p;
   return (REAL)(p < 1 ? 1 / (1 - p) : 0);
 }
 
 static size_t count_records(const clv_ref_kernel *k) { return (size_t)k->d.in[0].dim[0]; }
 
-/* Keeps record n if u_n >= p, where u_n is the random number that the op dropout draws for its
- * value n. */
+/* Keeps record n, one sample of the batch, if u_n >= p, where u_n is the random number that the op
+ * dropout draws for its value n. */
 static clv_code stochastic_depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  size_t per_record = k->n_in / count_records(k);
-  uint32_t word[4] = {0};
+  size_t values_per_record = k->n_in / count_records(k);
+  uint32_t random_words[4] = {0};
   if (!k->d.training) return identity_forward(base, a, err);
   for (size_t n = 0; n < count_records(k); n++) {
-    if (n % 4 == 0) clv_rng_block(&a->key, (uint32_t)(n / 4), word);
-    bool is_kept = (word[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
-    for (size_t i = n * per_record; i < (n + 1) * per_record; i++)
-      ((REAL *)a->out)[i] = ((const REAL *)a->in[0])[i] * (is_kept ? kept_scale(k) : 0);
+    if (n % 4 == 0) clv_rng_block(&a->key, (uint32_t)(n / 4), random_words);
+    bool is_kept = (random_words[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
+    for (size_t i = n * values_per_record; i < (n + 1) * values_per_record; i++)
+      ((REAL *)a->out)[i] = ((const REAL *)a->in[0])[i] * (is_kept ? scale_of_kept(k) : 0);
     if (k->has_backward) ((uint8_t *)a->saved)[n] = is_kept;
   }
   return CLV_OK;
@@ -30,11 +30,11 @@ static clv_code stochastic_depth_backward(clv_kernel *base, const clv_kernel_arg
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const uint8_t *is_kept_record = a->saved;
-  size_t per_record = k->n_in / count_records(k);
+  size_t values_per_record = k->n_in / count_records(k);
   if (!k->d.training) return identity_backward(base, a, err);
   for (size_t i = 0; i < k->n_in; i++)
     ((REAL *)a->din[0])[i] =
-        ((const REAL *)a->dout)[i] * (is_kept_record[i / per_record] ? kept_scale(k) : 0);
+        ((const REAL *)a->dout)[i] * (is_kept_record[i / values_per_record] ? scale_of_kept(k) : 0);
   return CLV_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op table, generated from kernels/ops.def. A number without a row does not link.
+ * The table of ops, expanded from kernels/ops.def. An op without a row is an error of the linker.
  */
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "kernels/ops.def"
 #undef OP
 
-/* The numbers must ascend, because CLV_OP_COUNT is one above the last. */
+/* The numbers in ops.def must ascend, because CLV_OP_COUNT is the last one plus 1. */
 #define OP(number, NAME, name) \
   _Static_assert(number < CLV_OP_COUNT, "the numbers of ops.def ascend");
 #include "kernels/ops.def"
@@ -44,16 +44,16 @@ const char *clv_op_torch_text(const clv_op_def *def) {
 static clv_code fail_unknown_op(const char *name, const char *const *names, size_t n,
                                 clv_err *err) {
   char list[CLV_ERR_TEXT - 120] = "";
-  size_t used = 0;
+  size_t list_length = 0;
   const char *similar = clv_did_you_mean(name, names, n);
   if (similar)
     return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name,
                     similar);
-  for (int op = 0; op < CLV_OP_COUNT && used < sizeof list; op++) {
+  for (int op = 0; op < CLV_OP_COUNT && list_length < sizeof list; op++) {
     const clv_op_def *def = rows[op].f32;
     if (def && !def->is_loss && !def->is_test_only)
-      used +=
-          (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", def->name);
+      list_length += (size_t)snprintf(list + list_length, sizeof list - list_length, "%s%s",
+                                      list_length ? ", " : "", def->name);
   }
   return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; there are %s", name, list);
 }
@@ -104,18 +104,18 @@ int64_t clv_op_fan_in(clv_op op, const clv_op_site *site) {
   clv_slot slots[CLV_MAX_PARAMS] = {0};
   int64_t largest = 0;
   if (!def || def->mixing == CLV_MIXES_NOTHING) return 0;
-  if (def->count_mixed) return def->count_mixed(site);
+  if (def->count_inputs_per_output) return def->count_inputs_per_output(site);
   for (int i = 0, n = def->slots(site, slots); i < n; i++) {
     const clv_shape *shape = &slots[i].shape;
-    int64_t row = shape->rank < 2 ? 0 : 1;
-    for (int d = 1; d < shape->rank; d++) row *= shape->dim[d];
-    largest = CLV_MAX(largest, row);
+    int64_t row_size = shape->rank < 2 ? 0 : 1;
+    for (int d = 1; d < shape->rank; d++) row_size *= shape->dim[d];
+    largest = CLV_MAX(largest, row_size);
   }
   return largest;
 }
 
-clv_numbers clv_op_numbers(const clv_node_desc *d) {
-  return clv_op_read_numbers(clv_op_def_of(d->op), &d->attrs);
+clv_formula_numbers clv_op_formula_numbers(const clv_node_desc *d) {
+  return clv_op_formula_numbers_of_row(clv_op_def_of(d->op), &d->attrs);
 }
 
 int clv_op_max_params(clv_op op) {

@@ -14,10 +14,10 @@ static clv_code var_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* The input values of one output: x[first + e * step] for e < extent. divisor: divides the sum of
- * their squared distances from the mean. */
+/* Input values x[first_index + e * stride], e < n_values, of which one output is the variance. The
+ * sum of their squared distances from the mean is divided by `divisor`. */
 typedef struct column {
-  size_t first, step, extent;
+  size_t first_index, stride, n_values;
   double divisor;
 } column;
 
@@ -27,10 +27,10 @@ static column column_of(const clv_ref_kernel *k, size_t o) {
                   (double)s.extent - (double)k->d.attrs.correction};
 }
 
-static double mean_of(const column *c, const REAL *x) {
+static double compute_mean(const column *c, const REAL *x) {
   double sum = 0;
-  for (size_t e = 0; e < c->extent; e++) sum += (double)x[c->first + e * c->step];
-  return sum / (double)c->extent;
+  for (size_t e = 0; e < c->n_values; e++) sum += (double)x[c->first_index + e * c->stride];
+  return sum / (double)c->n_values;
 }
 
 static clv_code var_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -39,12 +39,12 @@ static clv_code var_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
   (void)err;
   for (size_t o = 0; o < k->n_out; o++) {
     column c = column_of(k, o);
-    double mean = mean_of(&c, x), squares = 0;
-    for (size_t e = 0; e < c.extent; e++) {
-      double distance = (double)x[c.first + e * c.step] - mean;
-      squares += distance * distance;
+    double mean = compute_mean(&c, x), square_sum = 0;
+    for (size_t e = 0; e < c.n_values; e++) {
+      double distance = (double)x[c.first_index + e * c.stride] - mean;
+      square_sum += distance * distance;
     }
-    ((REAL *)a->out)[o] = (REAL)(squares / c.divisor);
+    ((REAL *)a->out)[o] = (REAL)(square_sum / c.divisor);
   }
   return CLV_OK;
 }
@@ -55,10 +55,10 @@ static clv_code var_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   (void)err;
   for (size_t o = 0; o < k->n_out; o++) {
     column c = column_of(k, o);
-    double mean = mean_of(&c, x), slope = 2 * (double)dy[o] / c.divisor;
-    for (size_t e = 0; e < c.extent; e++) {
-      size_t at = c.first + e * c.step;
-      ((REAL *)a->din[0])[at] = (REAL)(slope * ((double)x[at] - mean));
+    double mean = compute_mean(&c, x), slope = 2 * (double)dy[o] / c.divisor;
+    for (size_t e = 0; e < c.n_values; e++) {
+      size_t index = c.first_index + e * c.stride;
+      ((REAL *)a->din[0])[index] = (REAL)(slope * ((double)x[index] - mean));
     }
   }
   return CLV_OK;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A layer whose forward, input gradient and weight gradient take a given time without using a
- * processor. In tests of schedules it stands in for compute, so that there can be more stages than
- * cores. Its computation is small, but depends on the order in which gradients are added. Each part
- * sleeps until its milliseconds, counted from its start, have passed.
+ * The op wait takes a given time for its forward, input gradient and weight gradient, in which it
+ * sleeps. Tests of schedules use it in place of real layers, so that a test can have more stages
+ * than cores. Its result depends on the order in which gradients are added.
  */
 #include <errno.h>
 #include <time.h>
@@ -24,40 +23,40 @@ static void sleep_until(uint64_t deadline_ns) {
   }
 }
 
-static uint64_t end_time_ns(int64_t ms) { return clv_now_ns() + (uint64_t)ms * 1000000u; }
+static uint64_t ns_after_ms(int64_t ms) { return clv_now_ns() + (uint64_t)ms * 1000000u; }
 
 static clv_code wait_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  uint64_t end = end_time_ns(k->d.attrs.forward_ms);
+  uint64_t end_ns = ns_after_ms(k->d.attrs.forward_ms);
   const REAL *x = a->in[0], w = *(const REAL *)a->param[CLV_SLOT_WEIGHT];
   REAL *y = a->out;
   (void)err;
   for (size_t i = 0; i < k->n_in; i++) y[i] = x[i] * w;
-  sleep_until(end);
+  sleep_until(end_ns);
   return CLV_OK;
 }
 
 static clv_code wait_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  uint64_t end = end_time_ns(k->d.attrs.input_ms);
+  uint64_t end_ns = ns_after_ms(k->d.attrs.input_ms);
   const REAL *dy = a->dout, w = *(const REAL *)a->param[CLV_SLOT_WEIGHT];
   REAL *dx = a->din[0];
   (void)err;
   for (size_t i = 0; i < k->n_in; i++) dx[i] = dy[i] * w;
-  sleep_until(end);
+  sleep_until(end_ns);
   return CLV_OK;
 }
 
 static clv_code wait_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  uint64_t end = end_time_ns(k->d.attrs.weight_ms);
+  uint64_t end_ns = ns_after_ms(k->d.attrs.weight_ms);
   const REAL *x = a->in[0], *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
   double sum = 0;
   (void)err;
   for (size_t i = 0; i < k->n_in; i++) sum += (double)x[i] * dy[i];
   store_or_add(dw, sum, a->accumulate);
-  sleep_until(end);
+  sleep_until(end_ns);
   return CLV_OK;
 }
 

@@ -4,12 +4,12 @@
 #include "kernels/ops/op_int.h"
 
 static clv_code where_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  char condition[160], other[160];
+  char condition_text[160], other_text[160];
   for (int i = 1; i < s->n_in; i++)
     if (!clv_shape_equal(&s->in[0], &s->in[i]))
       return clv_fail(err, CLV_INVALID, "where needs three inputs of one shape; got %s and %s",
-                      clv_shape_format(&s->in[0], condition, sizeof condition),
-                      clv_shape_format(&s->in[i], other, sizeof other));
+                      clv_shape_format(&s->in[0], condition_text, sizeof condition_text),
+                      clv_shape_format(&s->in[i], other_text, sizeof other_text));
   return clv_shape_of_input(s, ret, err);
 }
 

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reorders between channel blocks, and sums over whole buffers.
+ * Reorders between channel blocks, additions of buffers, and sums of squares.
  */
 #include "kernels/ref/ref_int.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-/* Returns the index of element (n, c, i) of a tensor of `channels` channels and `image` values a
- * plane, in the layout of channel block b: [N, channels / b rounded up, image, b]. */
-static size_t value_index(size_t n, size_t c, size_t i, size_t channels, size_t image, size_t b) {
-  return ((n * ((channels + b - 1) / b) + c / b) * image + i) * b + c % b;
+/* Returns the index of position i of channel c of sample n, in the layout of channel block b:
+ * [N, channels / b rounded up, image_size, b]. image_size: positions of a channel. */
+static size_t value_index(size_t n, size_t c, size_t i, size_t channels, size_t image_size,
+                          size_t b) {
+  return ((n * ((channels + b - 1) / b) + c / b) * image_size + i) * b + c % b;
 }
 
 static bool is_known_block(int b) { return b == 1 || b == 8 || b == 16; }
 
-static _Atomic uint64_t reorders;
+static _Atomic uint64_t n_reorders;
 
-uint64_t clv_ref_reorder_count(void) { return reorders; }
+uint64_t clv_ref_reorder_count(void) { return n_reorders; }
 
 clv_code clv_ref_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
                          const void *src, int src_block, void *dst, int dst_block, clv_err *err) {
@@ -30,16 +31,17 @@ clv_code clv_ref_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype
                     "reorder from channel block %d to %d: each must be 1, 8 or 16", src_block,
                     dst_block);
   size_t batch = (size_t)shape->dim[0], channels = (size_t)shape->dim[1];
-  size_t image = (size_t)(shape->dim[2] * shape->dim[3]);
+  size_t image_size = (size_t)(shape->dim[2] * shape->dim[3]);
   memset(dst, 0, clv_layout_numel(shape, dst_block) * size);
   for (size_t p = 0; p < batch * channels; p++)
-    for (size_t i = 0; i < image; i++) {
+    for (size_t i = 0; i < image_size; i++) {
       size_t n = p / channels, c = p % channels;
-      memcpy((char *)dst + value_index(n, c, i, channels, image, (size_t)dst_block) * size,
-             (const char *)src + value_index(n, c, i, channels, image, (size_t)src_block) * size,
-             size);
+      memcpy(
+          (char *)dst + value_index(n, c, i, channels, image_size, (size_t)dst_block) * size,
+          (const char *)src + value_index(n, c, i, channels, image_size, (size_t)src_block) * size,
+          size);
     }
-  reorders++;
+  n_reorders++;
   return CLV_OK;
 }
 

@@ -6,23 +6,23 @@
 
 #include <stdlib.h>
 
-static void kernel_free(clv_kernel *k) { free(k); }
+static void free_kernel(clv_kernel *k) { free(k); }
 
-/* Fills in the kernel's functions, layouts and the size of its saved state. The size is 0 if no
- * backward can follow. */
+/* Fills in the kernel's functions, layouts and sizes. The size of its saved state is 0 if the
+ * caller needs no gradients. */
 static void fill_kernel(clv_ref_kernel *k, const clv_op_def *op) {
-  bool dx = false, dw = k->d.need_dw && (op->backward_weight || op->fused_grads);
+  bool needs_dx = false, needs_dw = k->d.need_dw && (op->backward_weight || op->fused_grads);
   clv_kernel *b = &k->base;
-  for (int i = 0; i < k->d.n_in; i++) dx |= k->d.need_dx[i];
-  k->has_backward = dx || dw;
+  for (int i = 0; i < k->d.n_in; i++) needs_dx |= k->d.need_dx[i];
+  k->has_backward = needs_dx || needs_dw;
   b->forward = op->forward;
-  b->backward_input = dx || (dw && op->fused_grads) ? op->backward_input : NULL;
-  b->backward_weight = dw ? op->backward_weight : NULL;
-  b->fused_grads = dw && op->fused_grads;
-  b->free = kernel_free;
+  b->backward_input = needs_dx || (needs_dw && op->fused_grads) ? op->backward_input : NULL;
+  b->backward_weight = needs_dw ? op->backward_weight : NULL;
+  b->fused_grads = needs_dw && op->fused_grads;
+  b->free = free_kernel;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = 1;
   b->out_block = 1;
-  b->saved_flags = (dx ? op->saved_for_dx : 0) | (dw ? op->saved_for_dw : 0);
+  b->saved_flags = (needs_dx ? op->saved_for_dx : 0) | (needs_dw ? op->saved_for_dw : 0);
   b->saved_bytes = k->has_backward && op->saved_bytes ? op->saved_bytes(k) : 0;
   b->scratch_bytes = op->scratch_bytes ? op->scratch_bytes(k) : 0;
   b->in_place = op->in_place && !clv_has_broadcast_input(&k->d);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes the numbers of one optimiser step: one function for each kind, called by
- * clv_step_prepare.
+ * Computes the numbers of one optimiser step: one function for each kind of optimiser, which
+ * clv_step_prepare calls.
  */
 #include "kernels/steps/steps.h"
 
-/* Returns 1 - beta for the beta of the configuration, which has at most 7 decimals, although the
- * argument was rounded to f32. With 1 - 0.999f, which differs from 0.001 by 1.3e-5 of 0.001, every
- * second moment would differ as much. */
+/* Returns 1 - beta for the beta that the configuration says, with at most 7 decimals, before it was
+ * rounded to the f32 argument. 1 - 0.999f would differ from 0.001 by 1.3e-5 of 0.001, and every
+ * second moment of Adam as much. */
 static float one_minus_beta(float beta) { return (float)(round((1 - (double)beta) * 1e7) / 1e7); }
 
 static void prepare_sgd(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
@@ -18,12 +18,12 @@ static void prepare_sgd(const clv_optim_config *c, int64_t step, double lr, clv_
 }
 
 static void prepare_adam(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
-  float bias1 = (float)(1 - pow(c->beta1, (double)step));
+  float bias_correction = (float)(1 - pow(c->beta1, (double)step));
   a->bias2_sqrt = (float)sqrt(1 - pow(c->beta2, (double)step));
   a->decay[0] = (float)c->beta1;
   a->decay[1] = (float)c->beta2;
   for (int i = 0; i < 2; i++) a->one_minus_decay[i] = one_minus_beta(a->decay[i]);
-  a->step_size = (float)((double)(float)lr / bias1);
+  a->step_size = (float)((double)(float)lr / bias_correction);
 }
 
 static void prepare_adamw(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {

@@ -26,7 +26,7 @@ extern "C" {
 void clv_step_prepare(const clv_optim_config *settings, int64_t step, double lr, double grad_scale,
                       clv_step_args *ret);
 
-/* The formulas are compiled for devices too, as C++. */
+/* The formulas are compiled for devices, too, as C++. */
 #ifdef __CUDACC__
 #define CLV_STEP_INLINE static __device__ inline
 #else
@@ -54,21 +54,22 @@ CLV_STEP_FORMULA(sgd) {
   p[i] = fmaf(-a->step_size, d, p[i]);
 }
 
-/* Updates both averages from the gradient d and returns the new parameter, for Adam and AdamW. */
-CLV_STEP_INLINE float clv_step_averages(const clv_step_args *a, float p, float d, float *m,
-                                        float *v) {
+/* Updates the averages *m (of gradients) and *v (of their squares) from the gradient d, and returns
+ * the new parameter, for Adam and AdamW. */
+CLV_STEP_INLINE float clv_step_update_averages(const clv_step_args *a, float p, float d, float *m,
+                                               float *v) {
   *m = fmaf(a->one_minus_decay[0], d, a->decay[0] * *m);
   *v = fmaf(a->one_minus_decay[1] * d, d, a->decay[1] * *v);
   return p - a->step_size * *m / (sqrtf(*v) / a->bias2_sqrt + a->eps);
 }
 
 CLV_STEP_FORMULA(adam) {
-  p[i] = clv_step_averages(a, p[i], clv_step_gradient(a, p[i], g[i]), &m0[i], &m1[i]);
+  p[i] = clv_step_update_averages(a, p[i], clv_step_gradient(a, p[i], g[i]), &m0[i], &m1[i]);
 }
 
 CLV_STEP_FORMULA(adamw) {
   float decayed_p = a->weight_decay != 0 ? p[i] * a->weight_factor : p[i];
-  p[i] = clv_step_averages(a, decayed_p, g[i] * a->grad_scale, &m0[i], &m1[i]);
+  p[i] = clv_step_update_averages(a, decayed_p, g[i] * a->grad_scale, &m0[i], &m1[i]);
 }
 
 CLV_STEP_FORMULA(adagrad) {
@@ -78,27 +79,27 @@ CLV_STEP_FORMULA(adagrad) {
 }
 
 CLV_STEP_FORMULA(rmsprop) {
-  float d = clv_step_gradient(a, p[i], g[i]), square;
+  float d = clv_step_gradient(a, p[i], g[i]), mean_square;
   m0[i] = fmaf(a->one_minus_decay[0] * d, d, a->decay[0] * m0[i]);
-  square = m0[i];
+  mean_square = m0[i];
   if (m2) {
     m2[i] = fmaf(a->one_minus_decay[0], d, a->decay[0] * m2[i]);
-    square = fmaf(-m2[i], m2[i], square);
+    mean_square = fmaf(-m2[i], m2[i], mean_square);
   }
-  float average = sqrtf(square) + a->eps;
+  float denominator = sqrtf(mean_square) + a->eps;
   if (m1) {
-    m1[i] = a->momentum * m1[i] + d / average;
+    m1[i] = a->momentum * m1[i] + d / denominator;
     p[i] = fmaf(-a->step_size, m1[i], p[i]);
   } else {
-    p[i] = p[i] - a->step_size * d / average;
+    p[i] = p[i] - a->step_size * d / denominator;
   }
 }
 
 CLV_STEP_FORMULA(adamax) {
   float d = clv_step_gradient(a, p[i], g[i]);
-  float decayed = a->decay[1] * m1[i], now = fabsf(d) + a->eps;
+  float decayed_max = a->decay[1] * m1[i], magnitude = fabsf(d) + a->eps;
   m0[i] = fmaf(a->one_minus_decay[0], d, a->decay[0] * m0[i]);
-  m1[i] = decayed > now ? decayed : now;
+  m1[i] = decayed_max > magnitude ? decayed_max : magnitude;
   p[i] = p[i] - a->step_size * m0[i] / m1[i];
 }
 

@@ -272,7 +272,8 @@ typedef struct cleave_event {
 
 typedef struct cleave_options {
   size_t size; /* sizeof(cleave_options) */
-  /* Deadline of blocking functions that get 0. 0: limits.step_timeout of the session. */
+  /* Deadline of blocking functions that are called with deadline 0. 0: the limits.step_timeout of
+   * the session. */
   uint64_t deadline_ms;
   bool via_master; /* the master relays everything that one worker sends to another */
   /* [n_workers] names of workers to connect to; NULL: all workers of the file. At most 63. Each

@@ -89,7 +89,6 @@ typedef struct clv_image_view {
   bool is_flipped;                /* the record is mirrored horizontally */
 } clv_image_view;
 
-typedef clv_rng_key clv_image_view_rng;
 /* Key of the random choices for one record in one epoch. clv_image_view_choose takes NULL for the
  * choices of an evaluation. */
 clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record);

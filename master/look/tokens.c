@@ -191,8 +191,8 @@ static token_place find_nearest(const dictionary *d, token_place at, bool same_p
   return best.at;
 }
 
-/* Answers the tokens of place `at` with those of the known place `found`, and counts the right
- * answers. */
+/* Guesses that the tokens at place `at` are those at the known place `found`, and counts the right
+ * guesses. */
 static size_t answer_place(dictionary *d, token_place at, token_place found, int64_t *answers) {
   size_t from, to, found_token, found_end, n = 0, total_index = d->tokens->n_tokens;
   get_covered_tokens(d, at.place, &from, &to);

@@ -115,8 +115,9 @@ static void put_value_cell(clv_bytes *out, const page_run *r, const char *target
   if (i && !isnan(i->low)) {
     clv_bytes_puts(out, "<br><small>");
     page_put_number(out, i->value);
-    clv_bytes_printf(out, " (%.4g to %.4g), step %lld</small>", i->low, i->high,
-                     (long long)r->interval_scores.step);
+    clv_bytes_printf(out, " (%.4g to %.4g), step %lld%s</small>", i->low, i->high,
+                     (long long)r->interval_scores.step,
+                     r->interval_scores.is_ema ? ", averages of the weights" : "");
   }
   clv_bytes_puts(out, "</td>");
 }

@@ -44,6 +44,7 @@ typedef struct page_class {
 /* An evaluation, from one line of evaluations.jsonl or from intervals.json. */
 typedef struct page_scores {
   bool is_set;           /* an evaluation has been read */
+  bool is_ema;           /* it was computed with averages of the weights */
   int64_t step, samples; /* step of the evaluated weights; number of evaluated records */
   page_value values[PAGE_MAX_VALUES]; /* [n_values] in the order of the line */
   size_t n_values;

@@ -246,10 +246,12 @@ static void line_done(line *l) { page_scores_done(&l->scores); }
 
 static clv_code read_line_member(clv_json *j, line *l, const char *key, clv_err *err) {
   double v;
-  if (strcmp(key, "event") == 0) {
+  if (strcmp(key, "event") == 0 || strcmp(key, "weights") == 0) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
     CLV_TRY(clv_json_read_text(j, &text, err));
-    snprintf(l->event, sizeof l->event, "%s", text.data ? text.data : "");
+    const char *value = text.data ? text.data : "";
+    if (key[0] == 'w') l->scores.is_ema = strcmp(value, "ema") == 0;
+    if (key[0] == 'e') snprintf(l->event, sizeof l->event, "%s", value);
     return CLV_OK;
   }
   if (strcmp(key, "step") == 0) return clv_json_read_integer(j, 0, INT64_MAX, &l->scores.step, err);

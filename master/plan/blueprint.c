@@ -313,7 +313,7 @@ static bool is_sent_initial_weights(const clv_blueprint *b, uint32_t i) {
 }
 
 size_t clv_blueprint_moment_count(const clv_blueprint *b) {
-  clv_optim_config o = {.kind = b->config->train.optimizer.kind};
+  clv_optim_config o = {.kind = b->config->train.optimizer.kind, .ema = b->config->train.ema};
   CLV_OPTIM_COPY(&o, &b->config->train.optimizer);
   return (size_t)clv_optim_count_moments(clv_optim_moment_mask(&o));
 }

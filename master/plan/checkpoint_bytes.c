@@ -34,6 +34,34 @@ static uint64_t count_stage_bytes(const clv_blueprint *b, uint32_t stage) {
   return bytes ? bytes + 2 * FILE_HEADER_BYTES : 0;
 }
 
+/* Returns the bytes of the averages of all stages. */
+static uint64_t count_ema_bytes(const clv_blueprint *b) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    for (int k = 0; k < b->stages[i].params->n; k++) {
+      const clv_param *p = &b->stages[i].params->list[k];
+      if (p->trainable && !p->is_fixed) bytes += p->bytes;
+    }
+  return bytes;
+}
+
+void clv_ema_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
+  const clv_train_config *t = &b->config->train;
+  uint64_t bytes = count_ema_bytes(b);
+  char size[24];
+  if (!(t->ema > 0)) return;
+  if (json)
+    clv_bytes_printf(out, ",\"ema\":{\"decay\":%.17g,\"warmup\":%s,\"bytes\":%llu}", t->ema,
+                     t->ema_warmup ? "true" : "false", (unsigned long long)bytes);
+  else
+    clv_bytes_printf(
+        out,
+        "averages of the trained weights (train.ema %g%s): %s in all, in the memory of "
+        "each stage's node and in checkpoints; eval, predict and export take them "
+        "with --weights ema\n",
+        t->ema, t->ema_warmup ? ", with warm-up" : "", clv_format_size(bytes, size, sizeof size));
+}
+
 uint64_t clv_blueprint_kept_copies(const clv_blueprint *b) {
   const clv_session_config *c = b->config;
   return c->checkpoint.keep + (c->checkpoint.best != CLV_BEST_NONE) + 1;

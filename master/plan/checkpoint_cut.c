@@ -16,6 +16,19 @@ clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **re
   return clv_session_config_parse(CLV_SESSION_FILE, text.data, text.len, NULL, ret, err);
 }
 
+clv_code clv_checkpoint_choose_weights(clv_checkpoint *c, int weights, clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
+  if (weights != CLV_WEIGHTS_EMA) return CLV_OK;
+  CLV_TRY(clv_checkpoint_session(c, &config, err));
+  if (!(config->train.ema > 0))
+    return clv_fail(err, CLV_INVALID,
+                    "%s has no averages of the weights, because its run trained without train.ema: "
+                    "leave out --weights ema",
+                    clv_checkpoint_path(c));
+  clv_checkpoint_use_ema(c);
+  return CLV_OK;
+}
+
 clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint *c,
                                        uint32_t **ret_stages, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;

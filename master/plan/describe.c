@@ -445,6 +445,7 @@ static void append_json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_cache_describe(b, true, out);
   clv_bytes_puts(out, ",\"checkpoints_at_workers\":");
   clv_kept_bytes_describe(b, true, out);
+  clv_ema_describe(b, true, out);
   append_json_recovery(b, out);
   append_json_seed(b, out);
   clv_bytes_puts(out, "}\n");
@@ -573,6 +574,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     clv_blueprint_describe_egress(b, false, out);
     append_text_recovery(b, out);
     clv_kept_bytes_describe(b, false, out);
+    clv_ema_describe(b, false, out);
   }
   return CLV_OK;
 }

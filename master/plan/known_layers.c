@@ -157,8 +157,8 @@ static void count_row_hit(row_hits *h, const clv_sha256 *row) {
 }
 
 /* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
- * with 8 values is enough: the worker then knows with which weights the output of this row sums the
- * values of the record. */
+ * with 8 values is enough: the worker then knows the weights of the sum that this row computes from
+ * the values of the record. */
 static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *names,
                                  const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};

@@ -26,6 +26,9 @@
 /* Why a run ends early: a signal came, or the command `stop` asked for it. */
 enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
 
+/* Values of --weights, from 1 in the order of its choices. */
+enum { CLV_WEIGHTS_TRAINED = 1, CLV_WEIGHTS_EMA };
+
 typedef struct clv_run_options {
   uint64_t max_steps; /* stop after this many steps in all; 0: the session's number of steps */
   bool resume, fresh, accept_egress, accept_data, json;
@@ -35,6 +38,7 @@ typedef struct clv_run_options {
   const char *out;        /* predict: output file; plan: file of the schedule's instructions */
   int format;             /* predict: 1 csv, 2 jsonl, 3 npy; 0: chosen by the ending of `out` */
   const char *checkpoint; /* a step, "latest" or "best"; NULL: the option was not given */
+  int weights;            /* CLV_WEIGHTS_EMA: with averages; another value: as trained */
   const char *trace;      /* train: output file for chrome://tracing and Perfetto; NULL: none */
   /* profile: train prints where its time went; schedule: plan draws the schedule */
   bool profile, schedule;
@@ -343,6 +347,9 @@ uint64_t clv_blueprint_kept_copies(const clv_blueprint *b);
 /* Returns an upper limit of the bytes that the checkpoints kept at a worker take there, for its
  * allow[].state_bytes. 0: no stage of the worker keeps checkpoints there. */
 uint64_t clv_blueprint_kept_bytes(const clv_blueprint *b, int worker);
+/* Appends how many bytes the averages of the weights take, as a line or as a member
+ * ",\"ema\":{...}" of a JSON object; nothing without train.ema. */
+void clv_ema_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Appends a line for each worker at which checkpoints stay, or a JSON array. */
 void clv_kept_bytes_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
@@ -350,6 +357,9 @@ void clv_kept_bytes_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
 #define CLV_SESSION_FILE "session.effective.yaml" /* file of a checkpoint with its session */
 
+/* Has the checkpoint's weights read as --weights says: see clv_checkpoint_use_ema. CLV_INVALID: the
+ * run kept no averages. */
+clv_code clv_checkpoint_choose_weights(clv_checkpoint *c, int weights, clv_err *err) CLV_USE_RESULT;
 /* Parses the session with which a checkpoint was written. */
 clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **ret,
                                 clv_err *err) CLV_USE_RESULT;

@@ -341,7 +341,7 @@ typedef struct cut_facts {
 static void keep_narrower_element(const clv_reach *r, clv_narrowest_element *to) {
   bool is_narrower = (double)r->n_fewest_places * (double)to->n_record_positions <
                      (double)to->n_positions * (double)r->n_places;
-  if (r->has_narrow && (!to->n_record_positions || is_narrower))
+  if (r->has_narrow_element && (!to->n_record_positions || is_narrower))
     *to = (clv_narrowest_element){r->n_fewest_places, r->n_places};
 }
 

@@ -59,9 +59,9 @@ bool clv_privacy_is_input(const clv_privacy_view *v, int k);
 bool clv_privacy_is_at_master(const clv_privacy_view *v, int k);
 /* True if the layer is at the master and mixes its inputs by weights. */
 bool clv_privacy_is_mixing(const clv_privacy_view *v, int k);
-/* Returns why the weights of a mixing layer hide nothing, for messages; NULL: they hide, because
- * they are secret. is_for_labels: asks about labels in gradients, where weights that do not learn
- * hide nothing; false: asks about records in values. */
+/* Returns, as text for messages, why the weights of a mixing layer hide nothing. NULL: they are
+ * secret, so they hide. is_for_labels: true asks about labels in gradients, which weights that do
+ * not learn cannot hide; false asks about records in values. */
 const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels);
 /* Returns the fewest secret learning layers on a path from node k, which counts too, to the
  * loss. */

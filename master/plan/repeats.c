@@ -13,15 +13,14 @@ static void append_text(const clv_repeats *r, clv_bytes *out) {
     clv_bytes_puts(out, "no record leaves, since the master computes all stages\n");
     return;
   }
-  clv_bytes_printf(
-      out,
-      "each record leaves in each run, %llu times as often as in one, through %llu fronts%s. "
-      "A worker that keeps what it is sent has %llu views of a record. An epoch of all runs sends "
-      "%s\n",
-      n, n,
-      r->has_same_start ? ", which begin with the same weights (train.seed)"
-                        : ", whose weights are drawn for each run",
-      n, clv_format_size(r->epoch_bytes, size, sizeof size));
+  clv_bytes_printf(out,
+                   "each record leaves in each run, %llu time%s in all, through %llu front%s%s. A "
+                   "worker that keeps what it is sent "
+                   "has %llu view%s of a record. An epoch of all runs sends %s\n",
+                   n, CLV_S(n), n, CLV_S(n),
+                   r->has_same_start ? ", which begin with the same weights (train.seed)"
+                                     : ", whose weights are drawn for each run",
+                   n, CLV_S(n), clv_format_size(r->epoch_bytes, size, sizeof size));
 }
 
 void clv_repeats_describe(const clv_repeats *r, bool json, clv_bytes *out) {

@@ -265,10 +265,11 @@ static bool are_alike(const reach_value *a, const reach_value *b) {
  * it. */
 static bool has_one_profile(const reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
-  bool has_one = n->n_in < 2 || n->op == CLV_OP_CONCAT;
+  bool has_equal_profiles = n->n_in < 2 || n->op == CLV_OP_CONCAT;
   for (int i = 0; i < n->n_in; i++)
-    for (int p = 1; p < REACH_PROFILES; p++) has_one &= w->values[p][n->in[i]].is_borrowed;
-  return has_one;
+    for (int p = 1; p < REACH_PROFILES; p++)
+      has_equal_profiles &= w->values[p][n->in[i]].is_borrowed;
+  return has_equal_profiles;
 }
 
 static void share_first_profile(reach_walk *w, int k, int p) {
@@ -315,8 +316,8 @@ static void merge_result(clv_reach *to, const clv_reach *other) {
   to->has_known_mixing |= other->has_known_mixing;
   to->is_over_budget |= other->is_over_budget;
   to->is_thinned |= other->is_thinned;
-  to->has_narrow |= other->has_narrow;
-  to->has_narrow_token |= other->has_narrow_token;
+  to->has_narrow_element |= other->has_narrow_element;
+  to->has_narrow_token_element |= other->has_narrow_token_element;
   to->sums_two = (is_first || to->sums_two) && other->sums_two;
   to->sums_none = (is_first || to->sums_none) && other->sums_none;
   if (to->reader < 0 || is_smaller) to->reader = other->reader;

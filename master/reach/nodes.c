@@ -82,7 +82,7 @@ void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) 
     ret->is_unmixed_token |= is_unmixed && is_token;
     ret->has_known_mixing |= (e & REACH_MIXED) != 0;
     ret->n_fewest_places = ret->n_fewest_places ? CLV_MIN(ret->n_fewest_places, count) : count;
-    ret->has_narrow |= is_narrow && !is_token;
-    ret->has_narrow_token |= is_narrow && is_token;
+    ret->has_narrow_element |= is_narrow && !is_token;
+    ret->has_narrow_token_element |= is_narrow && is_token;
   }
 }

@@ -46,7 +46,7 @@ typedef struct clv_reach {
   bool has_known_mixing;
   /* some mixed element is narrow: made of fewer than half of the places; _token: on a path through
    * an embedding at the master */
-  bool has_narrow, has_narrow_token;
+  bool has_narrow_element, has_narrow_token_element;
   int64_t n_fewest_places; /* fewest places that an element is made of */
   int64_t n_places;        /* number of places of a record */
   /* for a layer with weights: each of its outputs sums at least two places */

@@ -30,8 +30,8 @@ static int get_badness(const reach_pool *p, const reach_value *v) {
   clv_reach r = {0};
   reach_summarize(p, v, &r);
   if (r.is_unmixed) return 4;
-  if (r.is_unmixed_token || r.has_narrow_token) return 3;
-  return r.has_known_mixing ? 2 : r.has_narrow;
+  if (r.is_unmixed_token || r.has_narrow_token_element) return 3;
+  return r.has_known_mixing ? 2 : r.has_narrow_element;
 }
 
 /* Adds a share to the gradient of node `to` and frees the share. reader: as in clv_reach.
@@ -176,8 +176,8 @@ static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
   return CLV_OK;
 }
 
-/* Starts at the model's output. The derivative of the loss reads the output, and is not 0 where the
- * output has elements. */
+/* Starts the walk at the model's output: the derivative of the loss depends on the output, and may
+ * be different from 0 at each of its elements. */
 static clv_code begin_at_output(walk_returned *r, clv_err *err) {
   reach_walk *w = r->w;
   int k = w->g->output_node;

@@ -141,6 +141,7 @@ static void print_check_result(const clv_run *r, const char *sets) {
   CLV_AUTO(clv_bytes_done) clv_bytes look = {0};
   (r->o->json ? clv_look_describe_json : clv_look_describe)(r->blueprint, &look);
   clv_kept_bytes_describe(r->blueprint, r->o->json, &kept);
+  clv_ema_describe(r->blueprint, r->o->json, &kept);
   if (!r->o->json) printf("%s%s%s", sets, look.data ? look.data : "", kept.data ? kept.data : "");
   if (r->o->json)
     printf(
@@ -219,6 +220,7 @@ static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, 
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
+  if (code == CLV_OK) code = clv_checkpoint_choose_weights(c, r->o->weights, err);
   if (code == CLV_OK) code = check_moved_layers(r, c, err);
   if (code == CLV_OK) code = clv_run_look(r, c, err);
   if (code == CLV_OK) code = open_record(r, command, err);
@@ -277,8 +279,10 @@ clv_exit_code clv_run_check_has_test(const clv_run *r) {
 static void print_test_result(clv_run *r, const clv_step_result *e) {
   char when[64] = "", json[64];
   unsigned long long step = clv_trainer_step_count(r->trainer);
-  if (r->o->checkpoint) snprintf(when, sizeof when, ", step %llu", step);
-  snprintf(json, sizeof json, ",\"step\":%llu", step);
+  bool is_ema = r->o->weights == CLV_WEIGHTS_EMA;
+  if (r->o->checkpoint || is_ema)
+    snprintf(when, sizeof when, ", step %llu%s", step, is_ema ? ", averages" : "");
+  snprintf(json, sizeof json, ",\"step\":%llu%s", step, is_ema ? ",\"weights\":\"ema\"" : "");
   clv_run_print_eval(r, "test", e, when, json);
 }
 

@@ -252,7 +252,7 @@ static int find_missing_moment(const clv_optim_config *one, const clv_optim_conf
 }
 
 /* Refuses an optimiser that has other moments than the last attempt's. Permits a change from adam
- * to adamw, because both have the same moments. */
+ * to adamw, because both have the same moments, and an average (train.ema) that begins or ends. */
 static clv_code check_optimizer(const clv_run *r, const clv_session_config *last_session,
                                 clv_err *err) {
   clv_optim_config old_optim = optimizer_config_of(last_session),

@@ -34,10 +34,11 @@ static void print_line(const clv_run *r, const char *event, const char *text) {
 clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifest_file *f,
                                clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  if (strncmp(f->name, "model-", 6) != 0) return CLV_OK;
+  bool is_optimizer = strncmp(f->name, "optimizer-", 10) == 0;
+  if (strncmp(f->name, "model-", 6) != 0 && !is_optimizer) return CLV_OK;
   clv_bytes_printf(&path, "%s/checkpoint-%llu/%s", dir, (unsigned long long)step, f->name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_note_gathered_weights(path.data, f->keeper_identity, err);
+  return clv_note_gathered_weights(path.data, f->keeper_identity, is_optimizer, err);
 }
 
 /* Callback of clv_checkpoint_gather. */

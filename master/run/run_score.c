@@ -201,8 +201,9 @@ clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e, clv
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_TRY(clv_score_finish(r->scores[0], &s, err));
   clv_bytes_printf(&path, "%s/" CLV_RUN_INTERVALS_FILE, r->config->checkpoint.dir);
-  clv_bytes_printf(&text, "{\"step\":%llu,\"event\":\"eval\",\"samples\":%llu,\"scores\":",
+  clv_bytes_printf(&text, "{\"step\":%llu,\"event\":\"eval\"%s,\"samples\":%llu,\"scores\":",
                    (unsigned long long)clv_trainer_step_count(r->trainer),
+                   r->o->weights == CLV_WEIGHTS_EMA ? ",\"weights\":\"ema\"" : "",
                    (unsigned long long)e->samples);
   append_json_scores(r, e, &s, &text);
   clv_bytes_puts(&text, "}\n");

@@ -18,6 +18,8 @@
 
 #include "master/sweep/sweep_int.h"
 
+static const uint64_t FIRST_REPORT_NS = 2000000000, REPORT_EVERY_NS = 60000000000;
+
 enum { POLL_MS = 20, CANNOT_START = 127, PATH_BYTES = 4096, TAIL = 4096, WORDS = 5 };
 
 static bool is_interrupted(const sweep_work *s) { return s->o->interrupted && *s->o->interrupted; }
@@ -85,6 +87,7 @@ static clv_code start_run(const sweep_work *s, sweep_run *r, clv_err *err) {
   if (r->pid < 0)
     return clv_fail(err, CLV_EXHAUSTED, "cannot start a process: %s", strerror(errno));
   r->state = SWEEP_RUN_RUNS;
+  r->next_report_ns = clv_now_ns() + FIRST_REPORT_NS;
   return CLV_OK;
 }
 
@@ -182,13 +185,26 @@ static clv_code end_run(sweep_work *s, sweep_run *r, int status, size_t *jobs, c
   return CLV_OK;
 }
 
+/* Prints the last line of a run now and then: how far it is, or what it waits for. */
+static void report_progress(const sweep_work *s, sweep_run *r) {
+  char line[CLV_ERR_TEXT];
+  uint64_t now = clv_now_ns();
+  if (now < r->next_report_ns) return;
+  r->next_report_ns = now + REPORT_EVERY_NS;
+  read_last_line(s, r, line);
+  if (line[0]) clv_notice(CLV_LOG_INFO, "progress", "%s: %s", r->name, line);
+}
+
 /* Looks once at each process. */
 static clv_code end_runs(sweep_work *s, size_t *jobs, clv_err *err) {
   for (size_t i = 0; i < s->n_runs; i++) {
     int status;
     sweep_run *r = &s->runs[i];
-    if (r->state == SWEEP_RUN_RUNS && waitpid(r->pid, &status, WNOHANG) == r->pid)
+    if (r->state != SWEEP_RUN_RUNS) continue;
+    if (waitpid(r->pid, &status, WNOHANG) == r->pid)
       CLV_TRY(end_run(s, r, status, jobs, err));
+    else
+      report_progress(s, r);
   }
   return CLV_OK;
 }

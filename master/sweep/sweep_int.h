@@ -79,10 +79,11 @@ typedef struct sweep_run {
   uint64_t fold; /* from 1; 0: no folds */
   char *name, *folder;
   sweep_run_state state;
-  int exit_code;   /* if it failed; below 0: the negative number of a signal */
-  pid_t pid;       /* if it runs */
-  bool had_others; /* another run was under way during this one */
-  bool is_retried; /* failed once, and had_others */
+  int exit_code;           /* if it failed; below 0: the negative number of a signal */
+  pid_t pid;               /* process of the run; valid while it runs */
+  uint64_t next_report_ns; /* clv_now_ns() from which its progress is printed again */
+  bool had_others;         /* another run was under way during this one */
+  bool is_retried;         /* failed once, and had_others */
   /* value of the score and its step; NaN: there is none */
   double value;
   uint64_t step;

@@ -116,7 +116,8 @@ static clv_code compare_tokens(settings *s, const setting *row, clv_err *err) {
   return CLV_OK;
 }
 
-/* transformers takes the list for all added tokens, so that one which is not listed is none. */
+/* Checks that the list has all added tokens, because the library transformers treats a token that
+ * is missing from it as an ordinary token. */
 static clv_code check_is_complete(settings *s, size_t n, clv_err *err) {
   if (n == s->t->added.n) return CLV_OK;
   return clv_json_fail(&s->j, s->at, err,

@@ -322,8 +322,7 @@ struct clv_tokenizer {
   int32_t byte_tokens[256];
   bool falls_back_to_bytes; /* unknown characters become their bytes (key byte_fallback) */
   /* Unigram */
-  double *scores; /* [token id] logarithm of the token's probability */
-  size_t n_scores;
+  double *scores;       /* [token id] logarithm of the token's probability */
   double unknown_score; /* score of an unknown character */
   /* all models: members of clv_tokenizer_ends, from the keys post_processor, padding, truncation */
   int32_t before, after, pad_id;

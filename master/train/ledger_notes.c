@@ -4,7 +4,8 @@
  * about to receive. The trainer calls clv_trainer_note_keys just before it sends a stage to its
  * worker, and clv_trainer_note_values just before it sends values. So an attempt that is refused
  * earlier adds no line, and one that is killed between the line and the sending counts as sent. The
- * trainer also adds values that it fetches for a checkpoint, because the worker has them. The
+ * trainer also adds values that it fetches for a checkpoint, because the worker has them. Values
+ * are those of parameters and of their averages (train.ema). The
  * values of a checkpoint whose files stay at a worker are added when the master gathers these
  * files, because it does not see the values earlier.
  */
@@ -78,12 +79,14 @@ clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_st
                                  const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                                  clv_err *err) {
   *ret = NULL;
-  if (!is_in_ledger(t, stage) || kind != CLEAVE_STATE_WEIGHTS) return CLV_OK;
+  bool has_values = kind == CLEAVE_STATE_WEIGHTS || t->config->train.ema > 0;
+  if (!is_in_ledger(t, stage) || !has_values) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof **ret, ret, err));
   /* The result is ignored: if the rank or type of a tensor needs no sample, its sample stays empty,
    * and clv_trainer_note_values adds no line for the tensor. */
   for (size_t i = 0; i < n; i++)
-    (void)clv_weights_sample_begin(&(*ret)[i], items[i].dtype, &items[i].shape);
+    if (kind == CLEAVE_STATE_WEIGHTS || clv_optim_is_ema(items[i].name))
+      (void)clv_weights_sample_begin(&(*ret)[i], items[i].dtype, &items[i].shape);
   return CLV_OK;
 }
 
@@ -133,11 +136,13 @@ static clv_code add_entry(clv_ledger_list *o, const char *identity, const clv_we
   return clv_ledger_list_add_sample(o, identity, &s, err);
 }
 
-clv_code clv_note_gathered_weights(const char *path, const char *identity, clv_err *err) {
+clv_code clv_note_gathered_weights(const char *path, const char *identity, bool is_optimizer,
+                                   clv_err *err) {
   CLV_AUTO(clv_ledger_list_done) clv_ledger_list o = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_TRY(clv_weights_open_lazy(path, &f, err));
   for (size_t i = 0; i < clv_weights_n_entries(f); i++)
-    CLV_TRY(add_entry(&o, identity, f, &clv_weights_entries(f)[i], err));
+    if (!is_optimizer || clv_optim_is_ema(clv_weights_entries(f)[i].name))
+      CLV_TRY(add_entry(&o, identity, f, &clv_weights_entries(f)[i], err));
   return clv_ledger_add(o.items, o.n, err);
 }

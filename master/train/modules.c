@@ -152,6 +152,8 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   CLV_TRY_API(cleave_optimizer_new(t->runtime, groups, n, t->config->train.clip_grad_norm,
                                    &optimizer, CLV_API_ERROR));
   t->optimizer = optimizer;
+  CLV_TRY_API(cleave_optimizer_set_ema(t->runtime, optimizer, t->config->train.ema,
+                                       t->config->train.ema_warmup, CLV_API_ERROR));
   return CLV_OK;
 }
 

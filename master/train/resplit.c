@@ -277,6 +277,8 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
   CLV_TRY(find_step_count(r, stage, &step, err));
   for (size_t i = 0; i < s->listed.n; i++) {
     const clv_weights_want *w = &s->listed.items[i];
+    /* an average that the checkpoint lacks begins with the parameter, which the node has */
+    if (clv_optim_is_ema(w->name) && !clv_checkpoint_tensors_find(&r->moments, w->name)) continue;
     if (strcmp(w->name, CLV_STEP_NAME) != 0) {
       CLV_TRY(take_tensor(&r->moments, r->is_moment_used, *w, s, &missing, err));
       continue;
@@ -317,6 +319,8 @@ static clv_code find_tensors(resplit *r, clv_err *err) {
     if (code == CLV_OK && has_moments(r, i)) code = find_moments(r, i, err);
     if (code != CLV_OK) return clv_err_prefix(err, "stage '%s'", t->config->stages[i].name);
   }
+  for (size_t i = 0; i < r->moments.n && !(t->config->train.ema > 0); i++)
+    r->is_moment_used[i] |= clv_optim_is_ema(r->moments.tensors[i].entry->name);
   CLV_TRY(check_all_used(&r->weights, r->is_weight_used, "its model is another one", err));
   return check_all_used(&r->moments, r->is_moment_used,
                         "its layer is frozen now, or train.optimizer is another one; change these "

@@ -72,15 +72,23 @@ static bool is_moment_of_fixed_param(const clv_params *params, const char *name)
  * numbers of tensors, because then the file belongs to another run. */
 static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                                      clv_err *err) {
-  size_t n = 0, n_entries = clv_weights_n_entries(f),
+  const clv_params *params = t->b->stages[stage].params;
+  size_t n = 0, n_ema = 0, n_entries = clv_weights_n_entries(f),
          n_wanted = cleave_state_count(t->modules[stage], CLEAVE_STATE_OPTIMIZER);
+  bool keeps_ema = t->config->train.ema > 0;
   CLV_AUTO(clv_freep) const clv_weights_entry **items = NULL;
   CLV_TRY(clv_alloc(n_entries, sizeof *items, &items, err));
   for (size_t i = 0; i < n_entries; i++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i];
-    if (n_entries == n_wanted || !is_moment_of_fixed_param(t->b->stages[stage].params, e->name))
-      items[n++] = e;
+    bool is_ema = clv_optim_is_ema(e->name);
+    if (is_ema && !keeps_ema) continue;
+    if (n_entries != n_wanted && is_moment_of_fixed_param(params, e->name)) continue;
+    n_ema += is_ema;
+    items[n++] = e;
   }
+  /* without averages in the file they begin with the weights, which the node has */
+  for (int k = 0; keeps_ema && !n_ema && k < params->n; k++)
+    n_wanted -= params->list[k].trainable && !params->list[k].is_fixed;
   if (n != n_wanted)
     return clv_fail(
         err, CLV_INVALID,
@@ -142,10 +150,11 @@ static bool is_file_lost(const cleave_error *reason) {
          reason->status == CLEAVE_UNIMPLEMENTED;
 }
 
-/* Loads one file at the worker of its stage, and compares it with the manifest. */
-static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool is_optimizer,
+/* Loads one file at the worker of its stage, and compares it with the manifest. kind:
+ * CLEAVE_STATE_EMA takes the averages in the optimiser's file. */
+static clv_code load_kept_file(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                const clv_manifest *m, clv_err *err) {
-  const clv_manifest_file *f = clv_manifest_find_stage(m, stage, is_optimizer);
+  const clv_manifest_file *f = clv_manifest_find_stage(m, stage, kind != CLEAVE_STATE_WEIGHTS);
   int worker = t->b->stages[stage].worker;
   cleave_state_file found = {.size = sizeof found};
   cleave_error reason;
@@ -155,7 +164,6 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool is_optimizer
   if (worker < 0 || strcmp(t->config->workers[worker].identity, f->keeper_identity) != 0)
     return fail_lost_file(t, stage, m, f, "the stage is not there any more", err);
   CLV_TRY(clv_trainer_note_params(t, stage, err));
-  cleave_state_kind kind = is_optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
   if (cleave_state_load_by_digest(t->runtime, t->modules[stage], kind, f->kept_file_name,
                                   &f->sha256, LOAD_DEADLINE_MS, &found, &reason) != CLEAVE_OK)
     return is_file_lost(&reason) ? fail_lost_file(t, stage, m, f, reason.text, err)
@@ -167,13 +175,16 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool is_optimizer
 
 /* Loads the files that stayed at workers. The trainer does this before it sends other state, so
  * that it sends nothing of a checkpoint with a lost file. */
-static clv_code load_kept_files(clv_trainer *t, const clv_manifest *m, bool *ret_lost,
+static clv_code load_kept_files(clv_trainer *t, const clv_checkpoint *c, bool *ret_lost,
                                 clv_err *err) {
+  const clv_manifest *m = clv_checkpoint_manifest(c);
   clv_code code = CLV_OK;
   for (uint32_t i = 0; i < t->b->n_stages && code == CLV_OK; i++) {
     bool learns = t->b->stages[i].n_learning_params && t->optimizer;
-    code = load_kept_file(t, i, false, m, err);
-    if (code == CLV_OK && learns) code = load_kept_file(t, i, true, m, err);
+    code = load_kept_file(t, i, CLEAVE_STATE_WEIGHTS, m, err);
+    if (code == CLV_OK && learns) code = load_kept_file(t, i, CLEAVE_STATE_OPTIMIZER, m, err);
+    if (code == CLV_OK && clv_checkpoint_uses_ema(c))
+      code = load_kept_file(t, i, (cleave_state_kind)CLEAVE_STATE_EMA, m, err);
   }
   *ret_lost = code == CLV_DATA_LOSS;
   return code;
@@ -194,6 +205,17 @@ static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes)
           compared[i].saved, compared[i].present);
 }
 
+/* Appends a note if the averages of the weights begin at the checkpoint, which has none. */
+static void note_new_averages(const clv_trainer *t, const clv_checkpoint *c, clv_bytes *notes) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
+  clv_err reason;
+  if (!t->optimizer || !(t->config->train.ema > 0)) return;
+  if (clv_checkpoint_session(c, &config, &reason) != CLV_OK || config->train.ema > 0) return;
+  clv_bytes_puts(notes,
+                 "the checkpoint has no averages of the weights (train.ema): they begin with "
+                 "its weights\n");
+}
+
 /* Loads a checkpoint into the trainer. *ret_lost: true if workers have lost files of the
  * checkpoint. */
 static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
@@ -202,13 +224,14 @@ static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_
   const clv_trainer_state *s = clv_checkpoint_state(c);
   bool has_same_cut;
   *ret_lost = false;
+  note_new_averages(t, c, notes);
   CLV_TRY(clv_trainer_check_moved_layers(t, c, err));
   CLV_TRY(clv_blueprint_compare_cut(t->b, c, &has_same_cut, err));
   clv_trainer_drop_held_batches(t); /* the loader reads these batches again */
   t->committed_steps = m->step;
   if (t->optimizer)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));
-  if (has_same_cut) CLV_TRY(load_kept_files(t, m, ret_lost, err));
+  if (has_same_cut) CLV_TRY(load_kept_files(t, c, ret_lost, err));
   note_different_machine(s, notes);
   CLV_TRY(has_same_cut ? restore_stages(t, c, err) : clv_trainer_restore_other_cut(t, c, err));
   clv_trainer_read_position(s, ret);

@@ -189,8 +189,8 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_t
                                   clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
 /* Adds the weights in a file that was fetched from the worker `identity` to the ledger, because
- * that worker knows them. */
-clv_code clv_note_gathered_weights(const char *path, const char *identity,
+ * that worker knows them. is_optimizer: the averages of weights in a file of optimiser state. */
+clv_code clv_note_gathered_weights(const char *path, const char *identity, bool is_optimizer,
                                    clv_err *err) CLV_USE_RESULT;
 
 /* Asks each worker how many bytes it has sent to other workers, and adds the answers to the egress

@@ -254,7 +254,7 @@ static void time_step(node *n) {
   if (n->ms == 0 || ms < n->ms) n->ms = ms;
 }
 
-/* Runs the nodes in turns. The first round only warms up. */
+/* Times the nodes in rounds, each node once a round. The first round only warms up. */
 static void time_nodes(node *nodes, int n) {
   for (int i = 0; i < n; i++) time_step(&nodes[i]);
   for (int i = 0; i < n; i++) nodes[i].ms = 0;
@@ -269,7 +269,7 @@ static void print_shape(const shape_case *c) {
   for (int i = 0; i < 8 && c->x[i]; i++) printf("%s%lld", i ? "x" : "", (long long)c->x[i]);
 }
 
-/* ---- questions, each with the kernels that can answer it ------------------------------------- */
+/* ---- questions of the CPU backend, each with the kernels that can answer it ------------------ */
 
 static const char *const class_names[] = {
     "DEPTHWISE",           "GROUPED",  "FEW_CHANNELS",       "DILATED",        "POINTWISE",

@@ -85,7 +85,7 @@ static void require_success(cleave_status status) {
   exit(1);
 }
 
-/* ---- data; PyTorch's peer draws its own data of the same shapes ------------------------------ */
+/* ---- random data; the PyTorch program of the comparison draws its own of the same shapes ----- */
 
 static uint32_t draw_bits(void) {
   static uint32_t state = 40;
@@ -159,7 +159,7 @@ static void close_context(bench *b, cleave_context c) {
 static void run_step(bench *b, uint64_t clock[SECTIONS + 1]) {
   cleave_context c;
   cleave_reference at, both[2], loss;
-  cleave_step_result stepped;
+  cleave_step_result step_result;
   size_t batch = b->n_steps_run++ % BATCHES;
   clock[0] = clv_now_ns();
   require_success(cleave_context_open(b->rt, NULL, &c, &e));
@@ -172,8 +172,8 @@ static void run_step(bench *b, uint64_t clock[SECTIONS + 1]) {
   clock[1] = clv_now_ns();
   require_success(cleave_backward(b->rt, c, &loss, 1, false, 0, &e));
   clock[2] = clv_now_ns();
-  require_success(cleave_step(b->rt, b->optimizer, c, 0, &stepped, &e));
-  if (!stepped.applied) exit_with_message("a step was not applied");
+  require_success(cleave_step(b->rt, b->optimizer, c, 0, &step_result, &e));
+  if (!step_result.applied) exit_with_message("a step was not applied");
   clock[3] = clv_now_ns();
   require_success(cleave_to_here(b->rt, loss, 0, &b->loss_value, &e));
   clock[4] = clv_now_ns();

@@ -66,12 +66,12 @@ static clv_tls_identity *load_identity(const char *certs, const char *name) {
 /* Waits for an event like the leading queue thread of common/net/rpc: polls for as long as that
  * thread would, then sleeps. */
 static uintptr_t next_event(grpc_completion_queue *queue) {
-  uint64_t until = clv_now_ns() + 1000ull * clv_spin_us(1);
+  uint64_t until_ns = clv_now_ns() + 1000ull * clv_spin_us(1);
   grpc_event event;
   do {
     event = grpc_completion_queue_next(queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
     if (event.type == GRPC_QUEUE_TIMEOUT) sched_yield();
-  } while (event.type == GRPC_QUEUE_TIMEOUT && clv_now_ns() < until);
+  } while (event.type == GRPC_QUEUE_TIMEOUT && clv_now_ns() < until_ns);
   if (event.type == GRPC_QUEUE_TIMEOUT)
     event = grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
   return (uintptr_t)event.tag;
@@ -164,14 +164,14 @@ static client open_call(int port, const clv_tls_identity *id) {
 static void measure_round_trips(const client *c, unsigned n) {
   double *us = allocate_samples(n);
   for (unsigned i = 0; i < n; i++) {
-    uint64_t begin = clv_now_ns();
+    uint64_t begin_ns = clv_now_ns();
     grpc_byte_buffer *out = grpc_raw_byte_buffer_create(NULL, 0), *in = NULL;
     grpc_op ops[2] = {{.op = GRPC_OP_SEND_MESSAGE}, {.op = GRPC_OP_RECV_MESSAGE}};
     ops[0].data.send_message.send_message = out;
     ops[1].data.recv_message.recv_message = &in;
     start_batch(c->call, ops, 2, TAG_RECV);
     next_event(c->queue);
-    us[i] = (double)(clv_now_ns() - begin) / 1e3;
+    us[i] = (double)(clv_now_ns() - begin_ns) / 1e3;
     if (!in) exit_with_message("the stream has ended");
     grpc_byte_buffer_destroy(in);
     grpc_byte_buffer_destroy(out);

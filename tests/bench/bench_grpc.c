@@ -129,11 +129,11 @@ static void send_message(side *s, unsigned index, uint64_t total, const char *da
 
 /* Sends the next piece of the transfer, if any is left. */
 static void send_next_chunk(side *s, unsigned index) {
-  uint64_t from = s->next_byte;
-  if (from >= s->total_bytes) return;
+  uint64_t first_byte = s->next_byte;
+  if (first_byte >= s->total_bytes) return;
   s->next_byte += s->chunk_bytes;
-  send_message(s, index, s->total_bytes, s->data + from,
-               CLV_MIN(s->total_bytes - from, (uint64_t)s->chunk_bytes));
+  send_message(s, index, s->total_bytes, s->data + first_byte,
+               CLV_MIN(s->total_bytes - first_byte, (uint64_t)s->chunk_bytes));
 }
 
 /* Acknowledges the transfer once the acknowledgement of the previous one has left. */
@@ -188,15 +188,15 @@ static void handle_received(side *s, unsigned index) {
   request_message(s, index);
 }
 
-/* Handles an event. Waits for it like the leading queue thread of common/net/rpc: polls for as long
- * as that thread would, then sleeps. */
+/* Waits for an event like the leading queue thread of common/net/rpc, which polls for a while and
+ * then sleeps, and handles the event. */
 static event_kind run_event(side *s) {
-  uint64_t until = clv_now_ns() + 1000ull * clv_spin_us(1);
+  uint64_t until_ns = clv_now_ns() + 1000ull * clv_spin_us(1);
   grpc_event event;
   do {
     event = grpc_completion_queue_next(s->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
     if (event.type == GRPC_QUEUE_TIMEOUT) sched_yield();
-  } while (event.type == GRPC_QUEUE_TIMEOUT && clv_now_ns() < until);
+  } while (event.type == GRPC_QUEUE_TIMEOUT && clv_now_ns() < until_ns);
   if (event.type == GRPC_QUEUE_TIMEOUT)
     event = grpc_completion_queue_next(s->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
   unsigned index = (unsigned)((uintptr_t)event.tag / 8);
@@ -281,9 +281,9 @@ static void measure_tensors(side *s, size_t bytes, unsigned n) {
   for (size_t i = 0; i < bytes / 4; i++) ((uint32_t *)(void *)data)[i] = (uint32_t)i * 2654435761u;
   s->data = data;
   for (unsigned i = 0; i < n; i++) {
-    uint64_t begin = clv_now_ns();
+    uint64_t begin_ns = clv_now_ns();
     send_transfer(s, bytes);
-    seconds[i] = (double)(clv_now_ns() - begin) / 1e9;
+    seconds[i] = (double)(clv_now_ns() - begin_ns) / 1e9;
   }
   print_list(seconds, n);
   free(seconds);

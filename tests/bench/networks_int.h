@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * networks_int: makes the graphs of the networks whose steps are measured.
+ * Makes the graphs of the networks whose training steps are measured.
  */
 #ifndef CLEAVE_NETWORKS_INT_H
 #define CLEAVE_NETWORKS_INT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * profile_int: a backend that passes every call on to the backend cpu and adds up the time of each
- * kind of kernel. A plan runs on it as on any other backend.
+ * A backend that passes every call on to the backend cpu and adds up the time of each kind of
+ * kernel. A plan runs on it as on any other backend.
  */
 #ifndef CLEAVE_PROFILE_INT_H
 #define CLEAVE_PROFILE_INT_H

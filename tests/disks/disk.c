@@ -201,9 +201,9 @@ int rmdir(const char *path) {
 
 static int open_logged(int dir, const char *path, int flags, mode_t mode) {
   char a[2 * PATH_MAX];
-  bool writes = (flags & O_ACCMODE) != O_RDONLY;
-  if (writes && is_failure_due("open", path)) return -1;
-  bool is_new = writes && (flags & O_CREAT) && faccessat(dir, path, F_OK, 0) != 0;
+  bool opens_for_writing = (flags & O_ACCMODE) != O_RDONLY;
+  if (opens_for_writing && is_failure_due("open", path)) return -1;
+  bool is_new = opens_for_writing && (flags & O_CREAT) && faccessat(dir, path, F_OK, 0) != 0;
   int fd = REAL(openat)(dir, path, flags, mode);
   if (fd >= 0 && is_new) add_log_line("create", make_absolute_path(dir, path, a), "");
   return fd;

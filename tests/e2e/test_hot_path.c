@@ -23,7 +23,8 @@ enum { WARM_UP = 30, MEASURED = 20, BATCH = 48, MICRO = 3 };
 /* Number of allocations by the project's own objects. The linker's option --wrap redirects their
  * calls of malloc, calloc, realloc and aligned_alloc to the functions below. */
 static _Atomic uint64_t n_allocations;
-/* set while steps are measured; with CLV_TEST_TRAP an allocation then stops the debugger */
+/* true while steps are measured; if CLV_TEST_TRAP is set, an allocation then stops the program in
+ * the debugger */
 static _Atomic bool is_counting;
 
 void *__real_malloc(size_t n);

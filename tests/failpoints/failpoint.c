@@ -76,7 +76,7 @@ static struct {
   void (*action)(void);
 } specs[MAX_SPECS];
 static size_t n_specs;
-static int trace = -1;
+static int trace_fd = -1;
 
 static void add_spec(const char *text) {
   char name[MAX_NAME], action[MAX_NAME];
@@ -97,15 +97,15 @@ bad:
 __attribute__((constructor)) static void read_specs(void) {
   const char *text = getenv("CLEAVE_FAILPOINT"), *file = getenv("CLEAVE_FAILPOINT_TRACE");
   char copy[1024], *rest = copy;
-  if (file) trace = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file) trace_fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (!text) return;
   snprintf(copy, sizeof copy, "%s", text);
-  for (char *one; (one = strsep(&rest, ","));) add_spec(one);
+  for (char *spec_text; (spec_text = strsep(&rest, ","));) add_spec(spec_text);
 }
 
-static void add_line(int fd, const char *before, const char *name) {
+static void add_line(int fd, const char *prefix, const char *name) {
   char line[MAX_NAME + 32];
-  int n = snprintf(line, sizeof line, "%s%s\n", before, name);
+  int n = snprintf(line, sizeof line, "%s%s\n", prefix, name);
   (void)!__real_write(fd, line, (size_t)n);
 }
 
@@ -115,7 +115,7 @@ void clv_failpoint(const char *format, ...) {
   va_start(args, format);
   vsnprintf(name, sizeof name, format, args);
   va_end(args);
-  if (trace >= 0) add_line(trace, "", name);
+  if (trace_fd >= 0) add_line(trace_fd, "", name);
   for (size_t i = 0; i < n_specs; i++) {
     if (strcmp(specs[i].name, name) != 0 || --specs[i].calls_left) continue;
     add_line(2, "failpoint ", name);

@@ -6,14 +6,15 @@
  *
  *   CLEAVE_TEST_FAULTS=SEED:DROP:DUPLICATE:DELAY_MS   percent, percent, most milliseconds
  *
- * Only messages that are sent again, or that only free memory, may be disturbed: those about
- * references except their values, DROP, END_CONTEXT without a step, and ENDED without a trace.
- * Seed, kind and n decide the fate of the n-th message of a kind. At exit the library prints what
- * it did, because a test in which it did nothing proves nothing.
+ * Only messages that the product sends again, or that only free memory, may be disturbed: messages
+ * about references except their values, DROP, END_CONTEXT without a step, and ENDED without a
+ * trace. Seed, kind and n decide whether the n-th message of a kind is dropped, duplicated or
+ * delayed. At exit this code prints how many messages it disturbed, because a test without any
+ * proves nothing.
  *
  *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link accepted to the u64 in FILE
  *
- * The file is mapped, so that it has the count of a process that is killed.
+ * The file is mapped into memory, so that it has the right count even if the process is killed.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -26,19 +27,19 @@
 
 #include "common/net/link/link_int.h"
 
-typedef struct delayed {
-  struct delayed *next; /* next packet in the list, which ascends by time */
+typedef struct delayed_packet {
+  struct delayed_packet *next; /* next packet in the list, which ascends by time */
   uint64_t send_at_ns;
   clv_link *link;
   clv_packet *packet;
-} delayed;
+} delayed_packet;
 
 static struct {
   bool is_on;
   uint64_t seed, drop_percent, duplicate_percent, max_delay_ms;
   pthread_mutex_t lock;
   pthread_cond_t list_changed;
-  delayed *first_delayed;
+  delayed_packet *first_delayed;
   uint64_t n_seen[CLV_FRAME_KINDS], n_dropped[CLV_FRAME_KINDS], n_duplicated[CLV_FRAME_KINDS],
       n_delayed[CLV_FRAME_KINDS];
 } faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -71,7 +72,7 @@ static void *send_delayed(void *user) {
   (void)user;
   pthread_mutex_lock(&faults.lock);
   for (;;) {
-    delayed *d = faults.first_delayed;
+    delayed_packet *d = faults.first_delayed;
     uint64_t now = clv_now_ns();
     if (!d) {
       pthread_cond_wait(&faults.list_changed, &faults.lock);
@@ -92,8 +93,8 @@ static void *send_delayed(void *user) {
 }
 
 static void delay_packet(clv_link *link, clv_packet *p, uint64_t ms) {
-  delayed *d = calloc(1, sizeof *d), **at = &faults.first_delayed;
-  *d = (delayed){
+  delayed_packet *d = calloc(1, sizeof *d), **at = &faults.first_delayed;
+  *d = (delayed_packet){
       .send_at_ns = clv_now_ns() + ms * 1000000u, .link = clv_link_ref(link), .packet = p};
   pthread_mutex_lock(&faults.lock);
   while (*at && (*at)->send_at_ns <= d->send_at_ns) at = &(*at)->next;
@@ -122,7 +123,8 @@ static void send_duplicate(clv_link *link, const clv_packet *p) {
   send_now(link, duplicate);
 }
 
-/* Takes a packet to delay or to drop it. Returns false if the packet is to be sent now. */
+/* Drops or delays a packet, if its fate says so. Returns false if the caller must send the packet
+ * now. */
 static bool drop_or_delay(clv_link *link, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!faults.is_on || !may_be_disturbed(&p->frame)) return false;
@@ -172,13 +174,13 @@ static void print_counts(void) {
               (unsigned long long)faults.n_delayed[kind]);
 }
 
-__attribute__((constructor)) static void begin(void) {
-  const char *plan = getenv("CLEAVE_TEST_FAULTS");
+__attribute__((constructor)) static void start_faults(void) {
+  const char *setting = getenv("CLEAVE_TEST_FAULTS");
   unsigned long long seed, drop_percent, duplicate_percent, max_delay_ms;
-  if (!plan) return;
-  if (sscanf(plan, "%llu:%llu:%llu:%llu", &seed, &drop_percent, &duplicate_percent,
+  if (!setting) return;
+  if (sscanf(setting, "%llu:%llu:%llu:%llu", &seed, &drop_percent, &duplicate_percent,
              &max_delay_ms) != 4) {
-    fprintf(stderr, "CLEAVE_TEST_FAULTS: '%s' is not SEED:DROP:DUPLICATE:DELAY_MS\n", plan);
+    fprintf(stderr, "CLEAVE_TEST_FAULTS: '%s' is not SEED:DROP:DUPLICATE:DELAY_MS\n", setting);
     exit(64);
   }
   faults.seed = seed;

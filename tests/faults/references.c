@@ -16,8 +16,9 @@
  *   no leak        when all handles are released, every table is empty within the lease
  *   the tables     no event arrives in a state for which the tables have no row
  *
- * The first two are not checked for a handle that came through a node that died or was silent for a
- * lease (`is_lost`), but even such a handle never gets a wrong value.
+ * The checks "no early free" and "right values" do not apply to a handle that was passed by a node
+ * that died or was silent for a lease (`is_lost`), but even such a handle must never get a wrong
+ * value.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -88,7 +89,7 @@ static struct {
   clv_pool *node_pools[MAX_NODES];
   uint64_t last_ids[MAX_NODES], tick_due_ns[MAX_NODES];
   bool is_dead[MAX_NODES + 1], is_silent[MAX_NODES + 1];
-  bool has_deaths;
+  bool has_node_deaths;
   uint32_t faulty_node; /* node that dies, or is silent for longer than a lease */
   uint64_t faulty_from_ns,
       faulty_until_ns; /* from..until in ns: all messages from and to `faulty_node` are lost */
@@ -103,13 +104,13 @@ static struct {
   clv_rref_visits cell_visits; /* cells of the state tables that all runs visited */
   uint64_t n_forged_frames, n_messages, n_dropped, n_duplicated, n_fetched, n_errors, n_deaths,
       n_operations;
-} w;
+} sim;
 
 static void report_fault(const char *fmt, ...) CLV_PRINTF(1, 2);
 static void report_fault(const char *fmt, ...) {
-  if (w.has_failed) return;
-  w.has_failed = true;
-  printf("seed %" PRIu64 " at %.3f s: ", w.seed, (double)w.now_ns / 1e9);
+  if (sim.has_failed) return;
+  sim.has_failed = true;
+  printf("seed %" PRIu64 " at %.3f s: ", sim.seed, (double)sim.now_ns / 1e9);
   va_list args;
   va_start(args, fmt);
   vprintf(fmt, args);
@@ -119,8 +120,8 @@ static void report_fault(const char *fmt, ...) {
 
 static void print_trace(const char *fmt, ...) CLV_PRINTF(1, 2);
 static void print_trace(const char *fmt, ...) {
-  if (!w.prints_trace) return;
-  printf("%10.3f ms  ", (double)w.now_ns / 1e6);
+  if (!sim.prints_trace) return;
+  printf("%10.3f ms  ", (double)sim.now_ns / 1e6);
   va_list args;
   va_start(args, fmt);
   vprintf(fmt, args);
@@ -130,30 +131,33 @@ static void print_trace(const char *fmt, ...) {
 
 /* Returns a random number, by xorshift64* (Vigna 2016). */
 static uint64_t draw_number(void) {
-  w.rng_state ^= w.rng_state >> 12;
-  w.rng_state ^= w.rng_state << 25;
-  w.rng_state ^= w.rng_state >> 27;
-  return w.rng_state * UINT64_C(0x2545f4914f6cdd1d);
+  sim.rng_state ^= sim.rng_state >> 12;
+  sim.rng_state ^= sim.rng_state << 25;
+  sim.rng_state ^= sim.rng_state >> 27;
+  return sim.rng_state * UINT64_C(0x2545f4914f6cdd1d);
 }
 static uint64_t draw_below(uint64_t n) { return n ? (draw_number() >> 16) % n : 0; }
 static bool happens_with_percent(uint32_t percent) { return draw_below(100) < percent; }
 
-static uint64_t new_id(uint32_t node) { return ((uint64_t)(node + 1) << 48) | ++w.last_ids[node]; }
+static uint64_t new_id(uint32_t node) {
+  return ((uint64_t)(node + 1) << 48) | ++sim.last_ids[node];
+}
 
 static object *find_object(uint64_t ref) {
-  for (uint32_t i = 0; i < w.n_objects; i++)
-    if (w.objects[i].ref == ref) return &w.objects[i];
+  for (uint32_t i = 0; i < sim.n_objects; i++)
+    if (sim.objects[i].ref == ref) return &sim.objects[i];
   return NULL;
 }
 
 static handle *find_handle(uint64_t fork) {
-  for (uint32_t i = 0; i < w.n_handles; i++)
-    if (w.handles[i].fork_id == fork) return &w.handles[i];
+  for (uint32_t i = 0; i < sim.n_handles; i++)
+    if (sim.handles[i].fork_id == fork) return &sim.handles[i];
   return NULL;
 }
 
 static bool is_faulty_now(uint32_t node) {
-  return node == w.faulty_node && w.now_ns >= w.faulty_from_ns && w.now_ns < w.faulty_until_ns;
+  return node == sim.faulty_node && sim.now_ns >= sim.faulty_from_ns &&
+         sim.now_ns < sim.faulty_until_ns;
 }
 
 /* ---- the queue of events --------------------------------------------------------------------- */
@@ -163,28 +167,28 @@ static bool is_earlier(const event *a, const event *b) {
 }
 
 static event *add_event(uint64_t at, event_kind kind, uint32_t node) {
-  if (w.n_events == MAX_EVENTS) {
+  if (sim.n_events == MAX_EVENTS) {
     report_fault("more than %d events", MAX_EVENTS);
     exit(2);
   }
   event *e = calloc(1, sizeof *e);
-  *e = (event){.at = at, .sequence = ++w.sequence, .kind = kind, .node = node};
-  uint32_t i = w.n_events++;
-  for (; i && is_earlier(e, w.events[(i - 1) / 2]); i = (i - 1) / 2)
-    w.events[i] = w.events[(i - 1) / 2];
-  w.events[i] = e;
+  *e = (event){.at = at, .sequence = ++sim.sequence, .kind = kind, .node = node};
+  uint32_t i = sim.n_events++;
+  for (; i && is_earlier(e, sim.events[(i - 1) / 2]); i = (i - 1) / 2)
+    sim.events[i] = sim.events[(i - 1) / 2];
+  sim.events[i] = e;
   return e;
 }
 
 static event *take_first_event(void) {
-  event *first = w.events[0], *last = w.events[--w.n_events];
+  event *first = sim.events[0], *last = sim.events[--sim.n_events];
   uint32_t i = 0;
-  for (uint32_t child; (child = 2 * i + 1) < w.n_events; i = child) {
-    if (child + 1 < w.n_events && is_earlier(w.events[child + 1], w.events[child])) child++;
-    if (!is_earlier(w.events[child], last)) break;
-    w.events[i] = w.events[child];
+  for (uint32_t child; (child = 2 * i + 1) < sim.n_events; i = child) {
+    if (child + 1 < sim.n_events && is_earlier(sim.events[child + 1], sim.events[child])) child++;
+    if (!is_earlier(sim.events[child], last)) break;
+    sim.events[i] = sim.events[child];
   }
-  w.events[i] = last;
+  sim.events[i] = last;
   return first;
 }
 
@@ -194,7 +198,8 @@ static const char *const names[CLV_RREF_KINDS] = {"ACK",    "KEEP",  "USE",   "F
                                                   "DELETE", "RENEW", "FETCH", "VALUE"};
 
 static void send_once(uint32_t from, uint32_t to, const clv_rref_message *m) {
-  event *e = add_event(w.now_ns + w.min_delay_ns + draw_below(w.delay_spread_ns), MESSAGE, to);
+  event *e =
+      add_event(sim.now_ns + sim.min_delay_ns + draw_below(sim.delay_spread_ns), MESSAGE, to);
   e->sender = from;
   e->m = *m;
   if (m->tensor) clv_tensor_ref(m->tensor);
@@ -206,7 +211,7 @@ static void send_once(uint32_t from, uint32_t to, const clv_rref_message *m) {
 
 static void check_value(uint32_t to, const clv_rref_message *m) {
   const handle *h = find_handle(m->fork);
-  bool has_handle = h && h->node == to && w.objects[h->object].ref == m->ref;
+  bool has_handle = h && h->node == to && sim.objects[h->object].ref == m->ref;
   if (m->tensor && !has_handle)
     report_fault("node %u was sent the value of %" PRIx64 " without a handle", to, m->ref);
 }
@@ -214,17 +219,17 @@ static void check_value(uint32_t to, const clv_rref_message *m) {
 static void on_send(uint32_t from, const clv_rref_result *r) {
   uint32_t to = r->to;
   const clv_rref_message *m = &r->message;
-  w.n_messages++;
+  sim.n_messages++;
   if (m->kind == CLV_RREF_VALUE) check_value(to, m);
-  bool is_dropped = happens_with_percent(w.drop_percent);
+  bool is_dropped = happens_with_percent(sim.drop_percent);
   print_trace("%u -> %u %s %" PRIu64 " ref %" PRIx64 " fork %" PRIx64 "%s%s", from, to,
               names[m->kind], m->number, m->ref, m->fork, m->failure ? " failure" : "",
               is_dropped ? " (lost)" : "");
-  w.n_dropped += is_dropped;
-  if (w.is_silent[from] || w.is_dead[from]) return;
+  sim.n_dropped += is_dropped;
+  if (sim.is_silent[from] || sim.is_dead[from]) return;
   if (!is_dropped) send_once(from, to, m);
-  if (!happens_with_percent(w.duplicate_percent)) return;
-  w.n_duplicated++;
+  if (!happens_with_percent(sim.duplicate_percent)) return;
+  sim.n_duplicated++;
   send_once(from, to, m);
 }
 
@@ -232,10 +237,10 @@ static void on_send(uint32_t from, const clv_rref_result *r) {
 
 static void settle_object(object *o) {
   o->is_settled = true;
-  o->settled_at_ns = w.now_ns;
-  clv_rrefs *t = w.node_tables[o->owner];
+  o->settled_at_ns = sim.now_ns;
+  clv_rrefs *t = sim.node_tables[o->owner];
   if (o->ends_in_failure) {
-    clv_rrefs_settle_entry(t, o->ref, NULL, &o->failure, w.now_ns);
+    clv_rrefs_settle_entry(t, o->ref, NULL, &o->failure, sim.now_ns);
     return;
   }
   clv_tensor *v;
@@ -243,7 +248,7 @@ static void settle_object(object *o) {
   clv_err err;
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
   *(int64_t *)v->data = o->settled_value;
-  clv_rrefs_settle_entry(t, o->ref, v, NULL, w.now_ns);
+  clv_rrefs_settle_entry(t, o->ref, v, NULL, sim.now_ns);
   clv_tensor_unref(v);
 }
 
@@ -256,8 +261,8 @@ static void on_create(uint32_t node, const clv_rref_result *r) {
   if (happens_with_percent(30))
     settle_object(o);
   else
-    add_event(w.now_ns + draw_below(happens_with_percent(20) ? 20000 * MS : 1000 * MS), SETTLE,
-              (uint32_t)(o - w.objects));
+    add_event(sim.now_ns + draw_below(happens_with_percent(20) ? 20000 * MS : 1000 * MS), SETTLE,
+              (uint32_t)(o - sim.objects));
 }
 
 static void release_handle(handle *h) {
@@ -265,14 +270,14 @@ static void release_handle(handle *h) {
   h->state = RELEASED;
   h->is_fetching = false;
   print_trace("%u releases %" PRIx64, h->node, h->fork_id);
-  if (clv_rrefs_release_handle(w.node_tables[h->node], h->fork_id, w.now_ns, &err) != CLV_OK)
+  if (clv_rrefs_release_handle(sim.node_tables[h->node], h->fork_id, sim.now_ns, &err) != CLV_OK)
     report_fault("release of %" PRIx64 " at %u: %s", h->fork_id, h->node, err.text);
 }
 
 static void on_used(uint32_t node, const clv_rref_result *r) {
   const clv_rref_use *u = &r->handle;
   handle *h = find_handle(u->fork);
-  if (!h || h->node != node || w.objects[h->object].ref != u->ref) {
+  if (!h || h->node != node || sim.objects[h->object].ref != u->ref) {
     report_fault("node %u was passed a handle %" PRIx64 " that nobody passed to it", node, u->fork);
     return;
   }
@@ -293,18 +298,18 @@ static void on_joined(uint32_t node, const clv_rref_result *r) {
 static void on_unused(uint32_t node, const clv_rref_result *r) {
   handle *h = find_handle(r->handle.fork);
   /* true: the node was silent, so it may not know the loss of others */
-  bool is_excused = h->is_lost || node == w.faulty_node;
+  bool is_excused = h->is_lost || node == sim.faulty_node;
   if (!is_excused)
     report_fault("handle %" PRIx64 " did not arrive: %s", h->fork_id, r->failure->text);
   if (h->state == PROMISED) h->state = NEVER_ARRIVED;
 }
 
 static void check_failure(const handle *h, const clv_rref_failure *why) {
-  const object *o = &w.objects[h->object];
+  const object *o = &sim.objects[h->object];
   bool is_stored =
       o->ends_in_failure && why->code == o->failure.code && strcmp(why->text, o->failure.text) == 0;
   bool is_excused = h->is_lost && (why->code == CLV_NOT_FOUND || why->code == CLV_UNAVAILABLE);
-  w.n_errors++;
+  sim.n_errors++;
   if (!is_stored && !is_excused)
     report_fault("fetch by handle %" PRIx64 " of %" PRIx64 " gave: %s", h->fork_id, o->ref,
                  why->text);
@@ -314,21 +319,21 @@ static void check_failure(const handle *h, const clv_rref_failure *why) {
  * has a limit. */
 static void check_fetch_time(const handle *h, const object *o) {
   uint64_t begin = CLV_MAX(h->fetch_sent_ns, o->settled_at_ns),
-           trips = 8 * (w.min_delay_ns + w.delay_spread_ns);
-  bool is_undisturbed = !w.drop_percent && !w.has_deaths && trips < lease_ns / 8;
-  if (is_undisturbed && w.now_ns > begin + trips)
+           trips = 8 * (sim.min_delay_ns + sim.delay_spread_ns);
+  bool is_undisturbed = !sim.drop_percent && !sim.has_node_deaths && trips < lease_ns / 8;
+  if (is_undisturbed && sim.now_ns > begin + trips)
     report_fault("fetch by handle %" PRIx64 " took %.3f s", h->fork_id,
-                 (double)(w.now_ns - begin) / 1e9);
+                 (double)(sim.now_ns - begin) / 1e9);
 }
 
 static void on_fetched(uint32_t node, const clv_rref_result *r) {
   const clv_rref_use *u = &r->handle;
   handle *h = find_handle(u->fork);
-  const object *o = &w.objects[h->object];
+  const object *o = &sim.objects[h->object];
   (void)node;
   if (!h->is_fetching) report_fault("handle %" PRIx64 " got what it had not asked for", u->fork);
   h->is_fetching = false;
-  w.n_fetched++;
+  sim.n_fetched++;
   check_fetch_time(h, o);
   if (r->failure) {
     check_failure(h, r->failure);
@@ -343,10 +348,10 @@ static void on_freed(uint32_t node, const clv_rref_result *r) {
   const object *o = find_object(ref);
   (void)node;
   print_trace("%u frees %" PRIx64, o->owner, ref);
-  for (uint32_t i = 0; i < w.n_handles; i++) {
-    const handle *h = &w.handles[i];
+  for (uint32_t i = 0; i < sim.n_handles; i++) {
+    const handle *h = &sim.handles[i];
     bool is_open = h->state == PROMISED || h->state == ARRIVED;
-    if (is_open && !h->is_lost && w.objects[h->object].ref == ref)
+    if (is_open && !h->is_lost && sim.objects[h->object].ref == ref)
       report_fault("%" PRIx64 " was freed although node %u has handle %" PRIx64, ref, h->node,
                    h->fork_id);
   }
@@ -361,14 +366,14 @@ static void take_results(uint32_t node) {
       [CLV_RREF_RESULT_UNUSED] = on_unused, [CLV_RREF_RESULT_FETCHED] = on_fetched,
       [CLV_RREF_RESULT_FREED] = on_freed};
   clv_rref_result r;
-  while (w.node_tables[node] && clv_rrefs_next_result(w.node_tables[node], &r))
+  while (sim.node_tables[node] && clv_rrefs_next_result(sim.node_tables[node], &r))
     on[r.kind](node, &r);
 }
 
 /* ---- operations of the random program -------------------------------------------------------- */
 
-static object *new_object(uint32_t maker, uint32_t owner) {
-  object *o = &w.objects[w.n_objects++];
+static object *create_object(uint32_t maker, uint32_t owner) {
+  object *o = &sim.objects[sim.n_objects++];
   *o = (object){.ref = new_id(maker),
                 .access_key = draw_number() | 1,
                 .creator = maker,
@@ -381,10 +386,10 @@ static object *new_object(uint32_t maker, uint32_t owner) {
   return o;
 }
 
-static handle *new_handle(object *o, uint32_t maker, uint32_t node, const handle *parent) {
-  handle *h = &w.handles[w.n_handles++];
+static handle *create_handle(object *o, uint32_t maker, uint32_t node, const handle *parent) {
+  handle *h = &sim.handles[sim.n_handles++];
   *h = (handle){.fork_id = new_id(maker),
-                .object = (uint32_t)(o - w.objects),
+                .object = (uint32_t)(o - sim.objects),
                 .node = node,
                 .passed_by = maker,
                 .may_release_unfetched = happens_with_percent(30)};
@@ -394,47 +399,47 @@ static handle *new_handle(object *o, uint32_t maker, uint32_t node, const handle
 }
 
 static uint32_t draw_living_node(void) {
-  uint32_t node = (uint32_t)draw_below(w.n_nodes);
-  return w.is_dead[node] ? (node + 1) % w.n_nodes : node;
+  uint32_t node = (uint32_t)draw_below(sim.n_nodes);
+  return sim.is_dead[node] ? (node + 1) % sim.n_nodes : node;
 }
 
 static void do_create_own(void) {
   clv_err err;
   uint32_t node = draw_living_node();
-  object *o = new_object(node, node);
-  handle *h = new_handle(o, node, node, NULL);
+  object *o = create_object(node, node);
+  handle *h = create_handle(o, node, node, NULL);
   clv_rref_new_ids b = {o->ref, h->fork_id, o->access_key};
   clv_tensor *v;
   clv_shape scalar = {0};
   o->ends_in_failure = false;
   o->is_known_to_owner = o->is_settled = true;
-  o->settled_at_ns = w.now_ns;
+  o->settled_at_ns = sim.now_ns;
   h->state = ARRIVED;
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
   *(int64_t *)v->data = o->settled_value;
   print_trace("%u owns %" PRIx64 ", handle %" PRIx64, node, o->ref, h->fork_id);
-  if (clv_rrefs_new_owned(w.node_tables[node], &b, v, w.now_ns, &err) != CLV_OK)
+  if (clv_rrefs_new_owned(sim.node_tables[node], &b, v, sim.now_ns, &err) != CLV_OK)
     report_fault("own: %s", err.text);
   clv_tensor_unref(v);
 }
 
 static void do_create_at_owner(void) {
   clv_err err;
-  uint32_t node = draw_living_node(), owner = (uint32_t)draw_below(w.n_nodes);
-  object *o = new_object(node, owner);
-  handle *h = new_handle(o, node, node, NULL);
+  uint32_t node = draw_living_node(), owner = (uint32_t)draw_below(sim.n_nodes);
+  object *o = create_object(node, owner);
+  handle *h = create_handle(o, node, node, NULL);
   clv_rref_new_ids b = {o->ref, h->fork_id, o->access_key};
   h->state = ARRIVED;
   print_trace("%u keeps %" PRIx64 " at %u, handle %" PRIx64, node, o->ref, owner, h->fork_id);
-  if (clv_rrefs_new_kept(w.node_tables[node], &b, owner, 1, o->ref, w.now_ns, &err) != CLV_OK)
+  if (clv_rrefs_new_kept(sim.node_tables[node], &b, owner, 1, o->ref, sim.now_ns, &err) != CLV_OK)
     report_fault("keep: %s", err.text);
 }
 
 /* Returns a random handle in that state at a node that lives; NULL if a few tries find none. */
 static handle *draw_handle(handle_state state) {
-  for (int i = 0; i < 8 && w.n_handles; i++) {
-    handle *h = &w.handles[draw_below(w.n_handles)];
-    if (h->state == state && !w.is_dead[h->node]) return h;
+  for (int i = 0; i < 8 && sim.n_handles; i++) {
+    handle *h = &sim.handles[draw_below(sim.n_handles)];
+    if (h->state == state && !sim.is_dead[h->node]) return h;
   }
   return NULL;
 }
@@ -447,12 +452,13 @@ static void do_pass_reference(void) {
   clv_err err;
   handle *h = draw_handle(ARRIVED);
   if (!h) return;
-  object *o = &w.objects[h->object];
-  uint32_t to = happens_with_percent(25) ? o->owner : (uint32_t)draw_below(w.n_nodes);
-  handle *child = new_handle(o, h->node, to, h);
+  object *o = &sim.objects[h->object];
+  uint32_t to = happens_with_percent(25) ? o->owner : (uint32_t)draw_below(sim.n_nodes);
+  handle *child = create_handle(o, h->node, to, h);
   clv_rref_pass_args what = {child->fork_id, to, 0, 0};
   print_trace("%u passes %" PRIx64 " to %u as %" PRIx64, h->node, h->fork_id, to, child->fork_id);
-  if (clv_rrefs_pass_handle(w.node_tables[h->node], h->fork_id, &what, w.now_ns, &err) == CLV_OK)
+  if (clv_rrefs_pass_handle(sim.node_tables[h->node], h->fork_id, &what, sim.now_ns, &err) ==
+      CLV_OK)
     return;
   child->state = NEVER_ARRIVED;
   if (!is_excusable_error(h, &err)) report_fault("pass of %" PRIx64 ": %s", h->fork_id, err.text);
@@ -465,8 +471,9 @@ static void do_fetch_value(void) {
   print_trace("%u fetches %" PRIx64, h->node, h->fork_id);
   bool was_fetching = h->is_fetching;
   h->is_fetching = true;
-  if (!was_fetching) h->fetch_sent_ns = w.now_ns;
-  if (clv_rrefs_fetch_value(w.node_tables[h->node], h->fork_id, w.now_ns, &err) == CLV_OK) return;
+  if (!was_fetching) h->fetch_sent_ns = sim.now_ns;
+  if (clv_rrefs_fetch_value(sim.node_tables[h->node], h->fork_id, sim.now_ns, &err) == CLV_OK)
+    return;
   h->is_fetching = was_fetching;
   if (!is_excusable_error(h, &err)) report_fault("fetch of %" PRIx64 ": %s", h->fork_id, err.text);
 }
@@ -481,33 +488,33 @@ static void do_use_released_handle(void) {
   clv_err err = {0};
   handle *h = draw_handle(RELEASED);
   if (!h) return;
-  clv_rrefs *t = w.node_tables[h->node];
+  clv_rrefs *t = sim.node_tables[h->node];
   clv_rref_pass_args what = {new_id(h->node), 0, 0, 0};
   uint64_t how = draw_below(3);
-  clv_code code = how == 0   ? clv_rrefs_fetch_value(t, h->fork_id, w.now_ns, &err)
-                  : how == 1 ? clv_rrefs_release_handle(t, h->fork_id, w.now_ns, &err)
-                             : clv_rrefs_pass_handle(t, h->fork_id, &what, w.now_ns, &err);
+  clv_code code = how == 0   ? clv_rrefs_fetch_value(t, h->fork_id, sim.now_ns, &err)
+                  : how == 1 ? clv_rrefs_release_handle(t, h->fork_id, sim.now_ns, &err)
+                             : clv_rrefs_pass_handle(t, h->fork_id, &what, sim.now_ns, &err);
   if (code != CLV_NOT_FOUND)
     report_fault("use after release of %" PRIx64 " gave %d", h->fork_id, (int)code);
 }
 
-/* Sends frames of a node that was passed no reference (an additional node that others only hear):
+/* Sends frames as an additional node, which has no reference and to which no other node sends:
  * another node's fork, an unknown id, a wrong key. */
 static void do_forge_frame(void) {
   static const clv_rref_kind kinds[] = {CLV_RREF_FETCH,  CLV_RREF_FETCH,  CLV_RREF_FORK,
                                         CLV_RREF_DELETE, CLV_RREF_ACCEPT, CLV_RREF_VALUE,
                                         CLV_RREF_ACK,    CLV_RREF_RENEW};
-  if (!w.n_handles) return;
-  const handle *h = &w.handles[draw_below(w.n_handles)];
-  const object *o = &w.objects[h->object];
+  if (!sim.n_handles) return;
+  const handle *h = &sim.handles[draw_below(sim.n_handles)];
+  const object *o = &sim.objects[h->object];
   clv_rref_message m = {.kind = kinds[draw_below(CLV_COUNT(kinds))],
-                        .number = ++w.n_forged_frames,
+                        .number = ++sim.n_forged_frames,
                         .ref = happens_with_percent(80) ? o->ref : draw_number(),
                         .fork = happens_with_percent(80) ? h->fork_id : draw_number(),
                         .key = draw_number(),
                         .is_before_join = happens_with_percent(50)};
   if (m.kind == CLV_RREF_VALUE) m.failure = &o->failure;
-  send_once(w.n_nodes, happens_with_percent(80) ? o->owner : draw_living_node(), &m);
+  send_once(sim.n_nodes, happens_with_percent(80) ? o->owner : draw_living_node(), &m);
 }
 
 static void do_random_operation(void) {
@@ -516,16 +523,18 @@ static void do_random_operation(void) {
       do_pass_reference, do_pass_reference,  do_fetch_value,     do_fetch_value,
       do_fetch_value,    do_release_handle,  do_release_handle,  do_use_released_handle,
       do_forge_frame};
-  bool is_full = w.n_objects == MAX_OBJECTS || w.n_handles == MAX_HANDLES;
-  w.n_operations++;
+  bool is_full = sim.n_objects == MAX_OBJECTS || sim.n_handles == MAX_HANDLES;
+  sim.n_operations++;
   if (!is_full) operations[draw_below(CLV_COUNT(operations))]();
 }
 
-/* Ends the program: releases the handles it still has; messages in flight arrive first. */
+/* Ends the program: releases all handles that the program still has, after messages in flight have
+ * arrived. */
 static void release_all_handles(void) {
-  for (uint32_t i = 0; i < w.n_handles; i++) {
-    handle *h = &w.handles[i];
-    if (!w.is_dead[h->node] && h->state == ARRIVED && (h->may_release_unfetched || !h->is_fetching))
+  for (uint32_t i = 0; i < sim.n_handles; i++) {
+    handle *h = &sim.handles[i];
+    if (!sim.is_dead[h->node] && h->state == ARRIVED &&
+        (h->may_release_unfetched || !h->is_fetching))
       release_handle(h);
   }
 }
@@ -535,46 +544,47 @@ static void release_all_handles(void) {
 /* Marks the objects as lost that the faulty node owned or used, or had passed on before the
  * receiver told the owner. */
 static void mark_objects_lost(uint32_t node) {
-  for (uint32_t i = 0; i < w.n_objects; i++) {
-    object *o = &w.objects[i];
+  for (uint32_t i = 0; i < sim.n_objects; i++) {
+    object *o = &sim.objects[i];
     o->is_lost |= o->owner == node || (o->creator == node && !o->is_known_to_owner);
   }
-  for (uint32_t i = 0; i < w.n_handles; i++) {
-    handle *h = &w.handles[i];
+  for (uint32_t i = 0; i < sim.n_handles; i++) {
+    handle *h = &sim.handles[i];
     bool is_in_flight = h->state == PROMISED && h->passed_by == node;
-    h->is_lost |= h->node == node || w.objects[h->object].is_lost || is_in_flight;
+    h->is_lost |= h->node == node || sim.objects[h->object].is_lost || is_in_flight;
   }
 }
 
 static void cut_off_node(uint32_t node) {
-  w.n_deaths++;
-  w.is_silent[node] = true;
+  sim.n_deaths++;
+  sim.is_silent[node] = true;
   print_trace("node %u is cut off", node);
   /* a node that is silent for a short time only: others do not notice it */
-  if (node != w.faulty_node) return;
+  if (node != sim.faulty_node) return;
   mark_objects_lost(node);
-  if (w.faulty_until_ns != UINT64_MAX) return;
-  w.is_dead[node] = true;
-  clv_rrefs_free(w.node_tables[node]);
-  w.node_tables[node] = NULL;
+  if (sim.faulty_until_ns != UINT64_MAX) return;
+  sim.is_dead[node] = true;
+  clv_rrefs_free(sim.node_tables[node]);
+  sim.node_tables[node] = NULL;
 }
 
-/* Plans an accident: a node dies, is silent for longer than the lease, or for a part of it. */
-static void plan_accident(void) {
-  uint64_t begin = draw_below(w.end_ns), kind = draw_below(10);
-  uint32_t node = (uint32_t)draw_below(w.n_nodes);
-  w.faulty_node = MAX_NODES;
-  w.faulty_from_ns = w.faulty_until_ns = 0;
-  w.has_deaths = kind <= 3;
+/* Plans the fault of a node: it dies, or is silent for longer than the lease, or for a shorter
+ * time. */
+static void plan_fault(void) {
+  uint64_t begin = draw_below(sim.end_ns), kind = draw_below(10);
+  uint32_t node = (uint32_t)draw_below(sim.n_nodes);
+  sim.faulty_node = MAX_NODES;
+  sim.faulty_from_ns = sim.faulty_until_ns = 0;
+  sim.has_node_deaths = kind <= 3;
   if (kind > 3) return;
   uint64_t until =
       begin + (kind == 3 ? draw_below(lease_ns / 4) : lease_ns * 3 / 2 + draw_below(lease_ns));
   add_event(begin, CUT, node);
   if (kind > 1) add_event(until, HEAL, node);
   if (kind == 3) return;
-  w.faulty_node = node;
-  w.faulty_from_ns = begin;
-  w.faulty_until_ns = kind > 1 ? until + lease_ns : UINT64_MAX;
+  sim.faulty_node = node;
+  sim.faulty_from_ns = begin;
+  sim.faulty_until_ns = kind > 1 ? until + lease_ns : UINT64_MAX;
 }
 
 /* ---- one run of a seed ----------------------------------------------------------------------- */
@@ -583,79 +593,80 @@ static void open_node(uint32_t i) {
   clv_err err;
   /* one more node, as which do_forge_frame sends */
   clv_rrefs_options o = {
-      .n_nodes = w.n_nodes + 1, .self = i, .lease_ns = lease_ns, .retry_ns = retry_ns};
-  if (clv_pool_new((size_t)1 << 30, 1 << 20, &w.node_pools[i], &err) != CLV_OK) exit(2);
-  o.pool = w.node_pools[i];
-  if (clv_rrefs_new(&o, &w.node_tables[i], &err) != CLV_OK) exit(2);
-  w.node_tables[i]->visits = &w.cell_visits;
-  w.tick_due_ns[i] = UINT64_MAX;
+      .n_nodes = sim.n_nodes + 1, .self = i, .lease_ns = lease_ns, .retry_ns = retry_ns};
+  if (clv_pool_new((size_t)1 << 30, 1 << 20, &sim.node_pools[i], &err) != CLV_OK) exit(2);
+  o.pool = sim.node_pools[i];
+  if (clv_rrefs_new(&o, &sim.node_tables[i], &err) != CLV_OK) exit(2);
+  sim.node_tables[i]->visits = &sim.cell_visits;
+  sim.tick_due_ns[i] = UINT64_MAX;
 }
 
 static void plan_run(void) {
   static const uint32_t drop_percents[] = {0, 0, 5, 20, 35}, duplicate_percents[] = {0, 0, 10, 30};
   static const uint64_t spreads[] = {1, 20, 200, 2000};
-  w.n_nodes = 3 + (uint32_t)draw_below(MAX_NODES - 2);
-  w.drop_percent = drop_percents[draw_below(CLV_COUNT(drop_percents))];
-  w.duplicate_percent = duplicate_percents[draw_below(CLV_COUNT(duplicate_percents))];
-  w.min_delay_ns = (1 + draw_below(5)) * MS;
-  w.delay_spread_ns = spreads[draw_below(CLV_COUNT(spreads))] * MS;
+  sim.n_nodes = 3 + (uint32_t)draw_below(MAX_NODES - 2);
+  sim.drop_percent = drop_percents[draw_below(CLV_COUNT(drop_percents))];
+  sim.duplicate_percent = duplicate_percents[draw_below(CLV_COUNT(duplicate_percents))];
+  sim.min_delay_ns = (1 + draw_below(5)) * MS;
+  sim.delay_spread_ns = spreads[draw_below(CLV_COUNT(spreads))] * MS;
   /* some programs last for several leases */
-  w.end_ns = (500 + draw_below(happens_with_percent(20) ? 100000 : 10000)) * MS;
-  for (uint32_t i = 0; i < w.n_nodes; i++) open_node(i);
+  sim.end_ns = (500 + draw_below(happens_with_percent(20) ? 100000 : 10000)) * MS;
+  for (uint32_t i = 0; i < sim.n_nodes; i++) open_node(i);
   uint64_t n = 10 + draw_below(120);
-  for (uint64_t i = 0; i < n; i++) add_event(draw_below(w.end_ns), OPERATION, 0);
-  add_event(w.end_ns, END, 0);
-  plan_accident();
+  for (uint64_t i = 0; i < n; i++) add_event(draw_below(sim.end_ns), OPERATION, 0);
+  add_event(sim.end_ns, END, 0);
+  plan_fault();
 }
 
 static void schedule_tick(uint32_t node) {
-  if (w.is_dead[node]) return;
-  uint64_t due = clv_rrefs_due_ns(w.node_tables[node]);
-  if (due == UINT64_MAX || due >= w.tick_due_ns[node]) return;
-  w.tick_due_ns[node] = CLV_MAX(due, w.now_ns);
-  add_event(w.tick_due_ns[node], TICK, node);
+  if (sim.is_dead[node]) return;
+  uint64_t due = clv_rrefs_due_ns(sim.node_tables[node]);
+  if (due == UINT64_MAX || due >= sim.tick_due_ns[node]) return;
+  sim.tick_due_ns[node] = CLV_MAX(due, sim.now_ns);
+  add_event(sim.tick_due_ns[node], TICK, node);
 }
 
 static void take_results_and_schedule_ticks(void) {
-  for (uint32_t i = 0; i < w.n_nodes; i++) take_results(i);
-  for (uint32_t i = 0; i < w.n_nodes; i++) schedule_tick(i);
+  for (uint32_t i = 0; i < sim.n_nodes; i++) take_results(i);
+  for (uint32_t i = 0; i < sim.n_nodes; i++) schedule_tick(i);
 }
 
 static void handle_event(event *e) {
   uint32_t node = e->node;
-  bool is_away = e->kind == MESSAGE && (node == w.n_nodes || w.is_dead[node] || w.is_silent[node]);
+  bool is_away =
+      e->kind == MESSAGE && (node == sim.n_nodes || sim.is_dead[node] || sim.is_silent[node]);
   if (e->kind == MESSAGE && !is_away) {
-    clv_rrefs_receive_message(w.node_tables[node], e->sender, &e->m, w.now_ns);
-  } else if (e->kind == TICK && !w.is_dead[node] && w.tick_due_ns[node] == e->at) {
-    w.tick_due_ns[node] = UINT64_MAX;
-    clv_rrefs_tick(w.node_tables[node], w.now_ns);
+    clv_rrefs_receive_message(sim.node_tables[node], e->sender, &e->m, sim.now_ns);
+  } else if (e->kind == TICK && !sim.is_dead[node] && sim.tick_due_ns[node] == e->at) {
+    sim.tick_due_ns[node] = UINT64_MAX;
+    clv_rrefs_tick(sim.node_tables[node], sim.now_ns);
   } else if (e->kind == OPERATION) {
     do_random_operation();
-  } else if (e->kind == SETTLE && !w.is_dead[w.objects[node].owner]) {
-    settle_object(&w.objects[node]);
+  } else if (e->kind == SETTLE && !sim.is_dead[sim.objects[node].owner]) {
+    settle_object(&sim.objects[node]);
   } else if (e->kind == CUT) {
     cut_off_node(node);
   } else if (e->kind == HEAL) {
     print_trace("node %u is back", node);
-    w.is_silent[node] = false;
+    sim.is_silent[node] = false;
   }
   clv_tensor_unref(e->m.tensor);
   take_results_and_schedule_ticks();
 }
 
 static void check_final_state(void) {
-  for (uint32_t i = 0; i < w.n_nodes; i++) {
+  for (uint32_t i = 0; i < sim.n_nodes; i++) {
     clv_rref_counts c;
-    if (w.is_dead[i]) continue;
-    clv_rrefs_count(w.node_tables[i], &c);
+    if (sim.is_dead[i]) continue;
+    clv_rrefs_count(sim.node_tables[i], &c);
     if (c.n_entries || c.n_forks || c.n_handles || c.n_children || c.n_parked || c.n_unacknowledged)
       report_fault(
           "node %u is left with %u references, %u users, %u handles, %u being passed, %u "
           "parked, %u messages",
           i, c.n_entries, c.n_forks, c.n_handles, c.n_children, c.n_parked, c.n_unacknowledged);
   }
-  for (uint32_t i = 0; i < w.n_handles; i++) {
-    const handle *h = &w.handles[i];
+  for (uint32_t i = 0; i < sim.n_handles; i++) {
+    const handle *h = &sim.handles[i];
     bool is_open = h->state == PROMISED || h->state == ARRIVED;
     if (is_open && !h->is_lost)
       report_fault("handle %" PRIx64 " of node %u never came, or never got its value", h->fork_id,
@@ -671,7 +682,7 @@ static uint32_t count_visited_cells(uint32_t *ret_all) {
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
       for (uint8_t f = 0; f < clv_rref_n_events(m); f++) {
         bool is_impossible = clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE,
-             is_seen = w.cell_visits.n[m][s][f];
+             is_seen = sim.cell_visits.n[m][s][f];
         if (is_impossible && is_seen)
           report_fault("machine %d: fact %u came in state %u", (int)m, f, s);
         *ret_all += !is_impossible;
@@ -681,75 +692,76 @@ static uint32_t count_visited_cells(uint32_t *ret_all) {
 }
 
 static void free_run(void) {
-  while (w.n_events) {
+  while (sim.n_events) {
     event *e = take_first_event();
     clv_tensor_unref(e->m.tensor);
     free(e);
   }
-  for (uint32_t i = 0; i < w.n_nodes; i++) {
-    clv_rrefs_free(w.node_tables[i]);
-    clv_pool_unref(w.node_pools[i]);
-    w.node_tables[i] = NULL;
+  for (uint32_t i = 0; i < sim.n_nodes; i++) {
+    clv_rrefs_free(sim.node_tables[i]);
+    clv_pool_unref(sim.node_pools[i]);
+    sim.node_tables[i] = NULL;
   }
 }
 
 static bool run_seed(uint64_t seed) {
-  w.seed = seed;
-  w.rng_state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-  w.now_ns = w.sequence = 0;
-  w.has_failed = false;
-  w.n_forged_frames = 0;
-  w.n_objects = w.n_handles = w.n_events = 0;
-  memset(w.last_ids, 0, sizeof w.last_ids);
-  memset(w.is_dead, 0, sizeof w.is_dead);
-  memset(w.is_silent, 0, sizeof w.is_silent);
+  sim.seed = seed;
+  sim.rng_state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+  sim.now_ns = sim.sequence = 0;
+  sim.has_failed = false;
+  sim.n_forged_frames = 0;
+  sim.n_objects = sim.n_handles = sim.n_events = 0;
+  memset(sim.last_ids, 0, sizeof sim.last_ids);
+  memset(sim.is_dead, 0, sizeof sim.is_dead);
+  memset(sim.is_silent, 0, sizeof sim.is_silent);
   plan_run();
   uint64_t last =
-      CLV_MAX(w.end_ns, w.faulty_until_ns == UINT64_MAX ? 0 : w.faulty_until_ns) + grace_ns;
-  while (w.n_events && w.events[0]->at <= last && !w.has_failed) {
+      CLV_MAX(sim.end_ns, sim.faulty_until_ns == UINT64_MAX ? 0 : sim.faulty_until_ns) + grace_ns;
+  while (sim.n_events && sim.events[0]->at <= last && !sim.has_failed) {
     event *e = take_first_event();
-    w.now_ns = e->at;
+    sim.now_ns = e->at;
     handle_event(e);
     free(e);
-    if (w.now_ns >= w.end_ns) release_all_handles();
+    if (sim.now_ns >= sim.end_ns) release_all_handles();
     take_results_and_schedule_ticks();
   }
   uint32_t ignored = 0;
   check_final_state();
   (void)count_visited_cells(&ignored);
   free_run();
-  return !w.has_failed;
+  return !sim.has_failed;
 }
 
 int main(int argc, char **argv) {
-  uint64_t runs = 300, first_seed = 1;
+  uint64_t n_runs = 300, first_seed = 1;
   const char *n_runs_text = getenv("CLV_TEST_REFERENCES");
-  if (n_runs_text) runs = strtoull(n_runs_text, NULL, 10);
+  if (n_runs_text) n_runs = strtoull(n_runs_text, NULL, 10);
   for (int i = 1; i < argc; i++) {
     bool has_value = i + 1 < argc;
     if (strcmp(argv[i], "--runs") == 0 && has_value)
-      runs = strtoull(argv[++i], NULL, 10);
+      n_runs = strtoull(argv[++i], NULL, 10);
     else if (strcmp(argv[i], "--seed") == 0 && has_value)
-      first_seed = strtoull(argv[++i], NULL, 10), runs = 1;
+      first_seed = strtoull(argv[++i], NULL, 10), n_runs = 1;
     else if (strcmp(argv[i], "--trace") == 0)
-      w.prints_trace = true;
+      sim.prints_trace = true;
     else
       return fprintf(stderr, "usage: references [--runs N] [--seed S] [--trace]\n"), 64;
   }
-  uint64_t begin = clv_now_ns(), failures = 0, seed = first_seed;
-  for (; seed < first_seed + runs && failures < 10; seed++) {
+  uint64_t begin = clv_now_ns(), n_failures = 0, seed = first_seed;
+  for (; seed < first_seed + n_runs && n_failures < 10; seed++) {
     if (run_seed(seed)) continue;
-    failures++;
+    n_failures++;
     printf("again: %s --seed %" PRIu64 " --trace\n", argv[0], seed);
   }
   double seconds = (double)(clv_now_ns() - begin) / 1e9;
   printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " operations, %" PRIu64
          " messages, %" PRIu64 " lost, %" PRIu64 " doubled, %" PRIu64 " fetches, %" PRIu64
          " of them errors, %" PRIu64 " nodes lost\n",
-         seed - first_seed, (double)(seed - first_seed) / seconds, failures, w.n_operations,
-         w.n_messages, w.n_dropped, w.n_duplicated, w.n_fetched, w.n_errors, w.n_deaths);
+         seed - first_seed, (double)(seed - first_seed) / seconds, n_failures, sim.n_operations,
+         sim.n_messages, sim.n_dropped, sim.n_duplicated, sim.n_fetched, sim.n_errors,
+         sim.n_deaths);
   uint32_t n_cells = 0, n_reached = count_visited_cells(&n_cells);
   printf("%u of %u rows of the tables were used\n", n_reached, n_cells);
-  printf("%s references\n", failures ? "not ok" : "ok");
-  return failures != 0;
+  printf("%s references\n", n_failures ? "not ok" : "ok");
+  return n_failures != 0;
 }

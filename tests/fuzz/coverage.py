@@ -59,8 +59,8 @@ def reached(out, target, inputs, parsers):
 
 
 def adopt(out, target, found, parsers):
-    """Copies inputs that reach new lines. Halves the found inputs again and again, and keeps a half
-    while it reaches a new line."""
+    """Copies inputs that reach new lines. Halves the found inputs parsed_again and parsed_again,
+    and keeps a half while it reaches a new line."""
     corpus = f"{HERE}/corpus/{target}"
     known = reached(out, target, [corpus], parsers)
 

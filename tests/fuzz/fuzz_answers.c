@@ -2,9 +2,10 @@
  *
  * Fuzzes a program on libcleave with the answers of a hostile worker. The program makes calls, runs
  * a backward and a step, keeps a reference and reads state. The input is a list of frames, each
- * after its length in two bytes. They arrive while the program waits: at each wait, the frames up
- * to a length of 0. After the last frame the worker is lost. Whatever arrives, each operation of
- * the program succeeds or fails with a text, and its end frees everything.
+ * after its length in two bytes. The frames arrive while the program waits: at each wait, those up
+ * to the next length of 0. After the last frame the worker is lost. Whatever arrives, each
+ * operation of the program must succeed or fail with a text, and the end of the program must free
+ * everything.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,8 @@ typedef struct program {
 
 static clv_session_config *config;
 static program *current;
-/* CLEAVE_FUZZ_SHOW: prints the frames that the worker would receive, for authors of seeds */
+/* true if CLEAVE_FUZZ_SHOW is set: prints the frames that a worker would get, for authors of
+ * seeds */
 static bool prints_sent_frames;
 
 static void free_config(void) { clv_session_config_free(config); }
@@ -117,8 +119,8 @@ static void deliver_frame(program *g) {
   mark_worker_lost(g, "it has said everything");
 }
 
-/* Replaces clv_node_run_until, by the linker's --wrap. The program would wait for the node there;
- * instead, the input's next answers are delivered. */
+/* Replaces clv_node_run_until, in which the program would wait, by the linker's --wrap. Delivers
+ * the next answers of the input instead of waiting. */
 bool __real_clv_node_run_until(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_run_until(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_run_until(clv_session_node *n, uint64_t until_ns) {
@@ -129,7 +131,7 @@ bool __wrap_clv_node_run_until(clv_session_node *n, uint64_t until_ns) {
   return true;
 }
 
-/* ---- the program, which gets these answers --------------------------------------------------- */
+/* ---- the program that gets the worker's answers ---------------------------------------------- */
 
 static void must(cleave_status status, const cleave_error *e) {
   if (status != CLEAVE_OK) fprintf(stderr, "%s\n", e->text);
@@ -256,7 +258,7 @@ static void write_state(program *g) {
              &e);
 }
 
-/* Passes a value of the program's own to the worker. */
+/* Makes a leaf and passes it to the worker. */
 static void send_own_value(program *g) {
   static const float numbers[BATCH * WIDTH];
   cleave_error e = {0};

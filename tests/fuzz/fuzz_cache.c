@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the parser of the header of a cache's file. The parts of an accepted header fit into its
- * file, and the header is written and parsed again.
+ * Fuzzes the parser of the header of a cache file. The parts that an accepted header describes must
+ * fit into the file, and the header that is written again must be parsed to the same values.
  */
 #include <string.h>
 
@@ -21,9 +21,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     NEVER(!err.text[0]);
     return 0;
   }
-  NEVER(!h.row_bytes || !h.n_records || h.row.rank >= CLV_MAX_RANK);
-  NEVER(h.rows_at < h.row_marks_at + CLV_CACHE_MARK_BYTES * h.n_records);
-  NEVER(h.file_bytes < h.rows_at + h.n_records * h.row_bytes);
+  NEVER(!h.row_bytes || !h.n_records || h.row_shape.rank >= CLV_MAX_RANK);
+  NEVER(h.rows_offset < h.row_statuses_offset + CLV_CACHE_ROW_STATUS_BYTES * h.n_records);
+  NEVER(h.file_bytes < h.rows_offset + h.n_records * h.row_bytes);
   clv_cache_header_write(&h, written_bytes);
   NEVER(clv_cache_header_parse(written_bytes, sizeof written_bytes, &parsed_again, &err) != CLV_OK);
   NEVER(memcmp(&h.key, &parsed_again.key, sizeof h.key) != 0 ||

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the loading of a run folder with one checkpoint. The input begins with a byte that says
- * what the manifest gets wrong. Four files follow (the trainer's state, a stage's model and
- * optimiser, the index), each after its length in two bytes. A checkpoint that loads has files as
- * its manifest says.
+ * Fuzzes the loading of a run folder with one checkpoint. The first byte of the input chooses the
+ * fault of the manifest, if any. Four files follow (the trainer's state, a stage's model and
+ * optimiser, the index), each after its length in two bytes. If the checkpoint is accepted, its
+ * files must be as the manifest says.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -70,18 +70,19 @@ static void put_symbolic_link(const char *name) {
   NEVER(symlink("/dev/zero", path) != 0);
 }
 
-/* Writes a manifest with a fault. which: index of the file that the fault affects. */
-static void put_manifest(const part *file, enum fault fault, unsigned which) {
+/* Writes a manifest of the files with this fault. file_index: index of the file whose entry is
+ * wrong. */
+static void put_manifest(const part *file, enum fault fault, unsigned file_index) {
   clv_manifest_file files[FILES + 1] = {0};
   clv_manifest m = {.step = fault == OTHER_STEP ? STEP + 1 : STEP, .stages = 1, .files = files};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (unsigned i = 0; i < FILES; i++) {
     clv_manifest_file *f = &files[m.n_files];
-    if (fault == LACKS_FILE && i == which) continue;
+    if (fault == LACKS_FILE && i == file_index) continue;
     snprintf(f->name, sizeof f->name, "%s", names[i]);
-    f->bytes = file[i].len + (fault == OTHER_SIZE && i == which);
+    f->bytes = file[i].len + (fault == OTHER_SIZE && i == file_index);
     NEVER(clv_sha256_of(file[i].data, file[i].len, &f->sha256, NULL) != CLV_OK);
-    f->sha256.bytes[0] ^= fault == OTHER_DIGEST && i == which;
+    f->sha256.bytes[0] ^= fault == OTHER_DIGEST && i == file_index;
     m.n_files++;
   }
   NEVER(clv_manifest_make_text(&m, &text, NULL) != CLV_OK);
@@ -101,15 +102,15 @@ static void read_checkpoint_files(const clv_checkpoint *c) {
   (void)clv_trainer_state_get_extra(clv_checkpoint_state(c), "loss_log");
 }
 
-static void write_faulty_checkpoint(const part *file, enum fault fault, unsigned which) {
+static void write_faulty_checkpoint(const part *file, enum fault fault, unsigned file_index) {
   NEVER(mkdir(folder, 0700) != 0);
   for (unsigned i = 0; i < FILES; i++)
-    if (fault != NO_FILE || i != which) put_file(names[i], file[i].data, file[i].len);
+    if (fault != NO_FILE || i != file_index) put_file(names[i], file[i].data, file[i].len);
   if (fault == RAW)
     put_file(CLV_MANIFEST_NAME, file[0].data, file[0].len);
   else if (fault != NO_MANIFEST)
-    put_manifest(file, fault, which);
-  if (fault == IS_LINK) put_symbolic_link(which ? names[which] : CLV_MANIFEST_NAME);
+    put_manifest(file, fault, file_index);
+  if (fault == IS_LINK) put_symbolic_link(file_index ? names[file_index] : CLV_MANIFEST_NAME);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -119,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err = {0};
   if (!size) return 0;
   enum fault fault = data[0] % FAULTS;
-  unsigned which = data[0] / FAULTS % FILES;
+  unsigned file_index = data[0] / FAULTS % FILES;
   data++, size--;
   for (int i = 0; i < FILES; i++) {
     size_t n = size < 2 ? 0 : CLV_MIN(data[0] | (size_t)data[1] << 8, size - 2);
@@ -127,7 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     data += CLV_MIN(size, 2 + n);
     size -= CLV_MIN(size, 2 + n);
   }
-  write_faulty_checkpoint(file, fault, which);
+  write_faulty_checkpoint(file, fault, file_index);
   clv_code code = clv_checkpoint_load_latest(run, &c, &reasons, &err);
   NEVER((code == CLV_OK) != (c != NULL) || (code != CLV_OK && (!err.text[0] || !reasons.len)));
   if (c) read_checkpoint_files(c);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes command lines, whose words are separated by NUL bytes, against a table with every kind of
- * option. A wrong line gives a message; an accepted one has only values inside the bounds of the
- * table.
+ * option. A refused line must give a message, and an accepted line must have only values inside the
+ * bounds of the table.
  */
 #include <stdlib.h>
 #include <string.h>

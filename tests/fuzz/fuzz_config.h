@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_config: splits the input of the targets for configuration files. The input is a file, and
- * after its first NUL byte overrides, each of which ends with a NUL.
+ * Splits the input of the fuzz targets for configuration files. The input is the text of a file, a
+ * NUL byte, and overrides of the file's keys, each of which ends with a NUL.
  */
 #ifndef CLEAVE_TESTS_FUZZ_CONFIG_H
 #define CLEAVE_TESTS_FUZZ_CONFIG_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the record of what was sent. Its accepted lines are written again as the same bytes, its
- * sums are right, and its pages have no tags or control characters of the input.
+ * Fuzzes the reader of egress.jsonl, the record of sent tensors. Accepted lines must be written
+ * again as the same bytes, the sums must be right, and the pages must have no tags or control
+ * characters of the input.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +13,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_lines(const char *text, size_t len) {
   for (size_t at = 0, n; at < len; at += n + 1) {
-    CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+    CLV_AUTO(clv_bytes_done) clv_bytes parsed_again = {0};
     clv_egress_line l;
     clv_err err;
     n = (size_t)((const char *)memchr(text + at, '\n', len - at) - (text + at));
     if (clv_egress_line_parse(text + at, n, &l, &err) != CLV_OK) abort();
-    clv_egress_line_format(&l, &again);
-    if (again.len != n + 1 || memcmp(again.data, text + at, n + 1) != 0) abort();
+    clv_egress_line_format(&l, &parsed_again);
+    if (parsed_again.len != n + 1 || memcmp(parsed_again.data, text + at, n + 1) != 0) abort();
   }
 }
 

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes a node in which contexts, modules, state and kept values end while lists still have them,
- * and contexts end with a step that is not taken. The input draws well-formed frames over few ids,
- * so that calls follow others, wait for one another and are named in backward passes; then an end
- * arrives. If an executor computes, the input also draws when work ends. Whatever arrives, no freed
- * record is used (slabs are poisoned), the engine reports no mistake of its own, and at the end no
- * record is left.
+ * Fuzzes a node in which contexts, modules, state and kept values end while lists of the node still
+ * refer to them, and contexts end with a step that is not taken. The input draws well-formed frames
+ * over few ids, so that calls use the values of others, wait for one another and are named in
+ * backward passes; then a frame ends one of the objects. If an executor computes, the input also
+ * draws when work ends. Whatever arrives, no freed record may be used (slabs are poisoned), the
+ * engine must report no mistake of its own, and at the end no record may be left.
  */
 #include "tests/fuzz/fuzz_node.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MAX_STARTED = 64, TRANSFERS = 16 };
+enum { OPEN_CONTEXTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MAX_STARTED = 64, TRANSFERS = 16 };
 
 typedef struct fuzz_state {
   conversation c;
   const uint8_t *at, *input_end; /* next byte of the input, and the input's end */
-  uint64_t open_contexts[SLOTS], n_contexts_begun, last_message;
+  uint64_t open_contexts[OPEN_CONTEXTS], n_contexts_begun, last_message;
   uint32_t n_open_contexts;             /* number of contexts that are open at the same time */
   uint64_t n_reference_messages[PEERS]; /* number of messages about references, for each link */
   clv_work *running_work[MAX_STARTED];
@@ -42,7 +42,7 @@ static uint64_t draw_value(fuzz_state *p) { return 1 + draw_number(p, VALUES); }
 /* Draws the id of a context: usually an open one, at times one that has ended. */
 static uint64_t draw_context(fuzz_state *p) {
   uint64_t id = p->open_contexts[draw_number(p, p->n_open_contexts)];
-  return happens_once_in(p, 32) ? CLV_MAX(id, SLOTS + 1) - SLOTS : id;
+  return happens_once_in(p, 32) ? CLV_MAX(id, OPEN_CONTEXTS + 1) - OPEN_CONTEXTS : id;
 }
 
 static const clv_context *find_context(const fuzz_state *p, uint64_t id) {
@@ -55,7 +55,8 @@ static const clv_context_call *find_call(const fuzz_state *p, uint64_t context, 
   return v ? v->producer : NULL;
 }
 
-/* Draws a call of the context; half of them are new, as long as numbers are left. */
+/* Draws the id of a call of the context. Half of the drawn calls are new, as long as ids are
+ * left. */
 static uint64_t draw_call(fuzz_state *p, uint64_t context) {
   uint64_t id = draw_value(p);
   const clv_context *ctx = find_context(p, context);
@@ -190,8 +191,8 @@ static void send_deliver(fuzz_state *p) {
   send_frame(p, &f, false);
 }
 
-/* Draws how many calls were sent before a frame, or 0. The node holds the frame back until it has
- * seen so many calls, because a CALL in chunks may still be incomplete. */
+/* Draws the number of calls that a frame says were sent before it; 0: none. The node holds the
+ * frame back until it has seen so many calls, because a CALL in chunks may still be incomplete. */
 static uint64_t draw_n_calls_before(fuzz_state *p, uint64_t context) {
   const clv_context *ctx = find_context(p, context);
   return happens_once_in(p, 4) ? (ctx ? ctx->calls_seen : 0) + draw_number(p, 2) : 0;
@@ -307,7 +308,7 @@ static void send_revert(fuzz_state *p) {
 
 /* Replaces the context, which has ended, by a new one. */
 static void replace_context(fuzz_state *p, uint64_t context) {
-  for (int i = 0; i < SLOTS; i++)
+  for (int i = 0; i < OPEN_CONTEXTS; i++)
     if (p->open_contexts[i] == context && !happens_once_in(p, 8))
       p->open_contexts[i] = ++p->n_contexts_begun;
 }
@@ -320,8 +321,8 @@ static void send_end(fuzz_state *p) {
   replace_context(p, f.context);
 }
 
-/* Sends calls that wait for one another, the last of which another worker needs, and then the end
- * of the context. The input of the first call may follow. */
+/* Sends calls that wait for one another, then the end of their context. Another worker needs the
+ * value of the last call. The input of the first call may be sent after the end. */
 static void send_end_with_kept_values(fuzz_state *p) {
   uint64_t context = draw_context(p), last = draw_value(p);
   for (uint32_t i = 0, n = 1 + draw_number(p, 2); i < n; i++) {
@@ -417,12 +418,12 @@ static void end_all_work(fuzz_state *p) {
 }
 
 static void tick_node(fuzz_state *p) { clv_node_tick(p->c.node); }
-static void set_whether_sends_fail(fuzz_state *p) { refuses_sends = happens_once_in(p, 3); }
+static void choose_whether_sends_fail(fuzz_state *p) { refuses_sends = happens_once_in(p, 3); }
 
 static const struct {
   uint32_t frequency;
   void (*run)(fuzz_state *p);
-} moves[] = {
+} random_moves[] = {
     {42, send_call},
     {6, send_chunk},
     {14, send_value},
@@ -444,18 +445,18 @@ static const struct {
     {18, end_some_work},
     {8, end_all_work},
     {1, tick_node},
-    {1, set_whether_sends_fail},
+    {1, choose_whether_sends_fail},
     {10, send_forward_and_backward},
     {6, send_end_with_kept_values},
 };
 
 static void make_random_move(fuzz_state *p) {
   uint32_t at = draw_number(p, 256), i = 0;
-  while (at >= moves[i].frequency) {
-    at -= moves[i].frequency;
-    i = (i + 1) % CLV_COUNT(moves);
+  while (at >= random_moves[i].frequency) {
+    at -= random_moves[i].frequency;
+    i = (i + 1) % CLV_COUNT(random_moves);
   }
-  moves[i].run(p);
+  random_moves[i].run(p);
 }
 
 /* Sends ABORT with context 0, which ends all open contexts. A VALUE that reports a failed reference
@@ -499,14 +500,14 @@ static void check_nothing_is_left(fuzz_state *p) {
   }
 }
 
-/* First bytes of the input: which thread computes, whether the session ends in the middle, how many
- * contexts. */
+/* Runs one input. Its first bytes choose which thread computes, whether the session ends in the
+ * middle, and how many contexts there are. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fuzz_state p = {.at = data, .input_end = data + size};
   bool uses_executor = happens_once_in(&p, 2), ends_in_the_middle = happens_once_in(&p, 4);
-  p.n_open_contexts = 1 + draw_number(&p, SLOTS);
+  p.n_open_contexts = 1 + draw_number(&p, OPEN_CONTEXTS);
   begin_conversation(&p.c, uses_executor ? (clv_executor){&p, on_work_start} : (clv_executor){0});
-  for (int i = 0; i < SLOTS; i++) p.open_contexts[i] = ++p.n_contexts_begun;
+  for (int i = 0; i < OPEN_CONTEXTS; i++) p.open_contexts[i] = ++p.n_contexts_begun;
   while (p.at < p.input_end) make_random_move(&p);
   refuses_sends = false;
   if (!ends_in_the_middle) check_nothing_is_left(&p);

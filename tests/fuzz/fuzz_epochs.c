@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the reader of a worker's file of attempts. An accepted file is then asked about later
- * attempts.
+ * Fuzzes the reader of the file in which a worker records the attempts of runs. Afterwards one more
+ * attempt is registered, which may only be refused because its configuration is another.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_frame: a function that the targets which receive frames share. Included by one .c file per
- * target.
+ * A function of the fuzz targets that receive frames. One .c file of each target includes this
+ * header.
  */
 #ifndef CLEAVE_TESTS_FUZZ_FRAME_H
 #define CLEAVE_TESTS_FUZZ_FRAME_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes the meter that counts the frames of an accepted connection after TLS. The first byte says
- * where the rest is cut. The reason for a refusal and the counts are the same for every cut, and an
- * accepted connection is never refused once all its counts are credited.
+ * where the other bytes are cut into two pieces. The reason for a refusal and the counts must be
+ * the same for every cut, and an accepted connection must not be refused once all its counts are
+ * credited.
  */
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes requests to the page port, as bytes over a connection. If the input begins with a NUL
- * byte, the rest is an address to listen on. Whatever the request, the server sends one of its own
- * answers or none.
+ * byte, the rest is not a request but an address to listen on. Whatever the request, the server
+ * must send a short HTTP answer or none.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -101,15 +101,15 @@ static void send_request(const char *request, size_t len) {
  * no resolver is available. */
 static void check_listen_address(const char *text, size_t len) {
   char address[300];
-  clv_http *other;
+  clv_http *second_server;
   if (len >= sizeof address) return;
   memcpy(address, text, len);
   address[len] = '\0';
   bool is_loopback = clv_http_is_loopback(address);
   clv_http_options o = {.listen = address, .pages = pages, .n_pages = CLV_COUNT(pages)};
-  bool numbers = strspn(address, "0123456789.:[]") == strlen(address);
-  if (!is_loopback && !numbers) return;
-  if (clv_http_open(&o, &other, NULL) == CLV_OK) clv_http_closep(&other);
+  bool is_numeric = strspn(address, "0123456789.:[]") == strlen(address);
+  if (!is_loopback && !is_numeric) return;
+  if (clv_http_open(&o, &second_server, NULL) == CLV_OK) clv_http_closep(&second_server);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the JSON parser, which reads value by value. Any text ends with a value or with an error
- * that has a position. Skipping a value and reading it end at the same position.
+ * Fuzzes the JSON parser, which reads value by value. Reading any text must end with a value or
+ * with an error that has a position. Skipping a value and reading it must end at the same position.
  */
 #include "common/base/json/json.h"
 #include "tests/fuzz/never.h"
@@ -38,13 +38,16 @@ static clv_code read_value(clv_json *j, clv_err *err) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  clv_json read = {.label = "fuzz", .text = (const char *)data, .len = size}, skipped = read;
+  clv_json reading_parser = {.label = "fuzz", .text = (const char *)data, .len = size},
+           skipping_parser = reading_parser;
   clv_err err = {0};
-  clv_code code = read_value(&read, &err);
-  NEVER(read.at > size || (code != CLV_OK && !strstr(err.text, "fuzz:")));
-  bool is_skipped = clv_json_skip(&skipped, &err) == CLV_OK;
-  NEVER(skipped.at > size || (code == CLV_OK && (!is_skipped || skipped.at != read.at)));
-  NEVER(is_skipped && skipped.depth != 0);
-  if (is_skipped && clv_json_end(&skipped, &err) != CLV_OK) NEVER(!strstr(err.text, "fuzz:"));
+  clv_code code = read_value(&reading_parser, &err);
+  NEVER(reading_parser.at > size || (code != CLV_OK && !strstr(err.text, "fuzz:")));
+  bool is_skipped = clv_json_skip(&skipping_parser, &err) == CLV_OK;
+  NEVER(skipping_parser.at > size ||
+        (code == CLV_OK && (!is_skipped || skipping_parser.at != reading_parser.at)));
+  NEVER(is_skipped && skipping_parser.depth != 0);
+  if (is_skipped && clv_json_end(&skipping_parser, &err) != CLV_OK)
+    NEVER(!strstr(err.text, "fuzz:"));
   return 0;
 }

@@ -48,16 +48,16 @@ static void add_entries(const clv_ledger *l, clv_bytes *text, size_t complete_le
   NEVER(clv_ledger_format_new_lines(l, item, 3, &lines, NULL) != CLV_OK);
   text->len = complete_len;
   clv_bytes_add(text, lines.data, lines.len);
-  CLV_AUTO(clv_ledger_freep) clv_ledger *again = parse_ledger(text);
-  NEVER(!again || clv_ledger_count(again) != clv_ledger_count(l) + 3);
-  NEVER(clv_ledger_count_rows(again) != clv_ledger_count_rows(l) + 2);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *parsed_again = parse_ledger(text);
+  NEVER(!parsed_again || clv_ledger_count(parsed_again) != clv_ledger_count(l) + 3);
+  NEVER(clv_ledger_count_rows(parsed_again) != clv_ledger_count_rows(l) + 2);
   for (int i = 0; i < 3; i++) {
-    NEVER(clv_ledger_find(again, item[i].kind, &item[i].of, &e, &is_found, NULL) != CLV_OK ||
+    NEVER(clv_ledger_find(parsed_again, item[i].kind, &item[i].of, &e, &is_found, NULL) != CLV_OK ||
           !is_found);
     NEVER(strcmp(e.identity, w1) != 0 || strlen(e.date) != 10);
   }
-  NEVER(clv_ledger_format_new_lines(again, item, 3, &more, NULL) != CLV_OK || more.len);
-  check_compaction(again, &known_digest, &e);
+  NEVER(clv_ledger_format_new_lines(parsed_again, item, 3, &more, NULL) != CLV_OK || more.len);
+  check_compaction(parsed_again, &known_digest, &e);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

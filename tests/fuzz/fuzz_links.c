@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes the options --link and --speed. The texts are separated by NUL bytes; the first letter of
- * each says which of the two options it is for. Accepted texts give times, rates and factors that
- * can be computed with.
+ * each says which of the two options it is for. Times, rates and factors of accepted texts must be
+ * finite and in their ranges.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes LoadModule: from the bytes of a message to a module with its memory and first plan, within
- * a small quota. A loaded module fits the reply, and everything that it took of the quota is
- * returned.
+ * Fuzzes LoadModule, from the bytes of the message to a module with its memory and first plan, with
+ * a small quota. A loaded module must have its parameters and an output, and at the end the whole
+ * quota must be free again.
  */
 #include "tests/fuzz/never.h"
 #include "worker/service/service_int.h"
@@ -11,8 +11,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { QUOTA = 4 << 20 };
 
-/* Asserts that the reply lists as many parameters as the module has. */
-static void check_parameter_count(clv_module *module) {
+/* Asserts that each parameter of the module has a name and memory, and that its graph has an
+ * output. */
+static void check_loaded_module(clv_module *module) {
   clv_state_item item;
   for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++)
     NEVER(!item.data || !item.bytes || !item.name[0]);
@@ -32,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(clv_pool_new(QUOTA, 64, &pool, &err) != CLV_OK);
   clv_code code = clv_load_make_module(&request, &cpu, NULL, pool, NULL, &module, &err);
   if (code == CLV_OK) {
-    check_parameter_count(module);
+    check_loaded_module(module);
     clv_module_free(module);
   }
   NEVER(code != CLV_OK && !err.text[0]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the manifest parser. The input is parsed as it is, and with the digest that makes it a
- * complete manifest, so that the check of the digest does not hide the parser behind it. An
+ * Fuzzes the manifest parser. The input is parsed twice: as it is, and with the digest appended
+ * that makes it a complete manifest, because a wrong digest would end the parsing early. An
  * accepted manifest is written and parsed again.
  */
 #include <stdlib.h>
@@ -17,18 +17,18 @@ static bool is_same_text(const char *a, const char *b) {
 }
 
 static void check_manifest(const void *data, size_t size) {
-  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, again = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, parsed_again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (clv_manifest_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;
   NEVER(clv_manifest_make_text(&m, &text, &err) != CLV_OK ||
-        clv_manifest_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
-        again.n_files != m.n_files);
-  NEVER(clv_manifest_has_all_files(&m) != clv_manifest_has_all_files(&again) ||
+        clv_manifest_parse(text.data, text.len, "again", &parsed_again, &err) != CLV_OK ||
+        parsed_again.n_files != m.n_files);
+  NEVER(clv_manifest_has_all_files(&m) != clv_manifest_has_all_files(&parsed_again) ||
         clv_manifest_find_stage(&m, m.stages, false));
   (void)clv_manifest_find_stage(&m, 0, true);
   for (size_t i = 0; i < m.n_files; i++) {
-    const clv_manifest_file *f = clv_manifest_find(&again, m.files[i].name);
+    const clv_manifest_file *f = clv_manifest_find(&parsed_again, m.files[i].name);
     NEVER(!f || memcmp(&f->sha256, &m.files[i].sha256, sizeof f->sha256) ||
           !is_same_text(f->keeper_identity, m.files[i].keeper_identity) ||
           !is_same_text(f->kept_file_name, m.files[i].kept_file_name));
@@ -37,13 +37,13 @@ static void check_manifest(const void *data, size_t size) {
 
 /* Parses the input as the manifest of a weights folder, which has a list of files only. */
 static void check_artifact_manifest(const void *data, size_t size) {
-  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, again = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, parsed_again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (clv_artifact_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;
   NEVER(clv_artifact_make_text(&m, &text, &err) != CLV_OK ||
-        clv_artifact_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
-        again.n_files != m.n_files);
+        clv_artifact_parse(text.data, text.len, "again", &parsed_again, &err) != CLV_OK ||
+        parsed_again.n_files != m.n_files);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_node: sets up a worker's node between its master and another worker, for the targets that
- * choose what these two send. Included by one .c file per target, which is linked with
- * --wrap=clv_link_send. The node's quota is small. Whatever arrives, the engine reports no mistake
- * of its own (context_table.h), and the frames that the node sends are valid.
+ * Sets up a worker's node between its master and another worker, for the fuzz targets that choose
+ * the frames that these two send. One .c file of each target includes this header and is linked
+ * with --wrap=clv_link_send. The node's quota is small. Whatever arrives, the engine reports no
+ * mistake of its own (context_table.h), and the frames that the node sends are valid.
  */
 #ifndef CLEAVE_TESTS_FUZZ_NODE_H
 #define CLEAVE_TESTS_FUZZ_NODE_H
@@ -201,7 +201,7 @@ static void end_conversation(conversation *c) {
   clv_bytes_done(&c->saved_file);
 }
 
-/* ---- what the node receives ------------------------------------------------------------------ */
+/* ---- frames that the node receives ----------------------------------------------------------- */
 
 /* Gives the node a message as a lane does. PING is left out, because there is no stream for its
  * answer and the link would end. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the page of `report`. The input is the lines of evaluations and, behind the first NUL,
- * those of the worst records. Whatever the lines contain, the page has no tags but its own.
+ * Fuzzes the page of `report`. The input has the lines of evaluations and, behind the first NUL,
+ * the lines of the worst records. Whatever the lines contain, the page may only have HTML tags of
+ * its own.
  */
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the reader of lines of pages. The first byte says which labels are wanted, or that pages
- * are kept. Windows have tokens of the vocabulary, boxes on the page, and labels that exist.
+ * Fuzzes the reader of lines that describe document pages. The first byte says which labels are
+ * read, or that pages are kept. The windows made from a page must have tokens of the vocabulary,
+ * boxes inside the page, and labels that exist.
  */
 #include "master/data/page_int.h"
 #include "tests/fuzz/never.h"

@@ -12,10 +12,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void compare_settings(const clv_peft *one, const clv_peft *other, const char *layer) {
-  int64_t r = 0, again = 0;
+  int64_t r = 0, parsed_again = 0;
   double scale = clv_peft_scale(one, layer, &r);
   NEVER(!(scale > 0) || r < 1);
-  NEVER(clv_peft_scale(other, layer, &again) != scale || again != r);
+  NEVER(clv_peft_scale(other, layer, &parsed_again) != scale || parsed_again != r);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

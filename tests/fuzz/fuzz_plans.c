@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes the reader of a plan that was stored on disk. A file is refused unless its first line has
- * the digests of this library and of the rest; the rest is then the plan's text. The last byte says
- * whether such a first line is put before the input.
+ * the digest of this library and the digest of the other lines, which are the plan's text. The last
+ * byte of the input says whether a correct first line is put before it.
  */
 #include <stdlib.h>
 #include <string.h>

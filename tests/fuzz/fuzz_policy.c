@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the parser of egress.policy.yaml. An accepted file is written as text that is accepted
- * again and written as the same text, and has no limit left open.
+ * Fuzzes the parser of egress.policy.yaml. The text written from an accepted file must be accepted
+ * again and be written as the same text. An accepted policy must have all limits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +12,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_round_trip(const clv_policy_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
-  CLV_AUTO(clv_policy_config_freep) clv_policy_config *again = NULL;
+  CLV_AUTO(clv_policy_config_freep) clv_policy_config *parsed_again = NULL;
   if (clv_policy_config_write(config, &first, NULL)) abort();
-  if (clv_policy_config_parse("/elsewhere/p.yaml", first.data, first.len, &again, NULL)) abort();
-  if (clv_policy_config_write(again, &second, NULL)) abort();
+  if (clv_policy_config_parse("/elsewhere/p.yaml", first.data, first.len, &parsed_again, NULL))
+    abort();
+  if (clv_policy_config_write(parsed_again, &second, NULL)) abort();
   if (first.len != second.len || memcmp(first.data, second.data, first.len) != 0) abort();
 }
 

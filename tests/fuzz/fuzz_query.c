@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes queries of a database: the input is the text of a query. It runs on
- * tests/golden/table/tables.db; without that file only the check of its words runs.
+ * Fuzzes queries of a database: the input is the text of a query. The query runs on
+ * tests/golden/table/tables.db. If this file is missing, only the query's words are checked.
  */
 #include <strings.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_reader: functions that the targets of data file formats share. Included by one .c file per
- * target.
+ * Functions of the fuzz targets of data file formats. One .c file of each target includes this
+ * header.
  */
 #ifndef CLEAVE_TESTS_FUZZ_READER_H
 #define CLEAVE_TESTS_FUZZ_READER_H
@@ -37,14 +37,14 @@ static clv_code read_file(const uint8_t *data, size_t size, clv_tensor **ret) {
  * differ. */
 static void read_from_memory_and_file(reader parse, const uint8_t *data, size_t size) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *again = NULL;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *parsed_again = NULL;
   clv_err err = {0};
   clv_code code = parse(data, size, "fuzz", MAX_BYTES, &t, &err);
-  clv_code as_file = read_file(data, size, &again);
+  clv_code file_code = read_file(data, size, &parsed_again);
   NEVER(code != CLV_OK && !err.text[0]);
   if (code != CLV_OK) return;
-  NEVER(as_file != CLV_OK || t->bytes != again->bytes ||
-        memcmp(t->data, again->data, t->bytes) != 0);
+  NEVER(file_code != CLV_OK || t->bytes != parsed_again->bytes ||
+        memcmp(t->data, parsed_again->data, t->bytes) != 0);
 }
 
 #endif

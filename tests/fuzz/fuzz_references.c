@@ -61,7 +61,7 @@ static void take_results(node *n) {
   while (clv_rrefs_next_result(n->t, &r)) on[r.kind](n, &r);
 }
 
-/* Asserts that no event came in a state for which the tables exclude it. */
+/* Asserts that no event came in a state for which the state tables exclude the event. */
 static void check_visits(const clv_rref_visits *v) {
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)

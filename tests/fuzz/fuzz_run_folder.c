@@ -2,7 +2,8 @@
  *
  * Fuzzes the parsers of the small files of a run folder: the note of a run that is being moved
  * aside, the line of the best checkpoint, the counts of early stopping, the names of the classes,
- * the digests of the data, the orphans. Every accepted value is in the file as it was read.
+ * the digests of the data, the list of files that workers still have to remove. Every accepted
+ * value must be in the file as it was read.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -27,19 +28,19 @@ static void parse_best_checkpoint(const char *text, size_t len) {
 }
 
 static void parse_stopping(const char *text, size_t len) {
-  char again[CLV_STOPPING_TEXT];
+  char parsed_again[CLV_STOPPING_TEXT];
   clv_stopping s;
   if (!clv_stopping_parse(text, &s)) return;
-  clv_stopping_format(&s, again);
-  if (len < strlen(again) || strcmp(text, again) != 0 || !isfinite(s.best)) abort();
+  clv_stopping_format(&s, parsed_again);
+  if (len < strlen(parsed_again) || strcmp(text, parsed_again) != 0 || !isfinite(s.best)) abort();
 }
 
 static void parse_classes(const char *text, size_t len) {
   CLV_AUTO(clv_classes_free) clv_classes c = {0};
-  CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes parsed_again = {0};
   if (clv_classes_parse(text, len, "classes", &c, NULL) != CLV_OK) return;
-  for (size_t i = 0; i < c.n; i++) clv_bytes_printf(&again, "%s\n", c.names[i]);
-  if (again.len != len || memcmp(again.data, text, len) != 0) abort();
+  for (size_t i = 0; i < c.n; i++) clv_bytes_printf(&parsed_again, "%s\n", c.names[i]);
+  if (parsed_again.len != len || memcmp(parsed_again.data, text, len) != 0) abort();
 }
 
 static void parse_data_digests(const char *text, size_t len) {
@@ -52,14 +53,14 @@ static void parse_data_digests(const char *text, size_t len) {
 
 static void parse_orphans(const char *text, size_t len) {
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
-  CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes parsed_again = {0};
   if (clv_orphans_parse(text, len, "kept.orphans", &l, NULL) != CLV_OK) return;
   for (size_t i = 0; i < l.n; i++) {
     if (!clv_is_file_name(l.list[i].kept_file_name) || !l.list[i].keeper_identity[0]) abort();
-    clv_bytes_printf(&again, "%s %llu %s\n", l.list[i].kept_file_name,
+    clv_bytes_printf(&parsed_again, "%s %llu %s\n", l.list[i].kept_file_name,
                      (unsigned long long)l.list[i].bytes, l.list[i].keeper_identity);
   }
-  if (again.len != len || (len && memcmp(again.data, text, len) != 0)) abort();
+  if (parsed_again.len != len || (len && memcmp(parsed_again.data, text, len) != 0)) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

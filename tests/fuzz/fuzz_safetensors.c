@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the safetensors reader from memory and from a file: complete, in parts, and the header
- * alone, which must agree. An accepted file is also written, and the writer's output is read again
- * as the same tensors.
+ * Fuzzes the safetensors reader from memory and from a file. Reading the complete file, reading it
+ * in parts and reading only its header must agree. An accepted file is also written, and the
+ * writer's output is read again as the same tensors.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static void check_rewrite(const clv_weights_file *f) {
   size_t n = clv_weights_n_entries(f);
   CLV_AUTO(clv_freep) clv_weights_tensor *t = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  CLV_AUTO(clv_weights_closep) clv_weights_file *again = NULL;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *parsed_again = NULL;
   clv_err err;
   if (clv_alloc(n, sizeof *t, &t, &err) != CLV_OK) return;
   for (size_t i = 0; i < n; i++) {
@@ -27,9 +27,9 @@ static void check_rewrite(const clv_weights_file *f) {
   }
   /* the project cannot write the type of some tensor */
   if (clv_weights_encode(t, n, NULL, 0, &b, &err) != CLV_OK) return;
-  NEVER(clv_weights_open_memory(b.data, b.len, "again", &again, &err) != CLV_OK);
+  NEVER(clv_weights_open_memory(b.data, b.len, "again", &parsed_again, &err) != CLV_OK);
   for (size_t i = 0; i < n; i++) {
-    const clv_weights_entry *e = clv_weights_find_entry(again, t[i].name);
+    const clv_weights_entry *e = clv_weights_find_entry(parsed_again, t[i].name);
     NEVER(!e || !clv_shape_equal(&e->shape, &t[i].shape) ||
           (e->bytes && memcmp(e->data, t[i].data, e->bytes)));
   }

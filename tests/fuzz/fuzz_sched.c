@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes schedules as text. An accepted text is written and parsed to the same schedule. A schedule
- * that the check accepts runs to its end, whatever its parts cost, and can be drawn.
+ * that the check accepts must run to its end in the simulation, whatever the costs of its parts,
+ * and must be printable as a diagram.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -37,14 +38,14 @@ static void simulate_schedule(const clv_sched *s, const uint8_t *data, size_t si
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *again = NULL;
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *parsed_again = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, twice = {0};
   clv_sched_report report;
   clv_err err;
   if (clv_sched_parse("fuzz", (const char *)data, size, &s, &err) != CLV_OK) return 0;
   clv_sched_format(s, &text);
-  NEVER(clv_sched_parse("again", text.data, text.len, &again, &err) != CLV_OK);
-  clv_sched_format(again, &twice);
+  NEVER(clv_sched_parse("again", text.data, text.len, &parsed_again, &err) != CLV_OK);
+  clv_sched_format(parsed_again, &twice);
   NEVER(text.failed || twice.failed || strcmp(text.data, twice.data));
   /* Large lists make the rest slow and cover no more code than small ones. */
   if ((uint64_t)s->shape.n_stages * s->shape.n_micro_batches > 1 << 16) return 0;

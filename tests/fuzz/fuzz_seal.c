@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes sealed files. The first byte chooses: the rest is a file sealed with the key below and the
- * name "fuzz", or the rest is sealed, changed in one bit and read again. A change is always
- * refused.
+ * Fuzzes sealed files, which are encrypted and authenticated. The first byte chooses: either the
+ * rest is a file sealed with the key below and the name "fuzz", or the rest is sealed, one bit of
+ * the result is changed, and the result is read. A changed file must be refused.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -52,12 +52,12 @@ static void seal_and_change(const uint8_t *data, size_t size) {
   NEVER(fd < 0 || unlink(path) != 0);
   NEVER(!is_openable(fd, &plain) || plain.len != size ||
         (size && memcmp(plain.data, data, size) != 0));
-  off_t end = lseek(fd, 0, SEEK_END);
-  off_t where = size ? data[0] * (off_t)257 % end : end - 1;
+  off_t file_end = lseek(fd, 0, SEEK_END);
+  off_t offset = size ? data[0] * (off_t)257 % file_end : file_end - 1;
   uint8_t byte;
-  NEVER(pread(fd, &byte, 1, where) != 1);
+  NEVER(pread(fd, &byte, 1, offset) != 1);
   byte ^= (uint8_t)(1 << (size ? data[size - 1] % 8 : 0));
-  NEVER(pwrite(fd, &byte, 1, where) != 1);
+  NEVER(pwrite(fd, &byte, 1, offset) != 1);
   NEVER(is_openable(fd, &changed));
   close(fd);
 }

@@ -15,14 +15,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_round_trip(const clv_session_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
-  CLV_AUTO(clv_session_config_freep) clv_session_config *again = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *parsed_again = NULL;
   NEVER(clv_session_config_write(config, &first, NULL));
-  NEVER(clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &again, NULL));
-  NEVER(clv_session_config_write(again, &second, NULL));
+  NEVER(clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &parsed_again,
+                                 NULL));
+  NEVER(clv_session_config_write(parsed_again, &second, NULL));
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
   first.len = second.len = 0;
   NEVER(clv_session_config_write_lines(config, &first, NULL));
-  NEVER(clv_session_config_write_lines(again, &second, NULL));
+  NEVER(clv_session_config_write_lines(parsed_again, &second, NULL));
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 
@@ -43,7 +44,7 @@ static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
                                    g->nodes[g->output_node].layer);
 }
 
-/* Gets the layers of each stage, or an error: too many values may cross the cut. */
+/* Gets the layers of each stage, or an error, for example if too many values cross a cut. */
 static void check_stage_layers(const clv_session_config *config, const clv_graph *g,
                                const uint32_t *first, const uint32_t *last) {
   for (size_t s = 0; s < config->n_stages; s++) {

@@ -86,16 +86,18 @@ static clv_piece take_next_piece(clv_piece *rest) {
 
 static void fill_worker(uint32_t worker, clv_piece *rest, answers *a, clv_status_worker *w) {
   clv_err err;
-  clv_piece before = take_next_piece(rest), now = take_next_piece(rest);
+  clv_piece previous_piece = take_next_piece(rest), present_piece = take_next_piece(rest);
   *w = (clv_status_worker){.name = config->workers[worker].name, .address = "h:1"};
-  if (!now.len) return;
-  bool has_previous = clv_wire_status_reply_decode(&before, 1, &a->previous_reply, &err) == CLV_OK;
-  if (clv_wire_status_reply_decode(&now, 1, &a->present_reply, &err) == CLV_OK &&
+  if (!present_piece.len) return;
+  bool has_previous =
+      clv_wire_status_reply_decode(&previous_piece, 1, &a->previous_reply, &err) == CLV_OK;
+  if (clv_wire_status_reply_decode(&present_piece, 1, &a->present_reply, &err) == CLV_OK &&
       clv_status_compare(config, worker, has_previous ? &a->previous_reply : NULL,
                          &a->present_reply, &a->buffers, w, &err) == CLV_OK)
     return;
   w->has_outcome = true;
-  snprintf(a->error_text, sizeof a->error_text, "%.*s", (int)now.len, (const char *)now.data);
+  snprintf(a->error_text, sizeof a->error_text, "%.*s", (int)present_piece.len,
+           (const char *)present_piece.data);
   w->error = w->fix = a->error_text;
 }
 

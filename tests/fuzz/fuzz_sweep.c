@@ -2,8 +2,8 @@
  *
  * Fuzzes the options of a sweep and lines of evaluations.jsonl. The texts are separated by NUL
  * bytes, and the first letter of each says what it is: g and r for --grid and --random, s for
- * --set, l for a line. Points have a value for each key, without an empty one, and none comes
- * twice.
+ * --set, l for a line. Each point of a sweep must have a non-empty value for each key, and no point
+ * may come twice.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,10 +14,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST = 16, POINTS = 5 };
+enum { MAX_TEXTS = 16, POINTS = 5 };
 
-static void add(clv_cli_list *l, const char *text) {
-  if (l->n < MOST) l->items[l->n++] = text;
+static void add_text(clv_cli_list *l, const char *text) {
+  if (l->n < MAX_TEXTS) l->items[l->n++] = text;
 }
 
 static bool are_equal(const sweep_points *p, size_t a, size_t b) {
@@ -30,7 +30,7 @@ static void check_points(const sweep_points *p) {
   NEVER(!p->n_points || p->n_points > SWEEP_MAX_RUNS);
   for (size_t i = 0; i < p->n_points; i++)
     for (size_t k = 0; k < p->n_keys; k++) NEVER(!sweep_point_value(p, i, k)[0]);
-  for (size_t i = 1; i < CLV_MIN(p->n_points, (size_t)MOST); i++)
+  for (size_t i = 1; i < CLV_MIN(p->n_points, (size_t)MAX_TEXTS); i++)
     for (size_t k = 0; k < i; k++) NEVER(are_equal(p, i, k));
 }
 
@@ -45,9 +45,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   text[size] = '\0';
   for (char *at = text; at < text + size; at += strlen(at) + 1) {
     sweep_validation v;
-    if (*at == 'g') add(&grids, at + 1);
-    if (*at == 'r') add(&randoms, at + 1);
-    if (*at == 's') add(&sets, at + 1);
+    if (*at == 'g') add_text(&grids, at + 1);
+    if (*at == 'r') add_text(&randoms, at + 1);
+    if (*at == 's') add_text(&sets, at + 1);
     if (*at == 'f') o.folds = 2;
     const char *target = *at == 't' ? "died" : "";
     if ((*at == 'l' || *at == 't') &&

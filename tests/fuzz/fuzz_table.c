@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values and a table. The
- * other bits, and those of the second byte, are the table's options. The values learnt from the
- * first half of the table encode all of it. If bit 7 of the second byte is set, the input is
- * instead a date format, in the first line, and a date.
+ * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values (such as means and
+ * categories of columns) and a table. The other bits, and those of the second byte, are the table's
+ * options. The values learnt from the first half of a table must encode the whole table. If bit 7
+ * of the second byte is set, the input is instead a date format, in the first line, and a date.
  */
 #include <math.h>
 
@@ -32,13 +32,13 @@ static const clv_target_option targets[] = {{"t", CLV_TASK_CLASSES}, {"u", CLV_T
 
 /* Fails unless clv_learnt_parse reads what clv_learnt_write wrote, to the same text. */
 static void check_learnt(const clv_learnt *l) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, parsed_again = {0};
   CLV_AUTO(clv_learnt_freep) clv_learnt *read = NULL;
   clv_err err = {0};
   NEVER(clv_learnt_write(l, &text, &err) != CLV_OK);
   NEVER(clv_learnt_parse(text.data, text.len, "learnt", &read, &err) != CLV_OK);
-  NEVER(clv_learnt_write(read, &again, &err) != CLV_OK);
-  NEVER(text.len != again.len || memcmp(text.data, again.data, text.len) != 0);
+  NEVER(clv_learnt_write(read, &parsed_again, &err) != CLV_OK);
+  NEVER(text.len != parsed_again.len || memcmp(text.data, parsed_again.data, text.len) != 0);
 }
 
 static void check_encoded(const clv_cell_table *t, const clv_learnt *l) {
@@ -86,7 +86,7 @@ static void check_table(clv_cell_table *t) {
 /* Reads a date in the format of the first line. */
 static void check_date(const clv_bytes *text) {
   char *end = strchr(text->data, '\n'), written[CLV_DATE_TEXT];
-  double days = 0, again = 0;
+  double days = 0, parsed_again = 0;
   clv_err err = {0};
   if (!end) return;
   *end++ = '\0';
@@ -104,7 +104,8 @@ static void check_date(const clv_bytes *text) {
   }
   clv_date_text(days, written);
   /* a time zone can move a day before year 1 or behind 9999, which has no readable text */
-  if (clv_date_read(written, strlen(written), NULL, &again)) NEVER(again != floor(days));
+  if (clv_date_read(written, strlen(written), NULL, &parsed_again))
+    NEVER(parsed_again != floor(days));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_tokens: functions that the targets of tokenizers share. An input is a tokenizer file, a NUL,
- * and a text; without a NUL it is a text for a tokenizer that is known to be valid. Included by one
- * .c file per target.
+ * Functions of the fuzz targets of tokenizers. An input is a tokenizer file, a NUL, and a text;
+ * without a NUL it is a text for a tokenizer that is known to be valid. One .c file of each target
+ * includes this header.
  */
 #ifndef CLEAVE_TESTS_FUZZ_TOKENS_H
 #define CLEAVE_TESTS_FUZZ_TOKENS_H

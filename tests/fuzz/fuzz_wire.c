@@ -39,7 +39,7 @@ static void free_input(input *in) {
 static void assert_holds(bool holds) { NEVER(!holds); }
 
 static void check_encoding(const input *in, const clv_frame *read, clv_payload payload) {
-  clv_frame frame = *read, again;
+  clv_frame frame = *read, parsed_again;
   clv_payload payload_again;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
@@ -55,12 +55,13 @@ static void check_encoding(const input *in, const clv_frame *read, clv_payload p
   clv_bytes head = {0}, head_again = {0};
   assert_holds(clv_frame_encode(&frame, payload.len, &head, &err) == CLV_OK);
   clv_piece pieces[] = {{head.data, head.len}, {bytes, payload.len}};
-  assert_holds(clv_frame_decode(pieces, 2, &limits, &again, &payload_again, &err) == CLV_OK);
-  assert_holds(again.kind == frame.kind && again.context == frame.context);
-  assert_holds(again.n_tensors == frame.n_tensors && again.n_value_ids == frame.n_value_ids);
-  assert_holds(memcmp(again.value_ids, frame.value_ids, sizeof frame.value_ids) == 0);
+  assert_holds(clv_frame_decode(pieces, 2, &limits, &parsed_again, &payload_again, &err) == CLV_OK);
+  assert_holds(parsed_again.kind == frame.kind && parsed_again.context == frame.context);
+  assert_holds(parsed_again.n_tensors == frame.n_tensors &&
+               parsed_again.n_value_ids == frame.n_value_ids);
+  assert_holds(memcmp(parsed_again.value_ids, frame.value_ids, sizeof frame.value_ids) == 0);
   assert_holds(payload_again.len == payload.len);
-  assert_holds(clv_frame_encode(&again, payload.len, &head_again, &err) == CLV_OK);
+  assert_holds(clv_frame_encode(&parsed_again, payload.len, &head_again, &err) == CLV_OK);
   assert_holds(head_again.len == head.len && memcmp(head_again.data, head.data, head.len) == 0);
   clv_bytes_done(&head);
   clv_bytes_done(&head_again);
@@ -132,7 +133,7 @@ static void fuzz_hello(const input *in) {
 }
 
 static void fuzz_health(const input *in) {
-  char service[CLV_WIRE_NAME + 1], again[CLV_WIRE_NAME + 1];
+  char service[CLV_WIRE_NAME + 1], parsed_again[CLV_WIRE_NAME + 1];
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_piece piece;
   clv_health status, status_again;
@@ -140,8 +141,8 @@ static void fuzz_health(const input *in) {
   if (clv_wire_health_request_decode(in->pieces, in->n, service, &err) == CLV_OK) {
     assert_holds(clv_wire_health_request_encode(service, &bytes, &err) == CLV_OK);
     piece = (clv_piece){bytes.data, bytes.len};
-    assert_holds(clv_wire_health_request_decode(&piece, 1, again, &err) == CLV_OK &&
-                 !strcmp(service, again));
+    assert_holds(clv_wire_health_request_decode(&piece, 1, parsed_again, &err) == CLV_OK &&
+                 !strcmp(service, parsed_again));
   }
   if (clv_wire_health_reply_decode(in->pieces, in->n, &status, &err) == CLV_OK) {
     assert_holds(clv_wire_health_reply_encode(status, &bytes, &err) == CLV_OK);

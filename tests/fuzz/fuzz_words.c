@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the parsers of what pdftotext and tesseract print of a hostile file; the first byte says
- * which. Words are UTF-8 without control characters, boxes are inside their page, and windows have
- * room for all words.
+ * Fuzzes the parsers of the output of pdftotext and tesseract for a hostile file; the first byte
+ * chooses the program. Words must be UTF-8 without control characters, boxes must be inside their
+ * page, and the windows must hold all words.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,15 +39,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_document d = {0};
   clv_err err = {0};
   if (!size) return 0;
-  /* ends in a NUL, like the output of a child process */
+  /* the text ends in a NUL, like the collected output of a child process */
   CLV_AUTO(clv_freep) char *text = malloc(size);
   NEVER(!text);
   memcpy(text, data + 1, size - 1);
   text[size - 1] = '\0';
-  CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
-  clv_code code = clv_rotations_parse(text, size - 1, "fuzz", &turned, &err);
+  CLV_AUTO(clv_bytes_done) clv_bytes rotations = {0};
+  clv_code code = clv_rotations_parse(text, size - 1, "fuzz", &rotations, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz: page "));
-  code = data[0] & 1 ? clv_bbox_parse(text, size - 1, "fuzz", &turned, &d, &err)
+  code = data[0] & 1 ? clv_bbox_parse(text, size - 1, "fuzz", &rotations, &d, &err)
                      : clv_tsv_parse(text, size - 1, "fuzz", &d, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz: "));
   if (code != CLV_OK) return 0;

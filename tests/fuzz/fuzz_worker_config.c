@@ -12,10 +12,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_round_trip(const clv_worker_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
-  CLV_AUTO(clv_worker_config_freep) clv_worker_config *again = NULL;
+  CLV_AUTO(clv_worker_config_freep) clv_worker_config *parsed_again = NULL;
   NEVER(clv_worker_config_write(config, &first, NULL));
-  NEVER(clv_worker_config_parse("/elsewhere/x.yaml", first.data, first.len, NULL, &again, NULL));
-  NEVER(clv_worker_config_write(again, &second, NULL));
+  NEVER(clv_worker_config_parse("/elsewhere/x.yaml", first.data, first.len, NULL, &parsed_again,
+                                NULL));
+  NEVER(clv_worker_config_write(parsed_again, &second, NULL));
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 

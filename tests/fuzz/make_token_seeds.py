@@ -274,7 +274,7 @@ def text_seeds():
         "good.jsonl": '{"text": "a b", "label": "x", "z": [1]}\n\n{"label": 3, "text": "b"}', "missing.jsonl": '{"label": "x"}\n',
         "missing_label.jsonl": '{"text": "x"}\n', "kind.jsonl": '{"text": 1}\n', "range.jsonl": '{"label": -1}\n', "end.jsonl": '{"text": "a"} x',
         "words.jsonl": '{"text": ["a", "b"], "label": "x"}', "words_open.jsonl": '{"text": ["a" 1]}', "words_kind.jsonl": '{"text": [1]}',
-        "again.jsonl": '{"text": "a", "text": "b"}', "list.jsonl": "[]", "long.jsonl": '{"text": "' + "a b " * 20 + '", "label": "c"}'}
+        "parsed_again.jsonl": '{"text": "a", "text": "b"}', "list.jsonl": "[]", "long.jsonl": '{"text": "' + "a b " * 20 + '", "label": "c"}'}
     for name, text in tables.items():
         data = text if isinstance(text, bytes) else text.encode()
         write("text", name, bytes([name.endswith(".csv") | 2]) + data)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * calls: functions of the simulated device that kernels call, under the names that device.h gives
- * them.
+ * Functions of the simulated device that kernels call. device.h defines the names of CUDA, such as
+ * threadIdx, by these functions.
  */
 #ifndef CLEAVE_TESTS_GPU_CALLS_H
 #define CLEAVE_TESTS_GPU_CALLS_H
@@ -17,8 +17,8 @@ typedef struct clv_sim_index {
   unsigned x, y, z;
 } clv_sim_index;
 
-/* Index of the calling thread. `const`, because a thread runs one kernel only and its index never
- * changes. */
+/* Index of the calling simulated thread in its block. The function is `const`, because a thread
+ * runs one kernel only and its index never changes. */
 clv_sim_index clv_sim_thread_index(void) __attribute__((const));
 clv_sim_index clv_sim_block_index(void) __attribute__((const));
 clv_sim_index clv_sim_block_size(void) __attribute__((const));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device: lets the host's C++ compiler compile a .cu file, for the simulated device of
- * tests/gpu/sim. Included before everything else in such a file.
+ * Lets the host's C++ compiler compile a .cu file for the simulated device of tests/gpu/sim. The
+ * build includes this header before everything else in such a file.
  *
  * An index such as threadIdx is a function call, so that no thread sees the index of another, and
  * thread sanitizer sees no variable of ours.
@@ -71,8 +71,8 @@ static inline T clv_sim_shuffled(unsigned mask, T value, unsigned from, const ch
 
 /* ---- functions that CUDA gives to kernels ---------------------------------------------------- */
 
-/* An ordinary read and write is atomic here, because the simulation runs one thread at a time. No
- * memory order follows from it. */
+/* These functions read and write without atomic instructions, because the simulation runs one
+ * thread at a time. As on a device, they order no other accesses. */
 template <typename T>
 static inline T atomicCAS(T *p, T expected, T desired) {
   __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -80,19 +80,19 @@ static inline T atomicCAS(T *p, T expected, T desired) {
 }
 template <typename T>
 static inline T atomicMin(T *p, T value) {
-  T old = __atomic_load_n(p, __ATOMIC_RELAXED);
-  while (value < old &&
-         !__atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  T old_value = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (value < old_value && !__atomic_compare_exchange_n(p, &old_value, value, false,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
-  return old;
+  return old_value;
 }
 template <typename T>
 static inline T atomicMax(T *p, T value) {
-  T old = __atomic_load_n(p, __ATOMIC_RELAXED);
-  while (old < value &&
-         !__atomic_compare_exchange_n(p, &old, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  T old_value = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (old_value < value && !__atomic_compare_exchange_n(p, &old_value, value, false,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
-  return old;
+  return old_value;
 }
 template <typename T>
 static inline T atomicAdd(T *p, T value) {

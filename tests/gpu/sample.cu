@@ -5,19 +5,19 @@
 #include "kernels/cuda/device_int.cuh"
 #include "tests/gpu/sample_int.h"
 
-static __global__ void add(const float *x, float *y, float by, size_t n) {
-  GPU_FOR(i, n) y[i] = x[i] + by;
+static __global__ void add(const float *x, float *y, float addend, size_t n) {
+  GPU_FOR(i, n) y[i] = x[i] + addend;
 }
 
-clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, add, x, y, by, n);
+clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float addend, size_t n, clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, add, x, y, addend, n);
 }
 
 static __global__ void sum_block(const float *x, float *y, size_t n_per_block) {
-  float part = 0;
-  for (size_t i = threadIdx.x; i < n_per_block; i += blockDim.x) part += x[blockIdx.x * n_per_block + i];
-  part = gpu_block_sum(part);
-  if (threadIdx.x == 0) y[blockIdx.x] = part;
+  float partial_sum = 0;
+  for (size_t i = threadIdx.x; i < n_per_block; i += blockDim.x) partial_sum += x[blockIdx.x * n_per_block + i];
+  partial_sum = gpu_block_sum(partial_sum);
+  if (threadIdx.x == 0) y[blockIdx.x] = partial_sum;
 }
 
 clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t n_per_block, unsigned blocks,
@@ -25,16 +25,16 @@ clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t n_per
   return gpu_launch(g, blocks, GPU_BLOCK, err, sum_block, x, y, n_per_block);
 }
 
-static __global__ void warp_sum(const float *x, float *y) {
+static __global__ void sum_warp(const float *x, float *y) {
   unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  float part = x[i];
+  float partial_sum = x[i];
   for (unsigned distance = 16; distance; distance /= 2)
-    part += __shfl_xor_sync(~0u, part, distance);
-  y[i] = part;
+    partial_sum += __shfl_xor_sync(~0u, partial_sum, distance);
+  y[i] = partial_sum;
 }
 
 clv_code sample_sum_in_warps(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err) {
-  return gpu_launch(g, blocks, GPU_BLOCK, err, warp_sum, x, y);
+  return gpu_launch(g, blocks, GPU_BLOCK, err, sum_warp, x, y);
 }
 
 static __global__ void write_order(unsigned *block_order, unsigned *count) {

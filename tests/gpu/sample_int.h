@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sample_int: kernels whose results show what the simulated device does.
+ * Kernels whose results show how the simulated device runs blocks, threads and warps.
  */
 #ifndef CLEAVE_TESTS_GPU_SAMPLE_INT_H
 #define CLEAVE_TESTS_GPU_SAMPLE_INT_H
@@ -11,8 +11,9 @@
 extern "C" {
 #endif
 
-/* y[i] = x[i] + by */
-clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err);
+/* y[i] = x[i] + addend */
+clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float addend, size_t n,
+                           clv_err *err);
 /* y[b] = sum of the n_per_block values of x from b * n_per_block on, by a tree over 256 threads */
 clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t n_per_block,
                               unsigned blocks, clv_err *err);

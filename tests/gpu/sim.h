@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sim: a simulated device, for the function table of kernels/cuda/cuda.h.
+ * A simulated device that implements the function table clv_vendor of kernels/cuda/cuda.h.
  *
- * The simulation runs operations late, and in an order drawn from a seed. Each stream advances
- * when it is drawn, and several blocks of a launch run at the same time. Only enqueueing, events,
- * barriers, shuffles and the functions called `finish` order anything, and thread sanitizer is
- * told this order and no more. Device memory cannot be touched by the code of the host.
+ * The simulation runs operations late, and in an order drawn from a seed. The simulation draws
+ * which stream advances, and several blocks of a launch run at the same time. Operations are
+ * ordered only by enqueueing, events, barriers, shuffles and the functions named `finish`. The
+ * simulation reports exactly this order to thread sanitizer. Device memory cannot be touched by the
+ * code of the host.
  *
  * Everything that is undefined on a real device is a fault here: the simulation prints it with the
  * stack of its lines and ends the process.
  *
- * The simulation cannot show the weaker memory order of a device, the lockstep of the threads of a
- * warp, the sums of NVIDIA's libraries, and speed.
+ * The simulation does not show a device's weaker memory order, the lockstep of the threads of a
+ * warp, the rounding of sums by NVIDIA's libraries, or speed.
  *
  * A process has one simulation. The table's functions may be called from any thread; one call runs
  * at a time.
@@ -32,8 +33,8 @@ typedef struct clv_sim_options {
   bool no_graphs;      /* captures are refused, as by a device without graphs */
   bool no_cudnn;       /* cuDNN is reported as absent */
   int capability;      /* compute capability times 10; 0: 90 */
-  /* Planned failures. Each is the number of the call that fails, counted from clv_sim_make_vendor;
-   * 0: none. */
+  /* Planned failures. Each of these four fields is the number of the call that fails, the first
+   * call after clv_sim_make_vendor being 1; 0: none fails. */
   uint64_t failing_allocation; /* allocation of device memory that fails */
   uint64_t failing_launch;  /* kernel launch that fails; after it every call for its device fails */
   uint64_t failing_capture; /* capture that fails when it ends */

@@ -37,7 +37,8 @@ static void *copy_to_new_memory(const clv_backend *b, const void *host, size_t b
   return p;
 }
 
-/* Returns n normally distributed numbers, other ones for each stream. */
+/* Returns n normally distributed numbers. stream: number of a random stream; each has other
+ * numbers. */
 static float *draw_floats(uint32_t stream, size_t n) {
   float *x = allocate_host(n * sizeof *x);
   clv_rng_key key = {.seed = 5, .layer = stream};
@@ -53,8 +54,9 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
     clv_backend *b = open_device(&(clv_sim_options){.seed = seed});
-    float *x = draw_floats(1, n), *kept = allocate_host(bytes), *back = allocate_host(bytes);
-    memcpy(kept, x, bytes);
+    float *x = draw_floats(1, n), *copy_of_x = allocate_host(bytes),
+          *read_back = allocate_host(bytes);
+    memcpy(copy_of_x, x, bytes);
     void *p, *q;
     must(b->memory->allocate(b, bytes, &p, &err), &err);
     must(b->memory->allocate(b, bytes, &q, &err), &err);
@@ -62,34 +64,34 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
     memset(x, 0, bytes); /* the source may be overwritten once `copy_to_new_memory` has returned */
     must(b->memory->copy(b, q, p, bytes, &err), &err);
     must(b->memory->fill(b, p, 0x11, bytes, &err), &err);
-    must(clv_backend_get(b, back, q, bytes, &err), &err);
-    assert_memory_equal(back, kept, bytes);
-    must(clv_backend_get(b, back, p, 40, &err), &err);
-    assert_int_equal(((unsigned char *)back)[39], 0x11);
+    must(clv_backend_get(b, read_back, q, bytes, &err), &err);
+    assert_memory_equal(read_back, copy_of_x, bytes);
+    must(clv_backend_get(b, read_back, p, 40, &err), &err);
+    assert_int_equal(((unsigned char *)read_back)[39], 0x11);
     b->memory->free(b, p);
     b->memory->free(b, q);
     finish_without_error(b);
     close_device(b);
     free(x);
-    free(kept);
-    free(back);
+    free(copy_of_x);
+    free(read_back);
   }
 }
 
 static void allocated_memory_is_zeroed(void **state) {
   clv_backend *b = open_device(&(clv_sim_options){0});
-  char back[100], zero[100] = {0};
-  size_t free_bytes, all, free_later;
+  char read_back[100], zeros[100] = {0};
+  size_t free_bytes, total_bytes, free_bytes_later;
   void *p;
   (void)state;
-  must(b->memory->get_free_bytes(b, &free_bytes, &all, &err), &err);
+  must(b->memory->get_free_bytes(b, &free_bytes, &total_bytes, &err), &err);
   must(b->memory->allocate(b, 0, &p, &err), &err);
   b->memory->free(b, p);
   must(b->memory->allocate(b, 100, &p, &err), &err);
-  must(b->memory->get_free_bytes(b, &free_later, &all, &err), &err);
-  assert_int_equal(free_bytes - free_later, 100);
-  must(clv_backend_get(b, back, p, 100, &err), &err);
-  assert_memory_equal(back, zero, 100);
+  must(b->memory->get_free_bytes(b, &free_bytes_later, &total_bytes, &err), &err);
+  assert_int_equal(free_bytes - free_bytes_later, 100);
+  must(clv_backend_get(b, read_back, p, 100, &err), &err);
+  assert_memory_equal(read_back, zeros, 100);
   b->memory->free(b, p);
   b->memory->free(b, NULL);
   assert_int_equal(b->memory->allocate(b, (size_t)1 << 40, &p, &err), CLV_EXHAUSTED);
@@ -97,19 +99,19 @@ static void allocated_memory_is_zeroed(void **state) {
   close_device(b);
 }
 
-/* Copies between two backends, of two devices or of one, and checks that the copy contains the
- * result of an operation that `of` was asked for before. Nothing waits in between, and `of`
- * overwrites and frees the source at once. */
-static void check_copy_between(int second, uint64_t seed) {
+/* Copies from one backend to another, on the same device or on a second one. The source backend
+ * computes the copied values right before, and overwrites and frees them right after, without a
+ * wait between. The copy must contain the computed values. */
+static void check_copy_between(int second_device, uint64_t seed) {
   const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .n_devices = 2});
   clv_backend *of, *to;
   void *sum;
   must(clv_cuda_open(v, 0, &of, &err), &err);
-  must(clv_cuda_open(v, second, &to, &err), &err);
+  must(clv_cuda_open(v, second_device, &to, &err), &err);
   assert_true(clv_backend_can_copy_from(to, of) && clv_backend_can_copy_from(of, of));
   assert_false(clv_backend_can_copy_from(to, clv_backend_cpu()));
   assert_false(clv_backend_can_copy_from(clv_backend_cpu(), clv_backend_cpu()));
-  float *x = draw_floats(1, N), *back = allocate_host(N * sizeof *back);
+  float *x = draw_floats(1, N), *read_back = allocate_host(N * sizeof *read_back);
   void *p = copy_to_new_memory(of, x, N * sizeof *x), *q = copy_to_new_memory(to, x, N * sizeof *x);
   must(to->memory->allocate(to, N * sizeof *x, &sum, &err), &err);
   of->add(of, CLV_F32, p, p, N);
@@ -118,8 +120,8 @@ static void check_copy_between(int second, uint64_t seed) {
   of->memory->free(of, p);
   must(clv_backend_copy_from(to, q, of, NULL, 0, &err), &err);
   to->add(to, CLV_F32, sum, q, N);
-  must(clv_backend_get(to, back, sum, N * sizeof *x, &err), &err);
-  for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + x[i]);
+  must(clv_backend_get(to, read_back, sum, N * sizeof *x, &err), &err);
+  for (int i = 0; i < N; i++) assert_true(read_back[i] == x[i] + x[i]);
   to->memory->free(to, q);
   to->memory->free(to, sum);
   finish_without_error(to);
@@ -127,26 +129,27 @@ static void check_copy_between(int second, uint64_t seed) {
   clv_cuda_close(to);
   close_device(of);
   free(x);
-  free(back);
+  free(read_back);
 }
 
 static void one_backend_copies_from_another(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < (CLV_THREAD_SANITIZED ? 3 : 12); seed++)
-    for (int second = 0; second < 2; second++) check_copy_between(second, seed);
+    for (int second_device = 0; second_device < 2; second_device++)
+      check_copy_between(second_device, seed);
 }
 
-/* The next session finds nothing of the previous one, neither in device memory nor in the host's
- * slots, which the simulated device reuses. */
+/* A session must not find values of an earlier session, neither in device memory nor in the
+ * page-locked slots of the host, which the simulated device reuses. */
 static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **state) {
   size_t bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES;
-  char *secret = allocate_host(bytes), *back = allocate_host(bytes);
+  char *secret = allocate_host(bytes), *read_back = allocate_host(bytes);
   (void)state;
   memset(secret, 0x5E, bytes);
   clv_backend *b = open_device(&(clv_sim_options){0});
   void *p = copy_to_new_memory(b, secret, bytes);
-  must(clv_backend_get(b, back, p, bytes, &err), &err);
-  assert_memory_equal(back, secret, bytes);
+  must(clv_backend_get(b, read_back, p, bytes, &err), &err);
+  assert_memory_equal(read_back, secret, bytes);
   assert_memory_equal(((clv_gpu *)b->private_data)->slots[0].host, secret, GPU_SLOT_BYTES);
   b->memory->free(b, p);
   clv_cuda_close(b);
@@ -156,45 +159,47 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
   for (int i = 0; i < GPU_SLOTS; i++)
     assert_memory_equal(((clv_gpu *)b->private_data)->slots[i].host, secret, GPU_SLOT_BYTES);
   must(b->memory->allocate(b, bytes, &p, &err), &err);
-  must(clv_backend_get(b, back, p, bytes, &err), &err);
-  assert_memory_equal(back, secret, bytes);
+  must(clv_backend_get(b, read_back, p, bytes, &err), &err);
+  assert_memory_equal(read_back, secret, bytes);
   b->memory->free(b, p);
   close_device(b);
   free(secret);
-  free(back);
+  free(read_back);
 }
 
 /* ---- operations on whole buffers ------------------------------------------------------------- */
 
 static void add_accumulates_f32_values(void **state) {
   clv_backend *b = open_device(&(clv_sim_options){0});
-  float *x = draw_floats(1, N), *y = draw_floats(2, N), *back = allocate_host(N * sizeof *back);
+  float *x = draw_floats(1, N), *y = draw_floats(2, N),
+        *read_back = allocate_host(N * sizeof *read_back);
   void *p = copy_to_new_memory(b, x, N * sizeof *x), *q = copy_to_new_memory(b, y, N * sizeof *y);
   (void)state;
   b->add(b, CLV_F32, p, q, N);
-  must(clv_backend_get(b, back, p, N * sizeof *back, &err), &err);
-  for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + y[i]);
+  must(clv_backend_get(b, read_back, p, N * sizeof *read_back, &err), &err);
+  for (int i = 0; i < N; i++) assert_true(read_back[i] == x[i] + y[i]);
   b->memory->free(b, p);
   b->memory->free(b, q);
   close_device(b);
   free(x);
   free(y);
-  free(back);
+  free(read_back);
 }
 
-/* Tests packs of 16 bytes with a remainder, and addresses that no pack may begin at. */
+/* The kernel adds packs of 16 bytes. Tests a number of values that is no multiple of a pack, and
+ * addresses at which no pack may begin. */
 static void add_accumulates_bf16_values_at_any_alignment(void **state) {
   (void)state;
   for (size_t at = 0; at < 2; at++) {
     clv_backend *b = open_device(&(clv_sim_options){0});
-    uint16_t x[N], y[N], back[N];
+    uint16_t x[N], y[N], read_back[N];
     for (size_t i = 0; i < N; i++) x[i] = (uint16_t)(0x3F80 + 2 * (i % 7)), y[i] = 0x4000;
     void *p = copy_to_new_memory(b, x, sizeof x), *q = copy_to_new_memory(b, y, sizeof y);
     b->add(b, CLV_BF16, (uint16_t *)p + at, (uint16_t *)q + at, N - at - 1);
-    must(clv_backend_get(b, back, p, sizeof back, &err), &err);
-    for (size_t i = at; i < N - 1; i++)
-      assert_true(widen_bf16(back[i]) == widen_bf16(x[i]) + 2); /* a number that bf16 represents */
-    assert_true((!at || back[0] == x[0]) && back[N - 1] == x[N - 1]);
+    must(clv_backend_get(b, read_back, p, sizeof read_back, &err), &err);
+    for (size_t i = at; i < N - 1; i++) /* a number that bf16 represents */
+      assert_true(widen_bf16(read_back[i]) == widen_bf16(x[i]) + 2);
+    assert_true((!at || read_back[0] == x[0]) && read_back[N - 1] == x[N - 1]);
     b->memory->free(b, p);
     b->memory->free(b, q);
     close_device(b);
@@ -204,7 +209,7 @@ static void add_accumulates_bf16_values_at_any_alignment(void **state) {
 static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   enum { RUNS = CLV_THREAD_SANITIZED ? 20 : 130, SEEDS = CLV_THREAD_SANITIZED ? 2 : 3 };
   clv_extent runs[RUNS];
-  double sums[RUNS], again[RUNS];
+  double sums[RUNS], sums_again[RUNS];
   float *x = draw_floats(1, 90000);
   (void)state;
   for (size_t i = 0, at = 0; i < RUNS; at += runs[i++].n)
@@ -212,13 +217,13 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     clv_backend *b = open_device(&(clv_sim_options){.seed = seed});
     void *p = copy_to_new_memory(b, x, 90000 * sizeof *x);
-    uint64_t before = clv_sim_get_counts().n_launches;
-    must(b->sum_squares(b, p, runs, RUNS, seed ? again : sums, &err), &err);
-    assert_int_equal(clv_sim_get_counts().n_launches - before, 2);
+    uint64_t launches_before = clv_sim_get_counts().n_launches;
+    must(b->sum_squares(b, p, runs, RUNS, seed ? sums_again : sums, &err), &err);
+    assert_int_equal(clv_sim_get_counts().n_launches - launches_before, 2);
     must(b->sum_squares(b, p, NULL, 0, NULL, &err), &err);
     b->memory->free(b, p);
     close_device(b);
-    if (seed) assert_memory_equal(sums, again, sizeof sums);
+    if (seed) assert_memory_equal(sums, sums_again, sizeof sums);
   }
   for (size_t i = 0; i < RUNS; i++) {
     double want = 0;
@@ -229,8 +234,8 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   free(x);
 }
 
-/* There are more lists than cached tables. Each sum must be that of its own list, the first time
- * and again. */
+/* Sums more lists of extents than the backend caches tables for. Each sum must be that of its own
+ * list, also when the list is used again. */
 static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state) {
   enum { LISTS = 40 };
   clv_backend *b = open_device(&(clv_sim_options){0});
@@ -238,10 +243,10 @@ static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state
   void *p = copy_to_new_memory(b, x, N * sizeof *x);
   (void)state;
   for (size_t i = 0; i < (CLV_THREAD_SANITIZED ? 1 : 4) * LISTS; i++) {
-    size_t from = i % 3 ? i % LISTS : i % 2;
-    clv_extent runs[] = {{from, 5}, {from + 7, 1}};
-    double sums[2], want[2] = {0, (double)x[from + 7] * (double)x[from + 7]};
-    for (size_t k = from; k < from + 5; k++) want[0] += (double)x[k] * (double)x[k];
+    size_t first = i % 3 ? i % LISTS : i % 2;
+    clv_extent runs[] = {{first, 5}, {first + 7, 1}};
+    double sums[2], want[2] = {0, (double)x[first + 7] * (double)x[first + 7]};
+    for (size_t k = first; k < first + 5; k++) want[0] += (double)x[k] * (double)x[k];
     must(b->sum_squares(b, p, runs, 2, sums, &err), &err);
     for (int k = 0; k < 2; k++) assert_true(fabs(sums[k] - want[k]) <= 1e-12 * want[k]);
   }
@@ -250,8 +255,8 @@ static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state
   free(x);
 }
 
-/* Compares two steps over the runs on both backends, bit by bit. Values between the runs must not
- * change. */
+/* Takes two steps over the runs, which are extents of a parameter block, on the cuda and the ref
+ * backend. The results must have equal bits, and values between the runs must not change. */
 static void check_optimiser(const clv_optim_config *c) {
   enum { RUNS = 70 };
   clv_extent runs[RUNS] = {{0, 300}, {310, 1}, {311, 0}, {400, 2300}};
@@ -259,7 +264,7 @@ static void check_optimiser(const clv_optim_config *c) {
   clv_backend *b = open_device(&(clv_sim_options){.seed = (uint64_t)c->kind});
   const clv_backend *ref = clv_backend_ref();
   float *p = draw_floats(1, N), *g = draw_floats(2, N), *m[CLV_OPTIM_MAX_MOMENTS] = {0},
-        *back = allocate_host(N * 4);
+        *read_back = allocate_host(N * 4);
   float *dp = copy_to_new_memory(b, p, N * 4), *dg = copy_to_new_memory(b, g, N * 4),
         *dm[CLV_OPTIM_MAX_MOMENTS] = {0};
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
@@ -272,17 +277,17 @@ static void check_optimiser(const clv_optim_config *c) {
     clv_step_args a;
     clv_step_prepare(c, t, c->lr, 0.5, &a);
     ref->step(ref, &a, p, g, m, runs, RUNS);
-    uint64_t before = clv_sim_get_counts().n_launches;
+    uint64_t launches_before = clv_sim_get_counts().n_launches;
     b->step(b, &a, dp, dg, dm, runs, RUNS);
     b->step(b, &a, dp, dg, dm, runs, 0);
-    assert_int_equal(clv_sim_get_counts().n_launches - before, 1);
+    assert_int_equal(clv_sim_get_counts().n_launches - launches_before, 1);
   }
-  must(clv_backend_get(b, back, dp, N * 4, &err), &err);
-  if (memcmp(back, p, N * 4) != 0)
+  must(clv_backend_get(b, read_back, dp, N * 4, &err), &err);
+  if (memcmp(read_back, p, N * 4) != 0)
     fail_msg("%s: not the bits of ref", clv_optimizer_row_of(c->kind)->name);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
-    if (m[i]) must(clv_backend_get(b, back, dm[i], N * 4, &err), &err);
-    if (m[i]) assert_memory_equal(back, m[i], N * 4);
+    if (m[i]) must(clv_backend_get(b, read_back, dm[i], N * 4, &err), &err);
+    if (m[i]) assert_memory_equal(read_back, m[i], N * 4);
     b->memory->free(b, dm[i]);
     free(m[i]);
   }
@@ -292,7 +297,7 @@ static void check_optimiser(const clv_optim_config *c) {
   close_device(b);
   free(p);
   free(g);
-  free(back);
+  free(read_back);
 }
 
 static void optimiser_steps_match_the_ref_backend(void **state) {
@@ -340,8 +345,8 @@ static clv_kernel *prepare_refused_kernel(const clv_backend *b, const refusal *r
   return k;
 }
 
-/* Returns the backend's refusal. The backend may report it at once or only when the caller waits.
- */
+/* Runs a kernel over the invalid values. Returns the backend's error, which it may report at once
+ * or only when the caller waits. */
 static clv_code get_refusal(const clv_backend *b, const refusal *r, int64_t *ret_layer,
                             clv_err *ret) {
   execution e = {.o = &(run_options){.backend = b, .dtype = CLV_F32}};
@@ -370,7 +375,7 @@ static clv_code get_refusal(const clv_backend *b, const refusal *r, int64_t *ret
 }
 
 static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) {
-  const refusal all[] = {
+  const refusal refused_cases[] = {
       {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, 0, 10, -1}, 0},
       {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, INT64_MIN, 10, 1}, 0},
       {CLV_OP_NLL, CLV_SHAPE(4, 10), {0}, {9, 0, 3, INT64_MAX}, 0},
@@ -383,12 +388,12 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
       {CLV_OP_BCE, CLV_SHAPE(2, 2), {0}, {0}, 0.5f},
   };
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(all); i++) {
+  for (size_t i = 0; i < CLV_COUNT(refused_cases); i++) {
     clv_err want = {0}, got = {0};
     int64_t layer;
     clv_backend *b = open_device(&(clv_sim_options){.seed = i});
-    clv_code code = get_refusal(clv_backend_ref(), &all[i], &layer, &want);
-    clv_code device_code = get_refusal(b, &all[i], &layer, &got);
+    clv_code code = get_refusal(clv_backend_ref(), &refused_cases[i], &layer, &want);
+    clv_code device_code = get_refusal(b, &refused_cases[i], &layer, &got);
     if (device_code != code)
       fail_msg("refusal %zu: %d (%s), ref %d (%s)", i, device_code, got.text, code, want.text);
     assert_int_equal(layer == -1, code == CLV_OK);
@@ -406,7 +411,7 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
 /* Uses all kinds of memory, streams and kernels. Returns false at the first failure. */
 static bool use_everything(const clv_sim_options *o) {
   clv_backend *b;
-  float x[100] = {1}, back[100];
+  float x[100] = {1}, read_back[100];
   double sum;
   int64_t layer;
   void *p = NULL;
@@ -418,7 +423,7 @@ static bool use_everything(const clv_sim_options *o) {
     b->add(b, CLV_F32, p, p, 100);
     b->step(b, &(clv_step_args){0}, p, p, (float *const[CLV_OPTIM_MAX_MOMENTS]){0},
             &(clv_extent){0, 7}, 1);
-    succeeds = clv_backend_get(b, back, p, sizeof x, &err) == CLV_OK;
+    succeeds = clv_backend_get(b, read_back, p, sizeof x, &err) == CLV_OK;
     succeeds = b->memory->finish(b, &layer, &err) == CLV_OK && succeeds;
   }
   if (p) b->memory->free(b, p);
@@ -432,11 +437,11 @@ static void no_failure_leaks_device_memory(void **state) {
   assert_true(use_everything(&(clv_sim_options){0}));
   assert_int_equal(clv_sim_count_leaks(), 0);
   for (uint64_t k = 1; k < (CLV_THREAD_SANITIZED ? 40 : 120); k++)
-    for (int what = 0; what < 3; what++) {
+    for (int kind = 0; kind < 3; kind++) {
       clv_sim_options o = {.seed = k};
-      *(uint64_t *[]){&o.failing_allocation, &o.failing_launch, &o.losing_call}[what] = k;
-      failed[what] += !use_everything(&o);
-      if (clv_sim_count_leaks()) fail_msg("something is left: failure %d at %d", what, (int)k);
+      *(uint64_t *[]){&o.failing_allocation, &o.failing_launch, &o.losing_call}[kind] = k;
+      failed[kind] += !use_everything(&o);
+      if (clv_sim_count_leaks()) fail_msg("something is left: failure %d at %d", kind, (int)k);
     }
   assert_true(failed[0] >= 3 && failed[1] >= 2 && failed[2] >= 20);
 }
@@ -455,14 +460,14 @@ static void device_below_capability_8_0_refuses_tf32(void **state) {
 }
 
 static void vendor_table_of_another_abi_is_refused(void **state) {
-  clv_vendor other = *clv_sim_make_vendor(&(clv_sim_options){0});
+  clv_vendor other_table = *clv_sim_make_vendor(&(clv_sim_options){0});
   clv_backend *b;
   (void)state;
-  other.abi++;
-  assert_int_equal(clv_cuda_open(&other, 0, &b, &err), CLV_PRECONDITION);
-  other.abi--;
-  other.size--;
-  assert_int_equal(clv_cuda_open(&other, 0, &b, &err), CLV_PRECONDITION);
+  other_table.abi++;
+  assert_int_equal(clv_cuda_open(&other_table, 0, &b, &err), CLV_PRECONDITION);
+  other_table.abi--;
+  other_table.size--;
+  assert_int_equal(clv_cuda_open(&other_table, 0, &b, &err), CLV_PRECONDITION);
   assert_int_equal(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 1, &b, &err),
                    CLV_UNAVAILABLE);
   assert_int_equal(clv_sim_count_leaks(), 0);

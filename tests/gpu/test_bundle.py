@@ -100,10 +100,10 @@ def predicted_launch_counts_match_the_real_ones():
 
 
 # Kernels of the library without a row in shares, and the reason.
-NO_ROW = {"note_length": "one thread looks at lengths", "compute_first_rows": "one thread adds lengths", "put_running": "a value for each channel",
-          **{f"gpu_columns_kernel<{term}>": "all values are one channel, which gpu_parts_kernel sums"
+NO_ROW = {"record_bad_length": "one thread looks at lengths", "compute_first_rows": "one thread adds lengths", "put_running_moments": "a value for each channel",
+          **{f"gpu_sum_columns_kernel<{term}>": "all values are one channel, which gpu_sum_slabs_kernel sums"
              for term in ("class_term", "loss_term<bce> ", "loss_term<bce_with_logits> ", "loss_term<mse> ", "loss_term<poisson> ",
-                          "number_term<huber> ", "number_term<quantile> ", "number_term<smooth_l1> ", "product_term")}}
+                          "parametric_term<huber> ", "parametric_term<quantile> ", "parametric_term<smooth_l1> ", "product_term")}}
 
 
 def kernels_of(program):

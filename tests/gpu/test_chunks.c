@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests a node on the simulated device, and its link: a computed value is sent in chunks while it
- * is copied from the device and while the device computes the next value. The node is a worker's
- * with a link to its master, or a master's with a link to a worker; the program of a master's node
- * receives values in this process.
+ * is copied from the device and while the device computes the next value. The node is a worker's,
+ * with a link to its master, or a master's, with a link to a worker. Values for the program of a
+ * master's node are received in this process.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -14,8 +14,9 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* PIECES of 256 KiB, the last one shorter. The module is a product, because the simulated device
- * runs products at once while threads of kernels are fibres. */
+/* A value of BYTES is copied in PIECES pieces of at most PIECE bytes. The module is one matrix
+ * product, because the simulated device computes products fast, whereas kernels run slowly on
+ * fibres. */
 enum {
   ROWS = 24,
   FEW_COLUMNS = 4,
@@ -28,8 +29,8 @@ enum { CALLS = 2 };
 
 /* ---- calls of the transport and of the device ------------------------------------------------ */
 
-/* The event that must happen before the last piece of the first copy is done. */
-typedef enum held_for { NOTHING, A_CHUNK, THE_NEXT_CALL } held_for;
+/* Event that must happen before the copy of the first value's last piece may end. */
+typedef enum awaited_event { NOTHING, A_CHUNK, THE_NEXT_CALL } awaited_event;
 
 static struct {
   pthread_mutex_t lock;
@@ -37,21 +38,21 @@ static struct {
   uint32_t n_chunks, n_heads, n_references;
   uint32_t n_products;        /* number of products; a forward has one */
   uint32_t n_received_values; /* number of values and bytes that the program received */
-  held_for held_until;
+  awaited_event awaited;
   uint32_t n_pieces; /* number of requested pieces */
   /* event after the last piece of the first copy; NULL: not recorded yet */
   const clv_cuda_event *last_event;
   bool was_in_time, has_waited;
   clv_cuda_stream *copying_stream;
-} counted = {.lock = PTHREAD_MUTEX_INITIALIZER, .counts_changed = PTHREAD_COND_INITIALIZER};
+} observed = {.lock = PTHREAD_MUTEX_INITIALIZER, .counts_changed = PTHREAD_COND_INITIALIZER};
 
 static const clv_vendor *simulated_vendor;
 
 static void count_event(uint32_t *count) {
-  pthread_mutex_lock(&counted.lock);
+  pthread_mutex_lock(&observed.lock);
   ++*count;
-  pthread_cond_broadcast(&counted.counts_changed);
-  pthread_mutex_unlock(&counted.lock);
+  pthread_cond_broadcast(&observed.counts_changed);
+  pthread_mutex_unlock(&observed.lock);
 }
 
 static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -60,7 +61,7 @@ static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, c
   for (size_t i = 1; i < n; i++) payload += pieces[i].len;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
-  count_event(payload ? &counted.n_chunks : &counted.n_heads);
+  count_event(payload ? &observed.n_chunks : &observed.n_heads);
   return CLV_OK;
 }
 static void fake_close(void *stream) { (void)stream; }
@@ -81,31 +82,31 @@ static const clv_transport transport = {.send = fake_send,
 
 static clv_code count_pieces_and_copy(clv_cuda_stream *s, void *host, const void *src, size_t bytes,
                                       clv_err *err) {
-  pthread_mutex_lock(&counted.lock);
-  if (bytes >= BYTES % PIECE) counted.n_pieces++, counted.copying_stream = s;
-  pthread_cond_broadcast(&counted.counts_changed);
-  pthread_mutex_unlock(&counted.lock);
+  pthread_mutex_lock(&observed.lock);
+  if (bytes >= BYTES % PIECE) observed.n_pieces++, observed.copying_stream = s;
+  pthread_cond_broadcast(&observed.counts_changed);
+  pthread_mutex_unlock(&observed.lock);
   return simulated_vendor->get(s, host, src, bytes, err);
 }
 
 static clv_code record_last_event(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
-  pthread_mutex_lock(&counted.lock);
-  if (counted.n_pieces == PIECES && s == counted.copying_stream && !counted.last_event)
-    counted.last_event = e;
-  pthread_mutex_unlock(&counted.lock);
+  pthread_mutex_lock(&observed.lock);
+  if (observed.n_pieces == PIECES && s == observed.copying_stream && !observed.last_event)
+    observed.last_event = e;
+  pthread_mutex_unlock(&observed.lock);
   return simulated_vendor->event_record(e, s, err);
 }
 
 static clv_code count_and_multiply(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a,
                                    const void *b, const float *bias, float beta, float *d,
                                    void *workspace, clv_err *err) {
-  count_event(&counted.n_products);
+  count_event(&observed.n_products);
   return simulated_vendor->matmul(s, m, a, b, bias, beta, d, workspace, err);
 }
 
-static bool has_awaited_happened(void) {
-  if (counted.held_until == A_CHUNK) return counted.n_chunks > 0;
-  return counted.held_until == NOTHING || (counted.n_chunks > 0 && counted.n_products == CALLS);
+static bool has_awaited_event_happened(void) {
+  if (observed.awaited == A_CHUNK) return observed.n_chunks > 0;
+  return observed.awaited == NOTHING || (observed.n_chunks > 0 && observed.n_products == CALLS);
 }
 
 static clv_code hold_event(clv_cuda_event *e, clv_err *err) {
@@ -113,20 +114,20 @@ static clv_code hold_event(clv_cuda_event *e, clv_err *err) {
   int r = 0;
   clock_gettime(CLOCK_REALTIME, &deadline);
   deadline.tv_sec += 5;
-  pthread_mutex_lock(&counted.lock);
-  bool is_held = e == counted.last_event && !counted.has_waited;
-  while (is_held && r == 0 && !has_awaited_happened())
-    r = pthread_cond_timedwait(&counted.counts_changed, &counted.lock, &deadline);
-  counted.has_waited |= is_held;
-  counted.was_in_time |= is_held && has_awaited_happened();
-  pthread_mutex_unlock(&counted.lock);
+  pthread_mutex_lock(&observed.lock);
+  bool is_held = e == observed.last_event && !observed.has_waited;
+  while (is_held && r == 0 && !has_awaited_event_happened())
+    r = pthread_cond_timedwait(&observed.counts_changed, &observed.lock, &deadline);
+  observed.has_waited |= is_held;
+  observed.was_in_time |= is_held && has_awaited_event_happened();
+  pthread_mutex_unlock(&observed.lock);
   return simulated_vendor->event_finish(e, err);
 }
 
 /* ---- a node with a link and a device --------------------------------------------------------- */
 
-/* A kind of node under test, and the peer that receives its values and gradients (by a name; "" is
- * the master). */
+/* A kind of node under test. peer: name of the node that receives its values and gradients; "": the
+ * master. */
 typedef struct node_side {
   bool is_master;
   const char *peer;
@@ -153,7 +154,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
 static void count_received_value(void *user, clv_packet *p) {
   (void)user;
   if (p->frame.kind == CLV_VALUE && p->frame.n_tensors && !p->device_copy[0])
-    count_event(&counted.n_received_values);
+    count_event(&observed.n_received_values);
   clv_packet_free(p);
 }
 
@@ -170,7 +171,7 @@ static void begin_link(world *w) {
                               .initial_send_credit = 16 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w->link, &err));
-  clv_frame_writer_attach_stream(w->link->writer, 0, 0, (clv_stream){&transport, &counted});
+  clv_frame_writer_attach_stream(w->link->writer, 0, 0, (clv_stream){&transport, &observed});
   assert_ok(clv_frame_writer_resume_lane(w->link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w->link->send_queue, 1);
   /* a large window, because no PING is answered here */
@@ -181,14 +182,14 @@ static void begin_link(world *w) {
     clv_node_set_master(w->node, w->link);
 }
 
-static void hold_last_piece(held_for held) {
-  pthread_mutex_lock(&counted.lock);
-  counted.n_chunks = counted.n_heads = counted.n_pieces = counted.n_products =
-      counted.n_received_values = 0;
-  counted.last_event = NULL, counted.copying_stream = NULL;
-  counted.held_until = held;
-  counted.was_in_time = counted.has_waited = false;
-  pthread_mutex_unlock(&counted.lock);
+static void hold_last_piece(awaited_event awaited) {
+  pthread_mutex_lock(&observed.lock);
+  observed.n_chunks = observed.n_heads = observed.n_pieces = observed.n_products =
+      observed.n_received_values = 0;
+  observed.last_event = NULL, observed.copying_stream = NULL;
+  observed.awaited = awaited;
+  observed.was_in_time = observed.has_waited = false;
+  pthread_mutex_unlock(&observed.lock);
 }
 
 static clv_graph *make_linear_graph(int64_t in, int64_t out) {
@@ -204,18 +205,18 @@ static clv_graph *make_linear_graph(int64_t in, int64_t out) {
   return g;
 }
 
-static void begin_world(world *w, node_side at, uint64_t seed, int64_t in, int64_t out) {
+static void begin_world(world *w, node_side side, uint64_t seed, int64_t in, int64_t out) {
   static clv_vendor v;
   clv_err err = {0};
   simulated_vendor = clv_sim_make_vendor(&(clv_sim_options){.seed = seed});
   v = *simulated_vendor;
   v.get = count_pieces_and_copy, v.event_record = record_last_event, v.event_finish = hold_event,
   v.matmul = count_and_multiply;
-  *w = (world){.at = at};
+  *w = (world){.at = side};
   assert_ok(clv_cuda_open(&v, 0, &w->backend, &err));
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
   const clv_node_options o = {.pool = w->pool,
-                              .on_program = at.is_master ? count_received_value : NULL};
+                              .on_program = side.is_master ? count_received_value : NULL};
   assert_ok(clv_node_new(&o, &w->node, &err));
   clv_module_options so = make_module_options(make_linear_graph(in, out), 0);
   clv_module *module;
@@ -258,18 +259,18 @@ static void post_call(world *w, uint32_t context, bool is_training) {
 }
 
 static void wait_for(const uint32_t *count, uint32_t n) {
-  struct timespec late;
+  struct timespec deadline;
   int r = 0;
-  clock_gettime(CLOCK_REALTIME, &late);
-  late.tv_sec += 20;
-  pthread_mutex_lock(&counted.lock);
+  clock_gettime(CLOCK_REALTIME, &deadline);
+  deadline.tv_sec += 20;
+  pthread_mutex_lock(&observed.lock);
   while (r == 0 && *count < n)
-    r = pthread_cond_timedwait(&counted.counts_changed, &counted.lock, &late);
-  pthread_mutex_unlock(&counted.lock);
+    r = pthread_cond_timedwait(&observed.counts_changed, &observed.lock, &deadline);
+  pthread_mutex_unlock(&observed.lock);
   assert_int_equal(r, 0);
 }
 
-/* Sends the backward of the call's input. */
+/* Requests the backward of the context's call, which sends the gradient of the call's input. */
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -284,23 +285,23 @@ static void post_backward(world *w, uint32_t context) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void was_in_time(void) {
-  assert_true(counted.has_waited);
-  assert_true(counted.was_in_time);
+static void assert_copy_was_in_time(void) {
+  assert_true(observed.has_waited);
+  assert_true(observed.was_in_time);
 }
 
-static void run_forwards(node_side at, uint64_t seed, held_for held) {
+static void run_forwards(node_side at, uint64_t seed, awaited_event held) {
   world w;
   begin_world(&w, at, seed, FEW_COLUMNS, COLUMNS);
   hold_last_piece(held);
   for (uint32_t i = 1; i <= CALLS; i++) {
     post_call(&w, i, false);
-    wait_for(&counted.n_pieces, PIECES);
+    wait_for(&observed.n_pieces, PIECES);
   }
-  wait_for(&counted.n_heads, CALLS);
-  was_in_time();
-  assert_int_equal(counted.n_chunks, CALLS * PIECES);
-  assert_int_equal(counted.n_products, CALLS);
+  wait_for(&observed.n_heads, CALLS);
+  assert_copy_was_in_time();
+  assert_int_equal(observed.n_chunks, CALLS * PIECES);
+  assert_int_equal(observed.n_products, CALLS);
   end_world(&w);
 }
 
@@ -321,12 +322,13 @@ static void check_gradient_chunks(node_side at) {
   begin_world(&w, at, 2, COLUMNS, FEW_COLUMNS);
   hold_last_piece(NOTHING);
   post_call(&w, 1, true);
-  wait_for(&counted.n_heads, 1); /* the value is small, so the log copies it after its head */
+  /* a small value counts as a head, because the link's log copies it behind its head */
+  wait_for(&observed.n_heads, 1);
   hold_last_piece(A_CHUNK);
   post_backward(&w, 1);
-  wait_for(&counted.n_heads, at.is_master ? 1 : 2); /* a worker also sends the head of FINISHED */
-  was_in_time();
-  assert_int_equal(counted.n_chunks, PIECES);
+  wait_for(&observed.n_heads, at.is_master ? 1 : 2); /* a worker also sends the head of FINISHED */
+  assert_copy_was_in_time();
+  assert_int_equal(observed.n_chunks, PIECES);
   end_world(&w);
 }
 
@@ -342,9 +344,9 @@ static void program_callback_receives_the_complete_value(void **state) {
   begin_world(&w, program, 1, FEW_COLUMNS, COLUMNS);
   hold_last_piece(NOTHING);
   post_call(&w, 1, false);
-  wait_for(&counted.n_received_values, 1);
-  assert_int_equal(counted.n_pieces, PIECES);
-  assert_int_equal(counted.n_heads + counted.n_chunks, 0);
+  wait_for(&observed.n_received_values, 1);
+  assert_int_equal(observed.n_pieces, PIECES);
+  assert_int_equal(observed.n_heads + observed.n_chunks, 0);
   end_world(&w);
 }
 

@@ -8,7 +8,8 @@
 #include "tests/ops/compare_int.h"
 #include "tests/sanitized.h"
 
-/* Thread sanitizer is slow, and a small case shows the same races as a big one. */
+/* True if the case is left out because thread sanitizer is slow. A small case shows the same
+ * races. */
 static bool is_too_big(const op_case *c) { return CLV_THREAD_SANITIZED && !c->is_small; }
 
 static clv_backend *open_device(uint64_t seed, bool no_cudnn) {
@@ -29,7 +30,7 @@ static uint64_t count_waits(void) {
   return c.n_waits + c.n_allocations + c.n_host_allocations;
 }
 
-/* True if the case has several kernels. Odd seeds are devices without cuDNN. */
+/* True if the op has different kernels with and without cuDNN, so that both must be tested. */
 static bool has_several_kernels(const op_case *c) {
   bool is_convolution = c->d.attrs.out && c->d.attrs.kernel[0];
   return is_convolution || c->d.op == CLV_OP_LSTM;
@@ -49,61 +50,63 @@ static bool run_cuda(const op_case *c, uint64_t seed, const run_options *options
   return has_run;
 }
 
-/* Expected results: those of ref, and those with parameter gradients added to ones, as the second
- * micro-batch adds to the first. */
-enum { PLAIN, ADDED, N_EXPECTED };
+/* Two expected results of the ref backend: as usual, and with parameter gradients that are added to
+ * ones, as the second micro-batch adds to the first. */
+enum { PLAIN_RESULT, ADDED_RESULT, N_EXPECTED };
 static const run_options result_options[N_EXPECTED] = {{0}, {.has_accumulation = true}};
 
-static void check_gradients_added_to_ones(const op_case *c, uint64_t way, const values *want,
+static void check_gradients_added_to_ones(const op_case *c, uint64_t no_cudnn, const values *want,
                                           double *worst) {
   values got;
   const char *impl = "?";
-  run_cuda(c, 6 + way, &result_options[ADDED], &got, &impl);
+  run_cuda(c, 6 + no_cudnn, &result_options[ADDED_RESULT], &got, &impl);
   *worst = fmax(*worst, print_distances(c, impl, want, &got));
   free_values(&got);
 }
 
 /* Runs the case as the first layer of a model, where no gradient of the inputs is needed. */
-static void check_as_first_layer(const op_case *c, uint64_t way, const values *want,
+static void check_as_first_layer(const op_case *c, uint64_t no_cudnn, const values *want,
                                  double *worst) {
-  op_case first = *c;
+  op_case first_layer = *c;
   values got;
   const char *impl = "?";
-  memset(first.d.need_dx, 0, sizeof first.d.need_dx);
-  run_cuda(&first, way, &result_options[PLAIN], &got, &impl);
-  *worst = fmax(*worst, print_distances(&first, impl, want, &got));
+  memset(first_layer.d.need_dx, 0, sizeof first_layer.d.need_dx);
+  run_cuda(&first_layer, no_cudnn, &result_options[PLAIN_RESULT], &got, &impl);
+  *worst = fmax(*worst, print_distances(&first_layer, impl, want, &got));
   free_values(&got);
 }
 
-/* Runs small cases again: once in `make test`, twice in `make long`, where big cases run once
- * more. */
-static void check_repeated_runs(const op_case *c, uint64_t way, const values *got) {
+/* Runs the case in other orders and in place, which must give the same bits: small cases once in
+ * `make test` and twice in `make long`, big cases once in `make long`. */
+static void check_repeated_runs(const op_case *c, uint64_t no_cudnn, const values *got) {
   static const struct {
     uint64_t seed;
     bool is_in_place;
-    const char *what;
+    const char *label;
   } runs[] = {{2, false, "in another order"}, {4, true, "in a third order and in place"}};
-  size_t first = CLV_THREAD_SANITIZED || !c->is_small || !is_long() ? CLV_COUNT(runs) - 1 : 0;
-  for (size_t i = first; i < CLV_COUNT(runs); i++) {
-    values again;
+  size_t first_run = CLV_THREAD_SANITIZED || !c->is_small || !is_long() ? CLV_COUNT(runs) - 1 : 0;
+  for (size_t i = first_run; i < CLV_COUNT(runs); i++) {
+    values repeated;
     const char *impl = "?";
-    run_cuda(c, runs[i].seed + way, &(run_options){.is_in_place = runs[i].is_in_place}, &again,
-             &impl);
-    assert_same_bits(c, impl, runs[i].what, got, &again);
-    free_values(&again);
+    run_cuda(c, runs[i].seed + no_cudnn, &(run_options){.is_in_place = runs[i].is_in_place},
+             &repeated, &impl);
+    assert_same_bits(c, impl, runs[i].label, got, &repeated);
+    free_values(&repeated);
   }
 }
 
-static bool check_kernel_choice(const op_case *c, uint64_t way, const values *want, double *worst) {
+static bool check_kernel_choice(const op_case *c, uint64_t no_cudnn, const values *want,
+                                double *worst) {
   const char *impl = "?";
   values got;
-  bool has_run = run_cuda(c, way, &result_options[PLAIN], &got, &impl),
-       all = c->is_small || is_long();
+  bool has_run = run_cuda(c, no_cudnn, &result_options[PLAIN_RESULT], &got, &impl),
+       checks_more = c->is_small || is_long();
   if (has_run) {
-    *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN], &got));
-    if (all) check_repeated_runs(c, way, &got);
-    if (all && c->d.need_dw) check_gradients_added_to_ones(c, way, &want[ADDED], worst);
-    if (all && c->d.need_dw) check_as_first_layer(c, way, &want[PLAIN], worst);
+    *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN_RESULT], &got));
+    if (checks_more) check_repeated_runs(c, no_cudnn, &got);
+    if (checks_more && c->d.need_dw)
+      check_gradients_added_to_ones(c, no_cudnn, &want[ADDED_RESULT], worst);
+    if (checks_more && c->d.need_dw) check_as_first_layer(c, no_cudnn, &want[PLAIN_RESULT], worst);
   }
   free_values(&got);
   return has_run;
@@ -111,7 +114,7 @@ static bool check_kernel_choice(const op_case *c, uint64_t way, const values *wa
 
 static bool check_case(const op_case *c, double *worst) {
   values want[N_EXPECTED];
-  int n = c->d.need_dw ? N_EXPECTED : ADDED;
+  int n = c->d.need_dw ? N_EXPECTED : ADDED_RESULT;
   for (int i = 0; i < n; i++) {
     run_options o = result_options[i];
     o.backend = clv_backend_ref();

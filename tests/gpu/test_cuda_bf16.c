@@ -95,7 +95,7 @@ static void bf16_results_are_close_to_f32(void **state) {
   }
 }
 
-/* The input and its gradient are reordered, and nothing else. */
+/* Only the input and its gradient are reordered between channels first and channels last. */
 static void images_are_reordered_only_at_the_graph_edges(void **state) {
   (void)state;
   clv_backend *backend = open_device(0, false);
@@ -106,7 +106,8 @@ static void images_are_reordered_only_at_the_graph_edges(void **state) {
   close_device(backend);
 }
 
-/* Returns squeeze and excite: each channel times a number computed from its image. */
+/* Returns a squeeze-and-excite block: multiplies each channel by a number computed from the whole
+ * image. */
 static clv_graph *make_gated_graph(int64_t batch) {
   clv_attr_value out = make_int_attr(CLV_ATTR_OUT, 8);
   clv_attr_value shape = {.key = CLV_ATTR_SHAPE, .n_ints = 3, .ints = {8, 1, 1}};
@@ -120,7 +121,8 @@ static clv_graph *make_gated_graph(int64_t batch) {
   return g;
 }
 
-/* Input, output and their gradients are reordered at the edges; the gates are f32. */
+/* Only input, output and their gradients are reordered, at the edges of the graph. The gates are
+ * f32 and need no reordering. */
 static void f32_gates_add_no_image_reorder(void **state) {
   (void)state;
   clv_backend *backend = open_device(0, false);

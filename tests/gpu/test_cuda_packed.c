@@ -26,16 +26,17 @@ static void close_device(clv_backend *b) {
  * `make test` one cut of 6, and thread sanitizer one of 8, another one each time. */
 static bool tests_all(void) { return is_long() && !CLV_THREAD_SANITIZED; }
 static int get_cut_interval(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
-static const batch *choose_batch(void) { return tests_all() ? &wide : &narrow; }
+static const batch *choose_batch(void) { return tests_all() ? &wide_batch : &narrow_batch; }
 
 static void packed_results_equal_padded_results(void **state) {
   (void)state;
-  for (int how = 0; how < 8; how += is_long() ? 1 : 5) {
-    clv_backend *b = open_device((uint64_t)how);
-    rig_options o = {.backend = b, .is_evaluation = how % 4 == 3, .is_bf16 = how & 1};
+  for (int option_bits = 0; option_bits < 8; option_bits += is_long() ? 1 : 5) {
+    clv_backend *b = open_device((uint64_t)option_bits);
+    rig_options o = {
+        .backend = b, .is_evaluation = option_bits % 4 == 3, .is_bf16 = option_bits & 1};
     for (int of = 0; of < FAMILIES; of++)
-      compare_packed_with_padded(how || of ? choose_batch() : &wide, (family)of, (end)(how % 3),
-                                 how & 2 ? 9 : 0, &o);
+      compare_packed_with_padded(option_bits || of ? choose_batch() : &wide_batch, (family)of,
+                                 (output_positions)(option_bits % 3), option_bits & 2 ? 9 : 0, &o);
     close_device(b);
   }
 }

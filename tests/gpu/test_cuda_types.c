@@ -9,46 +9,47 @@
 #include "tests/ops/compare_int.h"
 #include "tests/sanitized.h"
 
-/* Options of a run, and the allowed distance from ref; 0: not checked. If the inputs are exact in
- * bf16, an op in bf16 rounds only what it writes or computes in bf16. */
-typedef struct kind {
+/* Number types of a computation, and the allowed distances from the ref backend; 0: not checked.
+ * max_distance_of_few_bits: for inputs that bf16 represents exactly, so that only computed and
+ * written values are rounded. */
+typedef struct computation {
   const char *name;
   run_options o;
   double max_distance, max_distance_of_few_bits;
-} kind;
+} computation;
 
-/* Each op rounds in bf16 where it multiplies (SUMS) or writes images (WRITES), and some ops
- * continue with rounded values (KEEPS). */
-enum { SUMS = 1 << 0, WRITES = 1 << 1, KEEPS = 1 << 2 };
-static const unsigned in_bf16[CLV_OP_COUNT] = {
-#define POINTWISE(name, ...) [CLV_OP_NUMBER_##name] = WRITES,
+/* Places at which an op rounds to bf16: the factors of its products, the images that it writes,
+ * values with which it continues to compute. */
+enum { ROUNDS_FACTORS = 1 << 0, WRITES_BF16_IMAGES = 1 << 1, CONTINUES_ROUNDED = 1 << 2 };
+static const unsigned bf16_effects[CLV_OP_COUNT] = {
+#define POINTWISE(name, ...) [CLV_OP_NUMBER_##name] = WRITES_BF16_IMAGES,
 #include "kernels/cuda/pointwise.def"
 #undef POINTWISE
-    [CLV_OP_LINEAR] = SUMS,
-    [CLV_OP_LSTM] = SUMS | KEEPS,
-    [CLV_OP_ATTENTION] = SUMS | KEEPS,
-    [CLV_OP_MATMUL] = SUMS,
-    [CLV_OP_CONV1D] = SUMS,
-    [CLV_OP_CONV_TRANSPOSE1D] = SUMS,
-    [CLV_OP_CONV2D] = SUMS | WRITES,
-    [CLV_OP_CONV_TRANSPOSE2D] = SUMS | WRITES,
-    [CLV_OP_BATCHNORM] = WRITES,
-    [CLV_OP_SCALE] = WRITES,
-    [CLV_OP_ADD] = WRITES,
-    [CLV_OP_MUL] = WRITES,
-    [CLV_OP_ADAPTIVE_AVGPOOL2D] = WRITES,
-    [CLV_OP_UPSAMPLE_NEAREST] = WRITES,
-    [CLV_OP_UPSAMPLE_BILINEAR] = WRITES,
-    [CLV_OP_MAXPOOL] = WRITES,
-    [CLV_OP_AVGPOOL] = WRITES,
-    [CLV_OP_GLOBALAVGPOOL] = WRITES,
-    [CLV_OP_STOCHASTIC_DEPTH] = WRITES,
-    [CLV_OP_DROPOUT] = WRITES};
+    [CLV_OP_LINEAR] = ROUNDS_FACTORS,
+    [CLV_OP_LSTM] = ROUNDS_FACTORS | CONTINUES_ROUNDED,
+    [CLV_OP_ATTENTION] = ROUNDS_FACTORS | CONTINUES_ROUNDED,
+    [CLV_OP_MATMUL] = ROUNDS_FACTORS,
+    [CLV_OP_CONV1D] = ROUNDS_FACTORS,
+    [CLV_OP_CONV_TRANSPOSE1D] = ROUNDS_FACTORS,
+    [CLV_OP_CONV2D] = ROUNDS_FACTORS | WRITES_BF16_IMAGES,
+    [CLV_OP_CONV_TRANSPOSE2D] = ROUNDS_FACTORS | WRITES_BF16_IMAGES,
+    [CLV_OP_BATCHNORM] = WRITES_BF16_IMAGES,
+    [CLV_OP_SCALE] = WRITES_BF16_IMAGES,
+    [CLV_OP_ADD] = WRITES_BF16_IMAGES,
+    [CLV_OP_MUL] = WRITES_BF16_IMAGES,
+    [CLV_OP_ADAPTIVE_AVGPOOL2D] = WRITES_BF16_IMAGES,
+    [CLV_OP_UPSAMPLE_NEAREST] = WRITES_BF16_IMAGES,
+    [CLV_OP_UPSAMPLE_BILINEAR] = WRITES_BF16_IMAGES,
+    [CLV_OP_MAXPOOL] = WRITES_BF16_IMAGES,
+    [CLV_OP_AVGPOOL] = WRITES_BF16_IMAGES,
+    [CLV_OP_GLOBALAVGPOOL] = WRITES_BF16_IMAGES,
+    [CLV_OP_STOCHASTIC_DEPTH] = WRITES_BF16_IMAGES,
+    [CLV_OP_DROPOUT] = WRITES_BF16_IMAGES};
 
 static const run_options on_ref = {.dtype = CLV_F32};
 static const run_options bf16_weight_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};
 
-static size_t tile; /* bytes of a tile of attention; 0: the backend's own size */
+static size_t tile_bytes; /* bytes of a tile of attention; 0: the backend's own size */
 
 static bool is_simulated; /* true if the device opened last is simulated */
 
@@ -58,7 +59,7 @@ static clv_backend *open_device(uint64_t seed) {
   const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = seed & 1});
   must(clv_cuda_open(v, 0, &b, &err), &err);
   is_simulated = strcmp(v->name, "cuda-sim") == 0;
-  if (tile) clv_cuda_set_tile_bytes(b, tile);
+  if (tile_bytes) clv_cuda_set_tile_bytes(b, tile_bytes);
   return b;
 }
 
@@ -87,12 +88,12 @@ static void draw_values(const op_case *c, bool has_few_bits, values *s) {
  * backend ref. */
 static void run_case_on_device(const op_case *c, const run_options *o, bool has_few_bits,
                                uint64_t seed, values *ret) {
-  run_options with = *o;
+  run_options options = *o;
   clv_backend *b = o == &on_ref || o == &bf16_weight_on_ref ? NULL : open_device(seed);
-  with.backend = b ? b : clv_backend_ref();
-  with.dtype = CLV_F32;
+  options.backend = b ? b : clv_backend_ref();
+  options.dtype = CLV_F32;
   draw_values(c, has_few_bits, ret);
-  if (!run_case(&with, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
+  if (!run_case(&options, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
   clv_cuda_close(b);
   if (b && clv_sim_count_leaks()) fail_msg("%s: something is left on the device", c->name);
 }
@@ -133,17 +134,18 @@ static double find_largest_distance(const op_case *c, const char *name, const va
 
 /* ---- checking the results of a case ---------------------------------------------------------- */
 
-static double check_near_ref(const op_case *c, const kind *k, bool has_few_bits,
+static double check_near_ref(const op_case *c, const computation *k, bool has_few_bits,
                              const values *got) {
   values want;
-  double far = has_few_bits ? k->max_distance_of_few_bits : k->max_distance;
+  double max_distance = has_few_bits ? k->max_distance_of_few_bits : k->max_distance;
   run_case_on_device(c, &on_ref, has_few_bits, 0, &want);
-  double worst = are_all_finite(&want) ? find_largest_distance(c, k->name, got, &want, far) : 0;
+  double worst =
+      are_all_finite(&want) ? find_largest_distance(c, k->name, got, &want, max_distance) : 0;
   free_values(&want);
   return worst;
 }
 
-static void check_is_rounded(const op_case *c, const kind *k, const values *got) {
+static void check_is_rounded(const op_case *c, const computation *k, const values *got) {
   values exact;
   run_case_on_device(c, &(run_options){0}, false, 0, &exact);
   if (are_all_finite(&exact) && !are_all_zero(&exact) && are_bits_equal(got, &exact))
@@ -151,18 +153,18 @@ static void check_is_rounded(const op_case *c, const kind *k, const values *got)
   free_values(&exact);
 }
 
-static void check_other_seeds(const op_case *c, const kind *k, const values *got) {
+static void check_other_seeds(const op_case *c, const computation *k, const values *got) {
   static const uint64_t seeds[] = {2, 4};
   for (size_t i = CLV_THREAD_SANITIZED; i < CLV_COUNT(seeds); i++) {
-    values again;
-    run_case_on_device(c, &k->o, false, seeds[i], &again);
-    assert_same_bits(c, k->name, "in another order", got, &again);
-    free_values(&again);
+    values repeated;
+    run_case_on_device(c, &k->o, false, seeds[i], &repeated);
+    assert_same_bits(c, k->name, "in another order", got, &repeated);
+    free_values(&repeated);
   }
 }
 
 /* Checks parameter gradients that are added to ones. */
-static void check_gradients_added_to_ones(const op_case *c, const kind *k) {
+static void check_gradients_added_to_ones(const op_case *c, const computation *k) {
   run_options ref = {.backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = true},
               o = k->o;
   values want, got;
@@ -176,7 +178,7 @@ static void check_gradients_added_to_ones(const op_case *c, const kind *k) {
   free_values(&got);
 }
 
-static double check_kind(const op_case *c, const kind *k) {
+static double check_kind(const op_case *c, const computation *k) {
   values got, few_bits_results;
   double worst = 0;
   run_case_on_device(c, &k->o, false, 0, &got);
@@ -192,8 +194,9 @@ static double check_kind(const op_case *c, const kind *k) {
   return worst;
 }
 
-/* Checks that an op without images gives the same results with bf16 as without. */
-static void check_same_as_f32(const op_case *c, const kind *k) {
+/* Asserts that an op whose bf16 mode concerns only images has the bits of f32 if it has no
+ * images. */
+static void check_same_as_f32(const op_case *c, const computation *k) {
   values got, exact;
   run_case_on_device(c, &k->o, false, 0, &got);
   run_case_on_device(c, &(run_options){0}, false, 0, &exact);
@@ -220,15 +223,16 @@ static void run_with_rounded_weight(const op_case *c, const run_options *o, valu
   clv_cuda_close(b);
 }
 
-/* Checks parts of one row of the weight, and of three rows with a remainder. */
-static void check_weight_parts(const op_case *c, const kind *k, const run_options *o,
+/* Asserts that the results stay near ref's if the device converts the weight in parts: of one row,
+ * or of three rows with a shorter last part. */
+static void check_weight_parts(const op_case *c, const computation *k, const run_options *o,
                                const values *want) {
   const size_t row = (size_t)c->d.param[CLV_SLOT_WEIGHT].dim[1] * sizeof(float);
   for (size_t bytes = 1; bytes <= 3 * row; bytes += 3 * row - 1) {
     values tiled;
-    tile = bytes;
+    tile_bytes = bytes;
     run_case_on_device(c, o, false, 0, &tiled);
-    tile = 0;
+    tile_bytes = 0;
     find_largest_distance(c, k->name, &tiled, want, k->max_distance);
     free_values(&tiled);
   }
@@ -236,7 +240,7 @@ static void check_weight_parts(const op_case *c, const kind *k, const run_option
 
 /* Compares the results with a bf16 weight with those of ref, and bit by bit with those of the
  * device for the same numbers in f32. The bias must have its usual gradient. */
-static double check_bf16_weight(const op_case *c, const kind *k) {
+static double check_bf16_weight(const op_case *c, const computation *k) {
   run_options o = k->o;
   values got, want, rounded;
   o.has_bf16_weight = true;
@@ -245,7 +249,7 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
   double worst = find_largest_distance(c, k->name, &got, &want, k->max_distance);
   run_with_rounded_weight(c, &k->o, &rounded);
   assert_same_bits(c, k->name, "from those numbers in f32", &got, &rounded);
-  check_other_seeds(c, &(kind){k->name, o, 0, 0}, &got);
+  check_other_seeds(c, &(computation){k->name, o, 0, 0}, &got);
   if (c->is_small) check_weight_parts(c, k, &o, &want);
   free_values(&got);
   free_values(&want);
@@ -256,12 +260,13 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
 /* Checks that a row's results do not depend on the tile, which is the rows of attention that are
  * computed at once. The simulated matrix products guarantee it; those of a library may not.
  * Gradients of keys and values are not compared, because they are sums over tiles. */
-static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *untiled) {
+static void check_tile(const op_case *c, const computation *k, size_t bytes,
+                       const values *untiled) {
   static const int per_row_results[] = {V_OUT, V_DIN};
   values tiled;
-  tile = bytes;
+  tile_bytes = bytes;
   run_case_on_device(c, &k->o, true, 2, &tiled);
-  tile = 0;
+  tile_bytes = 0;
   for (size_t i = 0; is_simulated && i < CLV_COUNT(per_row_results); i++) {
     size_t n = untiled->n[per_row_results[i]];
     if (n &&
@@ -274,7 +279,7 @@ static void check_tile(const op_case *c, const kind *k, size_t bytes, const valu
 }
 
 /* Checks attention in tiles of one row, and in tiles of three rows with a remainder. */
-static void check_tiles(const op_case *c, const kind *k) {
+static void check_tiles(const op_case *c, const computation *k) {
   clv_heads x = clv_heads_of(&c->d);
   size_t row = (size_t)(x.n * x.kv_heads * x.s) * sizeof(float);
   values whole;
@@ -284,7 +289,7 @@ static void check_tiles(const op_case *c, const kind *k) {
   free_values(&whole);
 }
 
-static void check_all_tiles(const kind *k) {
+static void check_all_tiles(const computation *k) {
   int n = 0;
   for (int i = 0; i < n_cases; i++) {
     const op_case *c = &cases[i];
@@ -295,8 +300,8 @@ static void check_all_tiles(const kind *k) {
   assert_true(n > 0);
 }
 
-/* A product of many factors takes minutes under thread sanitizer. Compared with a small case, a big
- * one only adds tiles. */
+/* True if the case would take minutes under thread sanitizer. Compared with a small case, a big one
+ * only adds tiles. */
 static bool takes_too_long(const op_case *c) {
   double work = (double)clv_layout_numel(&c->d.out, 1);
   for (int i = 1; i < c->d.param[0].rank; i++) work *= (double)c->d.param[0].dim[i];
@@ -305,7 +310,7 @@ static bool takes_too_long(const op_case *c) {
   return CLV_THREAD_SANITIZED && work > 12000;
 }
 
-static void check_all_cases(clv_op op, const kind *k, bool has_images) {
+static void check_all_cases(clv_op op, const computation *k, bool has_images) {
   double worst = 0;
   int n = 0, n_left_out = 0;
   for (int i = 0; i < n_cases; i++) {
@@ -330,8 +335,8 @@ static void check_all_cases(clv_op op, const kind *k, bool has_images) {
         clv_op_name(op), k->name, n_left_out);
 }
 
-/* `make test` leaves the big cases to `make long`. */
-static void check_bf16_weights(clv_op op, const kind *k) {
+/* Runs the cases of the op with a weight in bf16; big cases only in `make long`. */
+static void check_bf16_weights(clv_op op, const computation *k) {
   double worst = 0;
   int n = 0;
   for (int i = 0; i < n_cases; i++) {
@@ -346,19 +351,19 @@ static void check_bf16_weights(clv_op op, const kind *k) {
 }
 
 static void test_op(clv_op op) {
-  static const kind tf32 = {"tf32", {.is_tf32 = true}, 2e-3, 0};
-  unsigned effects = in_bf16[op];
+  static const computation tf32 = {"tf32", {.is_tf32 = true}, 2e-3, 0};
+  unsigned effects = bf16_effects[op];
   /* an op with many layers and steps accumulates the error of each */
-  double steps = effects & KEEPS ? 4 : 1;
-  kind bf16 = {"bf16",
-               {.is_bf16 = true},
-               effects & SUMS ? 1e-2 * steps : 0,
-               effects & (WRITES | KEEPS) ? 4e-3 * steps : 1e-5};
-  static const kind f32 = {"f32", {0}, 1e-5, 1e-5};
+  double steps = effects & CONTINUES_ROUNDED ? 4 : 1;
+  computation bf16 = {"bf16",
+                      {.is_bf16 = true},
+                      effects & ROUNDS_FACTORS ? 1e-2 * steps : 0,
+                      effects & (WRITES_BF16_IMAGES | CONTINUES_ROUNDED) ? 4e-3 * steps : 1e-5};
+  static const computation f32 = {"f32", {0}, 1e-5, 1e-5};
   if (op == CLV_OP_ATTENTION) check_all_tiles(&f32);
   if (op == CLV_OP_ATTENTION) check_all_tiles(&bf16);
   if (clv_op_def_of(op)->mixing != CLV_MIXES_NOTHING) check_all_cases(op, &tf32, false);
-  if (effects) check_all_cases(op, &bf16, effects & WRITES);
+  if (effects) check_all_cases(op, &bf16, effects & WRITES_BF16_IMAGES);
   if (op != CLV_OP_LINEAR) return;
   check_bf16_weights(op, &f32);
   check_bf16_weights(op, &tf32);

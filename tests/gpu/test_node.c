@@ -10,18 +10,19 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/threaded_node_test.h"
 
-/* WAITS: how often the host waits for the device in one step of one module: for each piece that it
- * copies from the device, and for its copies to the device. READS: how often it waits when the
- * state of a module is read. */
-enum { WARM = 2, STEPS = 6, WAITS = 9, READS = 2 };
+/* WARM_UP_STEPS: steps before counting begins. WAITS_PER_STEP: how often the host waits for the
+ * device in one step of one module: for each piece that it copies from the device, and for its
+ * copies to the device. WAITS_PER_STATE_READ: how often the host waits when the state of a module
+ * is read. */
+enum { WARM_UP_STEPS = 2, STEPS = 6, WAITS_PER_STEP = 9, WAITS_PER_STATE_READ = 2 };
 
 typedef struct world {
   threaded_node n;
   clv_backend *device;
-  uint64_t n_waits_of_node;               /* waits of the node's thread for the device */
-  double sum_of_items;                    /* sum of the values of all STATE_ITEMs */
-  uint32_t n_trace_rows[CLV_TRACE_KINDS]; /* rows of a trace, by kind */
-  int64_t took_ns[CLV_TRACE_KINDS];       /* times of the last row of each kind, in ns */
+  uint64_t n_waits_of_node;                  /* waits of the node's thread for the device */
+  double sum_of_items;                       /* sum of the values of all STATE_ITEMs */
+  uint32_t n_trace_rows[CLV_TRACE_KINDS];    /* rows of a trace, by kind */
+  int64_t last_duration_ns[CLV_TRACE_KINDS]; /* times of the last row of each kind, in ns */
 } world;
 
 static double sum_values(const clv_tensor *t) {
@@ -34,7 +35,7 @@ static void note_trace(world *w, const clv_tensor *t) {
   const int64_t *row = t->data;
   for (int64_t i = 0; i < t->shape.dim[0]; i++, row += CLV_TRACE_COLUMNS) {
     w->n_trace_rows[row[CLV_TRACE_KIND]]++;
-    w->took_ns[row[CLV_TRACE_KIND]] = row[CLV_TRACE_END] - row[CLV_TRACE_BEGIN];
+    w->last_duration_ns[row[CLV_TRACE_KIND]] = row[CLV_TRACE_END] - row[CLV_TRACE_BEGIN];
   }
 }
 
@@ -50,15 +51,15 @@ static void record_device_answer(void *user, clv_packet *p) {
 
 /* Starts the node. first: graph of module 0. */
 static void begin_with_graph(world *w, const clv_vendor *vendor, clv_share *share,
-                             clv_graph *first) {
+                             clv_graph *first_graph) {
   clv_err err = {0};
   *w = (world){0};
   assert_ok(clv_cuda_open(vendor, 0, &w->device, &err));
   make_threaded_node(
       &w->n, (clv_node_options){.share = share, .user = w, .on_program = record_device_answer});
   for (uint32_t i = 0; i < MODULES; i++) {
-    clv_module_options so =
-        make_module_options(i ? make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS) : first, i);
+    clv_module_options so = make_module_options(
+        i ? make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS) : first_graph, i);
     clv_module *module;
     so.backend = w->device;
     so.input_needs_grad = i > 0;
@@ -97,26 +98,28 @@ static void run_whole_step(world *w, uint32_t i) {
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void node_thread_never_blocks_on_a_device(void **state) {
-  uint64_t bits[3], here = 0;
+  uint64_t bits[3], waits_of_test = 0;
   world w;
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
     begin_world(&w, seed);
-    clv_sim_counts before = {0};
+    clv_sim_counts counts_before = {0};
     for (uint32_t i = 1; i <= STEPS; i++) {
       run_whole_step(&w, i);
-      if (i < WARM) continue;
-      if (i == WARM || i == STEPS) wait_for_steps(&w.n);
-      if (i == WARM) before = clv_sim_get_counts(), here = clv_sim_count_waits_of_thread();
+      if (i < WARM_UP_STEPS) continue;
+      if (i == WARM_UP_STEPS || i == STEPS) wait_for_steps(&w.n);
+      if (i == WARM_UP_STEPS)
+        counts_before = clv_sim_get_counts(), waits_of_test = clv_sim_count_waits_of_thread();
     }
-    clv_sim_counts after = clv_sim_get_counts();
+    clv_sim_counts counts_after = clv_sim_get_counts();
     end_world(&w);
     assert_int_equal(w.n_waits_of_node, 0);
-    assert_int_equal(clv_sim_count_waits_of_thread(), here);
-    assert_int_equal(after.n_waits - before.n_waits, MODULES * ((STEPS - WARM) * WAITS + READS));
-    assert_int_equal(after.n_default_stream_calls, 0);
-    assert_int_equal(after.n_allocations, before.n_allocations);
-    assert_int_equal(after.n_host_allocations, before.n_host_allocations);
+    assert_int_equal(clv_sim_count_waits_of_thread(), waits_of_test);
+    assert_int_equal(counts_after.n_waits - counts_before.n_waits,
+                     MODULES * ((STEPS - WARM_UP_STEPS) * WAITS_PER_STEP + WAITS_PER_STATE_READ));
+    assert_int_equal(counts_after.n_default_stream_calls, 0);
+    assert_int_equal(counts_after.n_allocations, counts_before.n_allocations);
+    assert_int_equal(counts_after.n_host_allocations, counts_before.n_host_allocations);
     bits[seed] = hash_state(&w.n);
     free_world(&w);
   }
@@ -125,13 +128,13 @@ static void node_thread_never_blocks_on_a_device(void **state) {
 
 /* ---- state and values that are requested late ------------------------------------------------ */
 
-static void read_state(world *w, uint32_t context, clv_state_kind what) {
+static void read_state(world *w, uint32_t context, clv_state_kind kind) {
   clv_err err = {0};
   clv_packet *p;
-  uint32_t before = w->n.n_answers[CLV_STATE_DONE];
-  assert_ok(clv_packet_new_state_get(w->n.pool, context, 90, 0, what, &p, &err));
+  uint32_t n_answers_before = w->n.n_answers[CLV_STATE_DONE];
+  assert_ok(clv_packet_new_state_get(w->n.pool, context, 90, 0, kind, &p, &err));
   clv_node_post(w->n.node, p);
-  wait_for(&w->n, CLV_STATE_DONE, before + 1);
+  wait_for(&w->n, CLV_STATE_DONE, n_answers_before + 1);
 }
 
 /* Reads parameters (also in pieces), moments and gradients. */
@@ -161,9 +164,9 @@ static void device_state_is_read_asynchronously(void **state) {
              item.name);
     p->frame.state.piece_offset = half * length;
     p->frame.state.piece_length = length;
-    uint32_t before = w.n.n_answers[CLV_STATE_DONE];
+    uint32_t n_answers_before = w.n.n_answers[CLV_STATE_DONE];
     clv_node_post(w.n.node, p);
-    wait_for(&w.n, CLV_STATE_DONE, before + 1);
+    wait_for(&w.n, CLV_STATE_DONE, n_answers_before + 1);
   }
   assert_true(w.sum_of_items != 0 && w.sum_of_items != sum_of_state);
   assert_int_equal(w.n_waits_of_node, 0);
@@ -196,42 +199,43 @@ static void late_deliver_copies_without_blocking_the_node(void **state) {
 
 enum { WEIGHTS = COLUMNS * COLUMNS };
 
-static clv_packet *make_state_frame(world *w, clv_frame_kind kind, clv_state_kind what,
+static clv_packet *make_state_frame(world *w, clv_frame_kind kind, clv_state_kind state_kind,
                                     const char *name) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new(w->n.pool, kind, &p, &err));
   p->frame.message_id = 70;
-  p->frame.state.part = what;
+  p->frame.state.part = state_kind;
   p->frame.state.n_items = 1;
   snprintf(p->frame.state.item_or_file_name, sizeof p->frame.state.item_or_file_name, "%s", name);
   return p;
 }
 
-/* Writes n values of module 0. at: position of the first; first: its value. */
-static void write_weights(world *w, clv_state_kind what, uint32_t context, float first, size_t n,
-                          size_t at) {
+/* Writes the n values first, first + 1, ... to module 0, from position `at` on. */
+static void write_weights(world *w, clv_state_kind state_kind, uint32_t context, float first,
+                          size_t n, size_t at) {
   clv_err err = {0};
-  uint32_t before = w->n.n_answers[CLV_STATE_DONE];
-  bool piece = n < WEIGHTS;
-  clv_packet *p = make_state_frame(w, CLV_STATE_PUT, what, "0.weight");
-  clv_shape whole = CLV_SHAPE(COLUMNS, COLUMNS), part = CLV_SHAPE((int64_t)(n * sizeof(float)));
+  uint32_t n_answers_before = w->n.n_answers[CLV_STATE_DONE];
+  bool is_piece = n < WEIGHTS;
+  clv_packet *p = make_state_frame(w, CLV_STATE_PUT, state_kind, "0.weight");
+  clv_shape whole_shape = CLV_SHAPE(COLUMNS, COLUMNS),
+            piece_shape = CLV_SHAPE((int64_t)(n * sizeof(float)));
   clv_tensor *t;
-  assert_ok(
-      clv_pool_alloc_tensor(w->n.pool, piece ? CLV_U8 : CLV_F32, piece ? &part : &whole, &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w->n.pool, is_piece ? CLV_U8 : CLV_F32,
+                                  is_piece ? &piece_shape : &whole_shape, &t, &err));
   for (size_t i = 0; i < n; i++) ((float *)t->data)[i] = first + (float)i;
   p->frame.context = context;
-  if (piece) p->frame.state.piece_offset = at * sizeof(float);
-  if (piece) p->frame.state.piece_length = n * sizeof(float);
+  if (is_piece) p->frame.state.piece_offset = at * sizeof(float);
+  if (is_piece) p->frame.state.piece_length = n * sizeof(float);
   clv_packet_add_tensor(p, t);
   clv_tensor_unref(t);
   clv_node_post(w->n.node, p);
-  wait_for(&w->n, CLV_STATE_DONE, before + 1);
+  wait_for(&w->n, CLV_STATE_DONE, n_answers_before + 1);
 }
 
-static double read_sum(world *w, uint32_t context, clv_state_kind what) {
+static double read_sum(world *w, uint32_t context, clv_state_kind kind) {
   w->sum_of_items = 0;
-  read_state(w, context, what);
+  read_state(w, context, kind);
   return w->sum_of_items;
 }
 
@@ -259,7 +263,8 @@ static void device_state_is_written_asynchronously(void **state) {
   free_world(&w);
 }
 
-/* A write to a wrong position is refused as on the host, and the module can still be used. */
+/* A write that does not fit the parameter is refused as in the host's memory, and the module can
+ * still be used. */
 static void device_state_write_of_wrong_shape_is_refused(void **state) {
   clv_err err = {0};
   world w;
@@ -315,13 +320,13 @@ static void device_state_files_do_not_block_the_node_thread(void **state) {
   w.n.node->o.files =
       (clv_state_files){.save = save_state, .open = open_state, .remove = remove_state};
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
-  double kept = read_sum(&w, 0, CLV_STATE_WEIGHTS);
+  double sum_saved = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   save_or_load_state(&w, CLV_STATE_SAVE, 1);
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 100, WEIGHTS, 0);
-  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) > kept + 800);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) > sum_saved + 800);
   size_t bytes = clv_pool_charged_bytes(w.n.pool);
   save_or_load_state(&w, CLV_STATE_LOAD, 2);
-  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == kept);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == sum_saved);
   assert_int_equal(clv_pool_charged_bytes(w.n.pool), bytes);
   assert_int_equal(w.n_waits_of_node, 0);
   assert_null(w.n.node->file);
@@ -353,18 +358,18 @@ static void aborted_context_restores_device_running_statistics(void **state) {
   (void)state;
   begin_with_graph(&w, clv_sim_make_vendor(&(clv_sim_options){.seed = 3}), NULL,
                    make_batchnorm_graph());
-  double before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
+  double sum_before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w.n, 40);
   assert_ok(clv_packet_new_call(w.n.pool, 1, get_output_id(0), 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
   clv_node_post(w.n.node, p);
   wait_for(&w.n, CLV_VALUE, 1);
-  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) != before);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) != sum_before);
   assert_ok(clv_packet_new(w.n.pool, CLV_ABORT, &p, &err));
   p->frame.context = 1;
   clv_node_post(w.n.node, p);
-  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == before);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == sum_before);
   assert_int_equal(w.n_waits_of_node, 0);
   end_world(&w);
   free_world(&w);
@@ -378,7 +383,7 @@ enum { HOST_DELAY_MS = 2, CALLS = 3 * MODULES * STEPS };
 static const clv_vendor *simulated_vendor;
 static uint64_t measured_ns, n_measurements;
 
-/* Delays the host at the end of an event, but not the device. */
+/* Makes the host notice the end of an event HOST_DELAY_MS late. The device is not delayed. */
 static clv_code finish_event_late(clv_cuda_event *e, clv_err *err) {
   const struct timespec delay = {.tv_nsec = HOST_DELAY_MS * 1000000};
   nanosleep(&delay, NULL);
@@ -405,38 +410,39 @@ static clv_code refuse_timed_events(int device, bool is_timed, clv_cuda_event **
   return simulated_vendor->event_new(device, is_timed, ret, err);
 }
 
-typedef struct times {
+typedef struct device_times {
   uint64_t account_ns, share_ns; /* share of the device's time in all steps, in ns */
   uint64_t n_waits;
-} times;
+} device_times;
 
-static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
+static void run_steps(const clv_vendor *vendor, clv_share *share, device_times *ret) {
   clv_module_counts counts;
   clv_share_counts slices;
   world w;
   measured_ns = n_measurements = 0;
   begin_on_vendor(&w, vendor, share);
-  uint64_t before = clv_sim_get_counts().n_waits;
+  uint64_t n_waits_before = clv_sim_get_counts().n_waits;
   for (uint32_t i = 1; i <= STEPS; i++) run_whole_step(&w, i);
   wait_for_steps(&w.n);
-  uint64_t waits = clv_sim_get_counts().n_waits - before;
+  uint64_t n_waits = clv_sim_get_counts().n_waits - n_waits_before;
   assert_true(clv_sim_get_counts().n_graph_launches > 0);
   end_world(&w);
   clv_node_count_work(w.n.node, &counts);
   clv_share_get_counts(share, &slices);
   assert_int_equal(counts.not_recorded, 0);
   free_world(&w);
-  *ret = (times){counts.compute_ns, slices.computed_ns, waits};
+  *ret = (device_times){counts.compute_ns, slices.computed_ns, n_waits};
 }
 
-static times measure_times(const clv_vendor *vendor) {
+static device_times measure_times(const clv_vendor *vendor) {
   const uint64_t weight = 1;
-  const clv_fair_scheduler_options one = {.n_cores = 1, .n_tenants = 1, .tenant_weights = &weight};
+  const clv_fair_scheduler_options one_core = {
+      .n_cores = 1, .n_tenants = 1, .tenant_weights = &weight};
   clv_err err = {0};
   clv_fair_scheduler *scheduler;
   clv_share *share;
-  times ret;
-  assert_ok(clv_fair_scheduler_new(&one, &scheduler, &err));
+  device_times ret;
+  assert_ok(clv_fair_scheduler_new(&one_core, &scheduler, &err));
   assert_ok(clv_share_new(scheduler, 0, &share, &err));
   run_steps(vendor, share, &ret);
   clv_share_free(share);
@@ -456,14 +462,14 @@ static void call_is_charged_the_measured_device_time(void **state) {
   (void)state;
   clv_vendor v = make_late_vendor();
   v.event_ms = measure_and_count;
-  times t = measure_times(&v);
+  device_times t = measure_times(&v);
   assert_int_equal(n_measurements, CALLS);
   assert_int_equal(t.account_ns, measured_ns);
   assert_in_range(t.account_ns, 1, host_delay_ns / 10);
 
   v = make_late_vendor();
   v.event_ms = fail_to_measure;
-  times unmeasured_times = measure_times(&v);
+  device_times unmeasured_times = measure_times(&v);
   assert_int_equal(n_measurements, CALLS);
   assert_true(unmeasured_times.account_ns >= host_delay_ns);
   assert_true(unmeasured_times.share_ns >= host_delay_ns &&
@@ -508,13 +514,13 @@ static void trace_rows_show_the_device_time(void **state) {
   for (int kind = CLV_TRACE_FORWARD; kind <= CLV_TRACE_STEP; kind++) {
     if (kind == CLV_TRACE_BACKWARD) continue; /* the parts of a backward are traced separately */
     assert_int_equal(w.n_trace_rows[kind], 1);
-    assert_in_range(w.took_ns[kind], 1, HOST_DELAY_MS * 1000000 / 2);
+    assert_in_range(w.last_duration_ns[kind], 1, HOST_DELAY_MS * 1000000 / 2);
   }
   free_world(&w);
 }
 
-/* Page-locked memory for copies is charged once per device. A session that cannot pay for it gets
- * an error. */
+/* A session is charged once per device for the page-locked memory of copies. If its quota is too
+ * small for this memory, loading a module fails. */
 static void session_is_charged_for_pinned_copy_buffers(void **state) {
   clv_err err = {0};
   world w;
@@ -583,9 +589,53 @@ static void node_can_be_freed_while_device_work_is_running(void **state) {
   free_world(&w);
 }
 
+/* ---- the average of the parameters ----------------------------------------------------------- */
+
+enum { N_VALUES = 5000 };
+
+/* Averages the parameters of three steps of two groups. */
+static void average_parameters(const clv_backend *b, const float *params, const float *gradients,
+                               float *ret) {
+  static const clv_optim_span spans[] = {{8, 300, 0}, {2000, 2300, 1}};
+  const clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .ema = 0.9, .ema_warmup = true};
+  const size_t bytes = N_VALUES * sizeof *params;
+  const double rates[] = {0.1, 0.2};
+  clv_err err = {0};
+  clv_optim *o;
+  float *p, *g;
+  assert_ok(clv_backend_allocate(b, bytes, &p, &err));
+  assert_ok(clv_backend_allocate(b, bytes, &g, &err));
+  assert_ok(clv_backend_put(b, p, params, bytes, &err));
+  assert_ok(clv_backend_put(b, g, gradients, bytes, &err));
+  assert_ok(clv_optim_new((clv_optim_config[]){c, c}, 2, bytes, spans, 2, b, &o, &err));
+  assert_ok(clv_optim_begin_ema(o, p, &err));
+  for (int t = 0; t < 3; t++) clv_optim_step(o, p, g, rates, 1);
+  assert_ok(clv_backend_get(b, ret, clv_optim_ema(o), bytes, &err));
+  clv_optim_free(o);
+  clv_backend_free_memory(b, p);
+  clv_backend_free_memory(b, g);
+}
+
+static void device_averages_parameters_with_the_bits_of_a_processor(void **state) {
+  static float p[N_VALUES], g[N_VALUES], on_device[N_VALUES], on_host[N_VALUES];
+  clv_err err = {0};
+  clv_backend *device;
+  (void)state;
+  clv_rng_uniform(&(clv_rng_key){.seed = 1}, -1, 1, p, N_VALUES);
+  clv_rng_uniform(&(clv_rng_key){.seed = 2}, -1, 1, g, N_VALUES);
+  assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){.seed = 7}), 0, &device, &err));
+  average_parameters(device, p, g, on_device);
+  average_parameters(clv_backend_cpu(), p, g, on_host);
+  assert_memory_equal(on_device, on_host, sizeof on_host);
+  assert_memory_not_equal(on_device, p, sizeof p);
+  clv_cuda_close(device);
+  assert_int_equal(clv_sim_count_leaks(), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(node_thread_never_blocks_on_a_device),
+      cmocka_unit_test(device_averages_parameters_with_the_bits_of_a_processor),
       cmocka_unit_test(device_state_is_read_asynchronously),
       cmocka_unit_test(device_state_is_written_asynchronously),
       cmocka_unit_test(device_state_write_of_wrong_shape_is_refused),

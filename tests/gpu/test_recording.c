@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that work which repeats is recorded and replayed on the simulated device, with the bits of
- * work that is enqueued operation by operation, whatever changes from step to step. Work that
- * cannot be recorded is enqueued operation by operation. A replay repeats the recorded arguments.
- * If a step number were an argument, each replay would use that of the first step.
+ * Tests that work which repeats is recorded as a graph and replayed on the simulated device. A
+ * replay must give the bits that the operations give when they are enqueued one by one, although a
+ * replay repeats the recorded arguments: a value that changes from step to step, such as the step
+ * number, must not be an argument. Work that cannot be recorded is enqueued operation by operation.
  */
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
@@ -11,9 +11,10 @@
 #include "tests/sanitized.h"
 #include "tests/unit/graph/graph_test.h"
 
-enum { BATCH = 6, ODD = 4, OUT = 5, CALLS = 2 };
+enum { BATCH = 6, SMALL_BATCH = 4, OUT = 5, CALLS = 2 };
 
-/* Layers that draw random numbers, as bits, and whether backward recomputes the forward. */
+/* Options of the network as bits: layers that draw random numbers (DRAW_...), and whether the
+ * backward recomputes the forward (RECOMPUTE). */
 enum { DRAW_DROPOUT = 1, DRAW_ATTENTION = 2, DRAW_CHAIN = 4, DRAW_ALL = 7, RECOMPUTE = 8 };
 
 typedef struct bench {
@@ -40,17 +41,18 @@ static int add_attention(clv_graph *g, uint32_t layer, int at, bool has_dropout)
   return node;
 }
 
-/* Returns a network of a convolution with its followers. waits: the network has an op that waits on
- * the host. draws: flags of the ops that draw random numbers: DRAW_DROPOUT, a dropout of its own;
- * DRAW_CHAIN, a dropout in a chain; DRAW_ATTENTION, that of attention. */
-static clv_graph *make_network(bool waits, unsigned draws) {
+/* Returns a network: a convolution, batchnorm, relu, attention, linear. waits_on_host: the
+ * convolution is replaced by an op that waits on the host. draws: DRAW_DROPOUT, a dropout that is a
+ * kernel of its own; DRAW_CHAIN, a dropout in a chain of fused ops; DRAW_ATTENTION, the dropout of
+ * attention; RECOMPUTE. */
+static clv_graph *make_network(bool waits_on_host, unsigned draws) {
   clv_attr_value half = make_real_attr(CLV_ATTR_P, 0.5), out = make_int_attr(CLV_ATTR_OUT, OUT);
   clv_shape image = CLV_SHAPE(BATCH, 2, 4, 4);
   clv_graph *g;
   int at;
   assert_ok(clv_graph_new(&g, err));
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &image, &at, err));
-  at = waits ? add_plain(g, CLV_OP_WAIT, 1, at) : add_conv(g, 1, at, 3, 3, 1);
+  at = waits_on_host ? add_plain(g, CLV_OP_WAIT, 1, at) : add_conv(g, 1, at, 3, 3, 1);
   at = add_plain(g, CLV_OP_BATCHNORM, 2, at);
   at = add_plain(g, CLV_OP_RELU, 3, at);
   if (draws & DRAW_DROPOUT) at = add_node(g, CLV_OP_DROPOUT, 4, at, -1, &half, 1);
@@ -85,14 +87,15 @@ static char *allocate_zeros(const bench *t, size_t bytes) {
   return p;
 }
 
-static bench set_up(const clv_sim_options *o, bool records, bool waits, unsigned draws) {
+static bench set_up(const clv_sim_options *o, bool uses_recorder, bool waits_on_host,
+                    unsigned draws) {
   bench t = {0};
   assert_ok(clv_cuda_open(clv_sim_make_vendor(o), 0, &t.b, err));
-  if (records) assert_ok(clv_recorder_new(t.b, &t.recorder, err));
-  t.graph = make_network(waits, draws);
+  if (uses_recorder) assert_ok(clv_recorder_new(t.b, &t.recorder, err));
+  t.graph = make_network(waits_on_host, draws);
   assert_ok(clv_params_make(t.graph, &t.params, err));
   t.full_batch_plan = make_plan(&t, BATCH);
-  t.small_batch_plan = make_plan(&t, ODD);
+  t.small_batch_plan = make_plan(&t, SMALL_BATCH);
   char *drawn = malloc(t.params->total_bytes);
   clv_params_init(t.graph, t.params, drawn);
   t.parameter_block = allocate_zeros(&t, t.params->total_bytes);
@@ -154,15 +157,15 @@ static void run_backward(const bench *t, clv_plan *plan, clv_call *c, char *grad
 static void run_optimizer(const bench *t, uint64_t step, const char *grads) {
   clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
   float *moments[CLV_OPTIM_MAX_MOMENTS] = {(float *)(void *)t->moment_block};
-  const clv_extent all = {0, t->params->trainable_bytes / sizeof(float)};
+  const clv_extent all_values = {0, t->params->trainable_bytes / sizeof(float)};
   clv_step_args a;
   clv_step_prepare(&c, (int64_t)step + 1, 0.1 / (double)(step + 1), 0.5, &a);
   t->b->step(t->b, &a, (float *)(void *)t->parameter_block, (const float *)(const void *)grads,
-             moments, &all, 1);
+             moments, &all_values, 1);
 }
 
-/* Takes a step: two calls in flight, whose gradients are added up in one of two blocks; some
- * batches are smaller. */
+/* Takes a step: two calls whose gradients are added up in one of two blocks. Every third step has
+ * the smaller batch. */
 static void run_step(const bench *t, uint64_t step, step_results ret[CALLS]) {
   clv_plan *plan = step % 3 == 2 ? t->small_batch_plan : t->full_batch_plan;
   char *grads = t->gradient_blocks[step % 5 == 4];
@@ -191,8 +194,9 @@ typedef struct outcome {
   clv_sim_counts device_counts;
 } outcome;
 
-static outcome *train_with(const clv_sim_options *o, bool records, bool waits, unsigned draws) {
-  bench t = set_up(o, records, waits, draws);
+static outcome *train_with(const clv_sim_options *o, bool uses_recorder, bool waits_on_host,
+                           unsigned draws) {
+  bench t = set_up(o, uses_recorder, waits_on_host, draws);
   outcome *ret = calloc(1, sizeof *ret);
   assert_non_null(ret);
   for (uint64_t step = 0; step < STEPS; step++) run_step(&t, step, ret->of[step]);
@@ -205,27 +209,28 @@ static outcome *train_with(const clv_sim_options *o, bool records, bool waits, u
   return ret;
 }
 
-static outcome *train_all_random(const clv_sim_options *o, bool records, bool waits) {
-  return train_with(o, records, waits, DRAW_ALL);
+static outcome *train_all_random(const clv_sim_options *o, bool uses_recorder, bool waits_on_host) {
+  return train_with(o, uses_recorder, waits_on_host, DRAW_ALL);
 }
 
-static void outcome_free(outcome *o) {
+static void free_outcome(outcome *o) {
   free(o->parameter_block);
   free(o);
 }
 
-static void assert_same_outcome(const outcome *a, const outcome *b, const char *when) {
+static void assert_same_outcome(const outcome *a, const outcome *b, const char *label) {
   for (int i = 0; i < STEPS; i++)
-    if (memcmp(a->of[i], b->of[i], sizeof a->of[i])) fail_msg("%s: step %d differs", when, i);
+    if (memcmp(a->of[i], b->of[i], sizeof a->of[i])) fail_msg("%s: step %d differs", label, i);
   if (memcmp(a->parameter_block, b->parameter_block, a->bytes))
-    fail_msg("%s: the parameters differ", when);
+    fail_msg("%s: the parameters differ", label);
 }
 
-/* Returns the training without graphs that others are compared with. It runs once. */
+/* Returns the outcome of the training without graphs, with which other trainings are compared.
+ * Trains at the first call only. */
 static const outcome *train_without_graphs(void) {
-  static outcome *kept;
-  if (!kept) kept = train_all_random(&(clv_sim_options){0}, false, false);
-  return kept;
+  static outcome *cached;
+  if (!cached) cached = train_all_random(&(clv_sim_options){0}, false, false);
+  return cached;
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -243,7 +248,7 @@ static void graph_replays_give_the_same_bits(void **state) {
     assert_int_equal(got->recorder_counts.replays, got->device_counts.n_graph_launches);
     assert_int_equal(got->recorder_counts.keys_refused, 0);
     assert_true(got->recorder_counts.bytes >= 1024 * got->recorder_counts.records_made);
-    outcome_free(got);
+    free_outcome(got);
   }
 }
 
@@ -253,14 +258,14 @@ static void recompute_with_graphs_gives_the_same_bits(void **state) {
   outcome *got = train_with(&(clv_sim_options){0}, true, false, DRAW_ALL | RECOMPUTE);
   assert_same_outcome(want, got, "computed again");
   assert_true(got->recorder_counts.replays > got->recorder_counts.launched_singly);
-  outcome_free(got);
+  free_outcome(got);
 }
 
 /* Asserts that at least two thirds of the outputs differ from those of the previous step for the
  * same input. */
 static void check_new_random_numbers(unsigned draws) {
   bench t = set_up(&(clv_sim_options){0}, true, false, draws);
-  float before[BATCH * OUT];
+  float previous_output[BATCH * OUT];
   for (uint32_t i = 0; i < 8; i++) {
     const clv_rng_key key = {.step = i / 2 + ((uint64_t)(i > 6) << 40), .micro_batch = i % 2};
     clv_call *c;
@@ -269,9 +274,9 @@ static void check_new_random_numbers(unsigned draws) {
     assert_ok(clv_plan_call_get(t.full_batch_plan, &c, err));
     run_forward(&t, t.full_batch_plan, c, &key, &results);
     clv_plan_call_put(t.full_batch_plan, c);
-    for (int k = 0; i && k < BATCH * OUT; k++) n_same += results.out[k] == before[k];
+    for (int k = 0; i && k < BATCH * OUT; k++) n_same += results.out[k] == previous_output[k];
     assert_true(n_same < BATCH * OUT / 3);
-    memcpy(before, results.out, sizeof before);
+    memcpy(previous_output, results.out, sizeof previous_output);
   }
   clv_record_counts c;
   clv_recorder_count(t.recorder, &c);
@@ -289,16 +294,17 @@ static void each_graph_replay_draws_new_random_numbers(void **state) {
 static void failed_capture_falls_back_to_single_launches(void **state) {
   (void)state;
   const outcome *want = train_without_graphs();
-  outcome *all = train_all_random(&(clv_sim_options){0}, true, false);
+  outcome *fully_recorded = train_all_random(&(clv_sim_options){0}, true, false);
   for (uint64_t k = 0; k < (CLV_THREAD_SANITIZED ? 3 : 12); k += !k || is_long() ? 1 : 5) {
     clv_sim_options o = {.seed = k, .no_graphs = !k, .failing_capture = k};
     outcome *got = train_all_random(&o, true, false);
     assert_same_outcome(want, got, "not recorded");
-    assert_int_equal(got->recorder_counts.keys_refused, k ? 1 : all->recorder_counts.records_made);
+    assert_int_equal(got->recorder_counts.keys_refused,
+                     k ? 1 : fully_recorded->recorder_counts.records_made);
     assert_true(k ? got->recorder_counts.replays > 0 : got->recorder_counts.replays == 0);
-    outcome_free(got);
+    free_outcome(got);
   }
-  outcome_free(all);
+  free_outcome(fully_recorded);
 }
 
 static void work_that_waits_on_the_host_is_not_captured(void **state) {
@@ -307,33 +313,33 @@ static void work_that_waits_on_the_host_is_not_captured(void **state) {
   outcome *got = train_all_random(&(clv_sim_options){0}, true, true);
   assert_same_outcome(want, got, "waiting");
   assert_true(got->recorder_counts.keys_refused > 0);
-  outcome_free(want);
-  outcome_free(got);
+  free_outcome(want);
+  free_outcome(got);
 }
 
 /* ---- calls of cuDNN in recordings ------------------------------------------------------------ */
 
 static const clv_vendor *simulated_vendor;
-static bool capturing, may_be_captured;
+static bool is_capturing, may_be_captured;
 
-static clv_code begin_capture_and_note(clv_cuda_stream *s, clv_err *why) {
-  capturing = true;
+static clv_code begin_noted_capture(clv_cuda_stream *s, clv_err *why) {
+  is_capturing = true;
   return simulated_vendor->capture_begin(s, why);
 }
 
-static clv_code end_capture_and_note(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
-                                     clv_err *why) {
-  capturing = false;
+static clv_code end_noted_capture(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
+                                  clv_err *why) {
+  is_capturing = false;
   return simulated_vendor->capture_end(s, ret, ret_bytes, why);
 }
 
 static clv_code refuse_lstm_in_capture(clv_cuda_stream *s, clv_cuda_lstm *l,
                                        const clv_cuda_lstm_args *a, clv_err *why) {
-  if (capturing && !may_be_captured) return clv_fail(why, CLV_INTERNAL, "as planned");
+  if (is_capturing && !may_be_captured) return clv_fail(why, CLV_INTERNAL, "as planned");
   return simulated_vendor->lstm_forward(s, l, a, why);
 }
 
-enum { TURNS = 5, LSTM_OUT = BATCH * 4 * OUT };
+enum { N_FORWARDS = 5, LSTM_OUT = BATCH * 4 * OUT };
 
 /* Runs the same forward TURNS times and returns the outputs of the last; the input is [BATCH, 4,
  * 8]. */
@@ -354,7 +360,7 @@ static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_c
   t.parameter_block = allocate_zeros(&t, t.params->total_bytes);
   assert_ok(clv_backend_put(t.b, t.parameter_block, drawn, t.params->total_bytes, err));
   free(drawn);
-  for (uint64_t i = 0; i < TURNS; i++) {
+  for (uint64_t i = 0; i < N_FORWARDS; i++) {
     const clv_rng_key key = {.step = 1};
     float x[BATCH * 4 * 8];
     const void *in[] = {x};
@@ -371,22 +377,22 @@ static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_c
 
 static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
   float want[LSTM_OUT], got[LSTM_OUT];
-  clv_record_counts all, parts;
+  clv_record_counts counts_all, counts_parts;
   (void)state;
   simulated_vendor = clv_sim_make_vendor(&(clv_sim_options){0});
   clv_vendor v = *simulated_vendor;
-  v.capture_begin = begin_capture_and_note;
-  v.capture_end = end_capture_and_note;
+  v.capture_begin = begin_noted_capture;
+  v.capture_end = end_noted_capture;
   v.lstm_forward = refuse_lstm_in_capture;
   may_be_captured = true;
-  run_lstm(&v, want, &all);
+  run_lstm(&v, want, &counts_all);
   may_be_captured = false;
-  run_lstm(&v, got, &parts);
+  run_lstm(&v, got, &counts_parts);
   assert_memory_equal(want, got, sizeof want);
-  assert_int_equal(all.keys_refused, 0);
-  assert_int_equal(all.replays, TURNS - 1);
-  assert_int_equal(parts.keys_refused, 1);
-  assert_int_equal(parts.launched_singly, TURNS);
+  assert_int_equal(counts_all.keys_refused, 0);
+  assert_int_equal(counts_all.replays, N_FORWARDS - 1);
+  assert_int_equal(counts_parts.keys_refused, 1);
+  assert_int_equal(counts_parts.launched_singly, N_FORWARDS);
 }
 
 /* ---- recorders of launches, used without a plan ---------------------------------------------- */
@@ -454,7 +460,8 @@ static void work_with_host_copies_is_not_captured(void **state) {
     assert_ok(clv_recorder_run(r, &(clv_record_key){.owner = b}, run_planned_work, &w, err));
     assert_int_equal(get_first_byte(&w), w.fill_byte);
   }
-  assert_ok(b->memory->finish(b, &layer, err)); /* a failed capture is no error */
+  /* the failed capture must not have caused an error */
+  assert_ok(b->memory->finish(b, &layer, err));
   clv_recorder_count(r, &c);
   assert_int_equal(c.records_made, 0);
   assert_int_equal(c.keys_refused, 1);
@@ -515,13 +522,13 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* Loses the device at the first call after `memory` calls. Returns the error. */
-static clv_code lose_device_after(uint64_t at) {
+/* Runs some work on a device that is lost after n_calls_before calls. Returns the error. */
+static clv_code lose_device_after(uint64_t n_calls_before) {
   clv_backend *b;
   clv_recorder *r;
   clv_err why = {0};
-  clv_code code =
-      clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){.losing_call = at}), 0, &b, &why);
+  clv_code code = clv_cuda_open(
+      clv_sim_make_vendor(&(clv_sim_options){.losing_call = n_calls_before}), 0, &b, &why);
   if (code != CLV_OK) return code;
   assert_ok(clv_recorder_new(b, &r, err));
   work w = {.b = b, .fill_byte = 3};
@@ -539,8 +546,9 @@ static void lost_device_returns_unavailable(void **state) {
   int n_tried = 0, n_failed = 0;
   (void)state;
   if (!is_simulated()) skip(); /* a real device cannot be lost on demand */
-  for (uint64_t at = 1; at < 60; at += is_long() ? 1 : 6, n_tried++) {
-    clv_code code = lose_device_after(at);
+  for (uint64_t n_calls_before = 1; n_calls_before < 60;
+       n_calls_before += is_long() ? 1 : 6, n_tried++) {
+    clv_code code = lose_device_after(n_calls_before);
     assert_true(code == CLV_OK || code == CLV_UNAVAILABLE);
     n_failed += code != CLV_OK;
   }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the simulated device: what it computes, in which order, what it counts and what it refuses.
+ * Tests the simulated device: results of kernels and libraries, the random order of operations, the
+ * counts, and refused calls.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -87,25 +88,25 @@ static void kernel_results_do_not_depend_on_the_seed(void **state) {
 
 /* Compares the order in which the device ran the blocks of one launch. */
 static void seed_decides_the_order_of_blocks(void **state) {
-  unsigned before[8] = {0}, differ = 0;
+  unsigned previous_order[8] = {0}, n_different = 0;
   (void)state;
   for (uint64_t seed = 0; seed < 8; seed++) {
     bench b;
     begin_bench(&b, &(clv_sim_options){.seed = seed});
     unsigned *block_order = (unsigned *)allocate_floats(&b, 8),
-             *count = (unsigned *)allocate_floats(&b, 1), seen = 0;
+             *count = (unsigned *)allocate_floats(&b, 1), seen_blocks = 0;
     OK(b.v->fill(b.g.stream, count, 0, 4, &b.err));
     OK(sample_record_block_order(&b.g, block_order, count, 8, &b.err));
     copy_to_host(&b, (float *)block_order, 8);
-    for (int i = 0; i < 8; i++) seen |= 1u << ((unsigned *)b.host_memory)[i];
-    assert_int_equal(seen, 0xFF);
-    differ += memcmp(before, b.host_memory, sizeof before) != 0;
-    memcpy(before, b.host_memory, sizeof before);
+    for (int i = 0; i < 8; i++) seen_blocks |= 1u << ((unsigned *)b.host_memory)[i];
+    assert_int_equal(seen_blocks, 0xFF);
+    n_different += memcmp(previous_order, b.host_memory, sizeof previous_order) != 0;
+    memcpy(previous_order, b.host_memory, sizeof previous_order);
     b.v->free(b.g.stream, block_order);
     b.v->free(b.g.stream, count);
     end_bench(&b);
   }
-  assert_true(differ > 4);
+  assert_true(n_different > 4);
 }
 
 /* A stream may overtake another one unless an event orders them. */
@@ -118,25 +119,25 @@ static void events_order_streams(void **state) {
     /* without the event the test is a data race, which thread sanitizer would report */
     if (!has_event && CLV_THREAD_SANITIZED) continue;
     begin_bench(&b, &(clv_sim_options){.seed = seed});
-    clv_gpu other = {.vendor = b.v};
+    clv_gpu other_stream = {.vendor = b.v};
     clv_cuda_event *e;
-    OK(b.v->stream_new(0, false, &other.stream, &b.err));
+    OK(b.v->stream_new(0, false, &other_stream.stream, &b.err));
     OK(b.v->event_new(0, false, &e, &b.err));
     float *x = copy_to_new_memory(&b), *y = allocate_floats(&b, N);
     OK(b.v->stream_finish(b.g.stream, &b.err));
     OK(sample_add_number(&b.g, x, x, 100, N, &b.err));
     OK(b.v->event_record(e, b.g.stream, &b.err));
-    if (has_event) OK(b.v->stream_wait(other.stream, e, &b.err));
-    OK(sample_add_number(&other, x, y, 0, N, &b.err));
-    OK(b.v->get(other.stream, b.host_memory, y, N * sizeof(float), &b.err));
-    OK(b.v->stream_finish(other.stream, &b.err));
+    if (has_event) OK(b.v->stream_wait(other_stream.stream, e, &b.err));
+    OK(sample_add_number(&other_stream, x, y, 0, N, &b.err));
+    OK(b.v->get(other_stream.stream, b.host_memory, y, N * sizeof(float), &b.err));
+    OK(b.v->stream_finish(other_stream.stream, &b.err));
     for (int i = 0; has_event && i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 100));
     n_early += b.host_memory[0] < 100;
     OK(b.v->event_finish(e, &b.err));
     b.v->free(b.g.stream, x);
     b.v->free(b.g.stream, y);
     b.v->event_free(e);
-    b.v->stream_free(other.stream);
+    b.v->stream_free(other_stream.stream);
     end_bench(&b);
   }
   assert_true(n_early > 0 || CLV_THREAD_SANITIZED);
@@ -184,12 +185,12 @@ static void memory_in_use_is_counted_and_limited(void **state) {
   bench b;
   (void)state;
   begin_bench(&b, &(clv_sim_options){.memory_bytes = 10000});
-  size_t used_before, all;
+  size_t used_before, total_bytes;
   void *p;
   float *x = copy_to_new_memory(&b);
-  OK(b.v->get_free_bytes(0, &used_before, &all, &b.err));
+  OK(b.v->get_free_bytes(0, &used_before, &total_bytes, &b.err));
   assert_int_equal(used_before, 6000);
-  assert_int_equal(all, 10000);
+  assert_int_equal(total_bytes, 10000);
   assert_int_equal(b.v->allocate(b.g.stream, 6001, &p, &b.err), CLV_EXHAUSTED);
   OK(sample_add_number(&b.g, x, x, 1, N, &b.err));
   copy_to_host(&b, x, 10);
@@ -237,7 +238,7 @@ static void failed_launch_fails_all_later_work(void **state) {
   }
 }
 
-/* Computes D = A' B, m x n, column-major, twice, with leading dimensions larger than the
+/* Computes D = A' B [m, n] in column-major order twice. The leading dimensions are larger than the
  * columns. */
 static void products_are_column_major(void **state) {
   enum { M = 2, NN = 3, K = 2, LDA = 3, LDB = 4, LDD = 5 };
@@ -271,8 +272,8 @@ static void products_are_column_major(void **state) {
         double sum = (double)i;
         for (int64_t p = 0; p < K; p++)
           sum += (double)((7 * at + i * LDA + p) % 10 * ((13 * at + j * LDB + p) % 10));
-        double twice = sum + sum;
-        assert_true((double)b.host_memory[16 * at + j * LDD + i] == twice);
+        double twice_sum = sum + sum;
+        assert_true((double)b.host_memory[16 * at + j * LDD + i] == twice_sum);
       }
   /* row 2 of the first column is padding, which the product must not change */
   assert_true(b.host_memory[2] == 2);
@@ -287,24 +288,24 @@ static void devices_copy_to_each_other(void **state) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     bench b;
     begin_bench(&b, &(clv_sim_options){.seed = seed, .n_devices = 2});
-    clv_gpu other = {.vendor = b.v, .device = 1};
+    clv_gpu other_device = {.vendor = b.v, .device = 1};
     clv_cuda_event *e;
     void *y;
-    OK(b.v->stream_new(1, false, &other.stream, &b.err));
+    OK(b.v->stream_new(1, false, &other_device.stream, &b.err));
     OK(b.v->event_new(0, false, &e, &b.err));
     float *x = copy_to_new_memory(&b);
-    OK(b.v->allocate(other.stream, N * sizeof(float), &y, &b.err));
+    OK(b.v->allocate(other_device.stream, N * sizeof(float), &y, &b.err));
     OK(b.v->event_record(e, b.g.stream, &b.err));
-    OK(b.v->stream_wait(other.stream, e, &b.err));
-    OK(b.v->copy_peer(other.stream, y, 1, x, 0, N * sizeof(float), &b.err));
-    OK(sample_add_number(&other, y, y, 1, N, &b.err));
-    OK(b.v->get(other.stream, b.host_memory, y, N * sizeof(float), &b.err));
-    OK(b.v->stream_finish(other.stream, &b.err));
+    OK(b.v->stream_wait(other_device.stream, e, &b.err));
+    OK(b.v->copy_peer(other_device.stream, y, 1, x, 0, N * sizeof(float), &b.err));
+    OK(sample_add_number(&other_device, y, y, 1, N, &b.err));
+    OK(b.v->get(other_device.stream, b.host_memory, y, N * sizeof(float), &b.err));
+    OK(b.v->stream_finish(other_device.stream, &b.err));
     for (int i = 0; i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 1));
-    b.v->free(other.stream, y);
+    b.v->free(other_device.stream, y);
     b.v->free(b.g.stream, x);
     b.v->event_free(e);
-    b.v->stream_free(other.stream);
+    b.v->stream_free(other_device.stream);
     end_bench(&b);
   }
 }
@@ -317,14 +318,14 @@ static void the_default_stream_is_refused(void **state) {
   const clv_cuda_matmul_desc product = {
       .m = 1, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldd = 1, .batch = 1};
   bench b;
-  clv_gpu none;
+  clv_gpu null_stream;
   clv_cuda_event *e;
   clv_cuda_matmul *m;
   size_t workspace;
   void *p;
   (void)state;
   begin_bench(&b, &(clv_sim_options){0});
-  none = (clv_gpu){.vendor = b.v};
+  null_stream = (clv_gpu){.vendor = b.v};
   OK(b.v->event_new(0, false, &e, &b.err));
   OK(b.v->matmul_new(0, &product, &m, &workspace, &b.err));
   float *x = copy_to_new_memory(&b);
@@ -337,7 +338,7 @@ static void the_default_stream_is_refused(void **state) {
   REFUSED(b.v->stream_finish(NULL, &b.err));
   REFUSED(b.v->event_record(e, NULL, &b.err));
   REFUSED(b.v->stream_wait(NULL, e, &b.err));
-  REFUSED(sample_add_number(&none, x, x, 1, N, &b.err));
+  REFUSED(sample_add_number(&null_stream, x, x, 1, N, &b.err));
   REFUSED(b.v->capture_begin(NULL, &b.err));
   REFUSED(b.v->matmul(NULL, m, x, x, NULL, 0, x, x, &b.err));
   b.v->free(NULL, x);
@@ -364,12 +365,12 @@ static void *use_stream_in_thread(void *arg) {
 static void concurrent_threads_are_serialized(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
-    bench all[3];
+    bench benches[3];
     pthread_t threads[3];
     const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed});
-    for (int i = 0; i < 3; i++) begin_with_vendor(&all[i], v);
+    for (int i = 0; i < 3; i++) begin_with_vendor(&benches[i], v);
     for (int i = 0; i < 3; i++)
-      assert_int_equal(pthread_create(&threads[i], NULL, use_stream_in_thread, &all[i]), 0);
+      assert_int_equal(pthread_create(&threads[i], NULL, use_stream_in_thread, &benches[i]), 0);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
     assert_int_equal(clv_sim_count_leaks(), 0);
   }

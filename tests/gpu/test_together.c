@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests ops that one kernel of the cuda backend computes together (fused ops), on the simulated
- * device. They have the bits of separate ops, in whatever order the device runs its operations.
- * Also tests how many launches a step has.
+ * device. Fused ops must have the bits of separate ops, in whatever order the device runs its
+ * operations. Also tests how many launches a training step has.
  */
 #include <math.h>
 
@@ -16,7 +16,7 @@ static clv_backend *open_device(uint64_t seed) {
   return b;
 }
 
-/* backend whose ops are computed one by one; its kernels are those of the tested backend */
+/* backend with the kernels of the tested backend that fuses no ops */
 static clv_backend *separate_backend;
 
 static clv_code refuse_fused_ops(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
@@ -45,8 +45,8 @@ static int count_in_plan(const rig *r, const char *word) {
 
 typedef clv_graph *graph_fn(void);
 
-/* Returns normalisations followed by relu, with an addition on either side, and one whose output is
- * read twice. */
+/* Returns a graph of batchnorms followed by relu, some with an addition between, on either side,
+ * and one batchnorm whose output is read twice. */
 static clv_graph *make_residual(void) {
   int x, y, z;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 2, 3, 5), &x);
@@ -66,10 +66,10 @@ typedef struct outcome {
   size_t result_bytes[4];
 } outcome;
 
-static void keep_result(outcome *o, int i, const void *from, size_t bytes) {
+static void keep_result(outcome *o, int i, const void *source, size_t bytes) {
   o->result_bytes[i] = bytes;
   o->v[i] = allocate(bytes);
-  memcpy(o->v[i], from, bytes);
+  memcpy(o->v[i], source, bytes);
 }
 
 static void run_two_steps(graph_fn *graph, const rig_options *o, bool with_nan, outcome *ret) {
@@ -85,23 +85,23 @@ static void run_two_steps(graph_fn *graph, const rig_options *o, bool with_nan, 
   free_rig(&r);
 }
 
-static void outcome_done(outcome *o) {
+static void free_outcome(outcome *o) {
   for (size_t i = 0; i < CLV_COUNT(o->v); i++) free(o->v[i]);
 }
 
-/* Runs two steps on a new device. ops_alone: each op is a kernel of its own; false: ops are
+/* Runs two steps on a new device. is_separate: each op is a kernel of its own; false: ops are
  * fused. */
 static void run_on_new_device(graph_fn *graph, rig_options o, bool with_nan, uint64_t seed,
-                              bool ops_alone, outcome *ret) {
+                              bool is_separate, outcome *ret) {
   clv_backend *b = open_device(seed), unfused = make_unfused_backend(b);
-  o.backend = ops_alone ? &unfused : b;
+  o.backend = is_separate ? &unfused : b;
   run_two_steps(graph, &o, with_nan, ret);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
 static void assert_same_bits(graph_fn *graph, const rig_options *o, bool with_nan,
-                             uint64_t last_seed, const char *what) {
+                             uint64_t last_seed, const char *label) {
   static const char *const names[] = {"output", "parameters", "gradient of the input", "gradients"};
   outcome a, b;
   run_on_new_device(graph, *o, with_nan, 0, true, &a);
@@ -109,10 +109,10 @@ static void assert_same_bits(graph_fn *graph, const rig_options *o, bool with_na
     run_on_new_device(graph, *o, with_nan, seed, false, &b);
     for (size_t i = 0; i < CLV_COUNT(names); i++)
       if (memcmp(a.v[i], b.v[i], a.result_bytes[i]))
-        fail_msg("%s, order %d: %s: not the bits of the ops apart", what, (int)seed, names[i]);
-    outcome_done(&b);
+        fail_msg("%s, order %d: %s: not the bits of the ops apart", label, (int)seed, names[i]);
+    free_outcome(&b);
   }
-  outcome_done(&a);
+  free_outcome(&a);
 }
 
 static void check_all_options(graph_fn *graph, const rig_options *frozen) {
@@ -126,12 +126,14 @@ static void check_all_options(graph_fn *graph, const rig_options *frozen) {
   assert_same_bits(graph, frozen, false, 0, "frozen parts");
 }
 
-/* Asserts how often the plan's text contains `word`, fused and not fused. */
-static void assert_plan_contains(graph_fn *graph, bool evaluation, const char *word, int n_fused) {
+/* Asserts that the plan's text contains `word` n_fused times if ops are fused, and never if they
+ * are separate. */
+static void assert_plan_contains(graph_fn *graph, bool is_evaluation, const char *word,
+                                 int n_fused) {
   clv_backend *b = open_device(0), unfused = make_unfused_backend(b);
-  rig fused = make_rig(graph(), &(rig_options){.backend = b, .is_evaluation = evaluation});
+  rig fused = make_rig(graph(), &(rig_options){.backend = b, .is_evaluation = is_evaluation});
   rig separate =
-      make_rig(graph(), &(rig_options){.backend = &unfused, .is_evaluation = evaluation});
+      make_rig(graph(), &(rig_options){.backend = &unfused, .is_evaluation = is_evaluation});
   if (count_in_plan(&fused, word) != n_fused || count_in_plan(&separate, word))
     fail_msg("'%s' is there %d times, and apart %d", word, count_in_plan(&fused, word),
              count_in_plan(&separate, word));
@@ -148,16 +150,17 @@ static void batchnorm_is_fused_with_add_and_relu(void **state) {
   assert_plan_contains(make_residual, true, "batchnorm+add+relu", 2);
 }
 
-/* Returns layers followed by relu, without bias, and with a second reader between. */
+/* Returns convolution and linear layers followed by relu: some fused, one linear layer without
+ * bias, and one whose output is also read by another op. */
 static clv_graph *make_layers(void) {
   int x, y;
-  clv_attr_value plain[] = {make_int_attr(CLV_ATTR_OUT, 7),
-                            {.key = CLV_ATTR_BIAS, .n_ints = 1, .ints = {0}}};
+  clv_attr_value linear_attrs[] = {make_int_attr(CLV_ATTR_OUT, 7),
+                                   {.key = CLV_ATTR_BIAS, .n_ints = 1, .ints = {0}}};
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 2, 4, 5), &x);
   x = add_plain(g, CLV_OP_RELU, 1, add_conv(g, 0, x, 3, 3, 1));
   x = add_plain(g, CLV_OP_FLATTEN, 2, x);
   x = add_plain(g, CLV_OP_RELU, 4, add_linear(g, 3, x, 9));
-  x = add_plain(g, CLV_OP_RELU, 6, add_node(g, CLV_OP_LINEAR, 5, x, -1, plain, 2));
+  x = add_plain(g, CLV_OP_RELU, 6, add_node(g, CLV_OP_LINEAR, 5, x, -1, linear_attrs, 2));
   y = add_linear(g, 7, x, 5);
   x = add_linear(g, 9, add_plain(g, CLV_OP_RELU, 8, y), 5);
   x = add_linear(g, 11, add_node(g, CLV_OP_ADD, 10, x, y, NULL, 0), 4);
@@ -178,12 +181,13 @@ static int add_scale(clv_graph *g, uint32_t layer, int x, double factor) {
   return add_node(g, CLV_OP_SCALE, layer, x, -1, &v, 1);
 }
 
-/* Returns chains with every op that can be first, inside or last; sums with the chain's value on
- * either side, with the chain's own first value, with a second reader between the sum and the next
- * op, and with a broadcast value, which cannot be in a chain. */
+/* Returns a graph of chains of elementwise ops. Every op that can be first, inside or last in a
+ * chain is in one. Some chains have a sum: with the chain's value as left or as right operand, with
+ * the chain's own first value, with a value that another op reads, too. A sum with a broadcast
+ * value cannot be in a chain. */
 static clv_graph *make_chains(void) {
   int x, y, z, w;
-  clv_attr_value first[] = {make_int_attr(CLV_ATTR_DIM, 1), make_int_attr(CLV_ATTR_STOP, 1)};
+  clv_attr_value slice_attrs[] = {make_int_attr(CLV_ATTR_DIM, 1), make_int_attr(CLV_ATTR_STOP, 1)};
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 7), &x);
   y = add_dropout(g, 1, add_plain(g, CLV_OP_RELU, 0, x), 0.3);
   z = add_dropout(g, 3, add_plain(g, CLV_OP_GELU, 2, y), 0.5);
@@ -199,7 +203,7 @@ static clv_graph *make_chains(void) {
   x = add_node(g, CLV_OP_ADD, 19, w, add_scale(g, 18, x, 0.5), NULL, 0);
   x = add_node(g, CLV_OP_ADD, 20, z, x, NULL, 0);
   x = add_plain(g, CLV_OP_SIGMOID, 22, add_scale(g, 21, x, 2));
-  y = add_node(g, CLV_OP_SLICE, 23, x, -1, first, 2);
+  y = add_node(g, CLV_OP_SLICE, 23, x, -1, slice_attrs, 2);
   x = add_scale(g, 25, add_plain(g, CLV_OP_TANH, 24, x), 1.5);
   add_plain(g, CLV_OP_RELU, 27, add_node(g, CLV_OP_ADD, 26, x, y, NULL, 0));
   return g;
@@ -221,7 +225,7 @@ static void chains_of_elementwise_ops_are_fused(void **state) {
 
 /* ---- numbers of kernel launches -------------------------------------------------------------- */
 
-/* Returns the network of tests/gpu/predict.py and speed/steps.c, but narrow. */
+/* Returns the MLP of tests/gpu/predict.py and speed/steps.c with narrower layers. */
 static clv_graph *make_mlp(void) {
   int x, target;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(8, 6), &x);
@@ -239,12 +243,12 @@ static uint64_t count_launches_and_products(void) {
 /* Takes a step of SGD over all parameters of the rig. The results do not matter. */
 static void run_optimizer(const clv_backend *b, const rig *r) {
   clv_extent runs[64];
-  size_t n = 0, values = r->params->total_bytes / sizeof(float);
+  size_t n = 0, n_values = r->params->total_bytes / sizeof(float);
   void *p;
   for (int i = 0; i < r->params->n; i++)
     if (r->params->list[i].trainable)
       runs[n++] = (clv_extent){r->params->list[i].offset / 4, r->params->list[i].bytes / 4};
-  assert_ok(clv_backend_allocate(b, values * sizeof(float), &p, err));
+  assert_ok(clv_backend_allocate(b, n_values * sizeof(float), &p, err));
   b->step(b, &(clv_step_args){.step_size = 1}, p, p, (float *const[CLV_OPTIM_MAX_MOMENTS]){0}, runs,
           n);
   clv_backend_free_memory(b, p);
@@ -255,10 +259,10 @@ static int count_launches(graph_fn *graph, bool is_separate) {
   clv_backend *b = open_device(0), unfused = make_unfused_backend(b);
   rig r = make_rig(
       graph(), &(rig_options){.backend = is_separate ? &unfused : b, .has_no_input_grad = {true}});
-  uint64_t before = count_launches_and_products();
+  uint64_t n_before = count_launches_and_products();
   run_step(&r);
   run_optimizer(b, &r);
-  uint64_t n = count_launches_and_products() - before;
+  uint64_t n = count_launches_and_products() - n_before;
   free_rig(&r);
   clv_cuda_close(b);
   return (int)n;
@@ -273,9 +277,10 @@ static int read_predicted_launches(const char *row) {
   return atoi(strchr(at + strlen(row), '|') + 1);
 }
 
-/* Expected launches. COMMON_LAUNCHES: six of each convolution with bias and of each normalisation,
- * but one less because the input needs no gradient; three for a relu with a sum and for sums of two
- * gradients; one of the optimiser. Ops that are not fused add four relus and three sums. */
+/* Expected launches of a step. COMMON_LAUNCHES: six for each of four convolutions with bias and
+ * each of four batchnorms, minus one because the input needs no gradient; three for a relu with a
+ * sum and for sums of two gradients; one for the optimiser. SEPARATE_LAUNCHES: ops that are not
+ * fused add four relus and three sums. */
 enum {
   COMMON_LAUNCHES = 4 * (6 + 6) - 1 + 3 + 1,
   FUSED_LAUNCHES = COMMON_LAUNCHES + 2,

@@ -31,7 +31,7 @@ typedef struct stream {
 typedef struct lane {
   /* state of the dialler. stream_number: number of its present stream. Messages up to last_freed
    * are no longer in its log */
-  uint8_t phase, stream_number, last_message_sent, last_acked, last_freed;
+  uint8_t dialler_state, stream_number, last_message_sent, last_acked, last_freed;
   /* state of the acceptor. taken_stream, pending_stream: numbers of streams; 0: none */
   uint8_t n_received, taken_stream, pending_stream;
   uint8_t n_delivered;   /* messages that the engine received; only the model counts them */
@@ -77,9 +77,9 @@ static void dial_stream(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    if (l->phase != IDLE || l->stream_number == size.n_streams) continue;
+    if (l->dialler_state != IDLE || l->stream_number == size.n_streams) continue;
     l->stream_number++;
-    l->phase = ATTACHING;
+    l->dialler_state = ATTACHING;
     l->s[l->stream_number].is_dialled = l->s[l->stream_number].is_attach_in_flight = 1;
     model_add_successor(w, &s, i);
   }
@@ -90,11 +90,11 @@ static void lose_stream(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    if (l->phase != ATTACHING && l->phase != OPEN) continue;
-    if (l->phase == OPEN && !l->s[l->stream_number].is_broken) continue;
+    if (l->dialler_state != ATTACHING && l->dialler_state != OPEN) continue;
+    if (l->dialler_state == OPEN && !l->s[l->stream_number].is_broken) continue;
     /* the last stream never breaks, so that a link can finish */
     if (l->stream_number == size.n_streams) continue;
-    l->phase = IDLE;
+    l->dialler_state = IDLE;
     l->s[l->stream_number].is_broken = 1;
     l->s[l->stream_number].attached_in_flight = NOTHING;
     if (i == 0) s.n_acks = 0, memset(s.acks_in_flight, 0, sizeof s.acks_in_flight);
@@ -107,15 +107,15 @@ static void on_attached(model_walk *w, const void *from) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
     stream *at = &l->s[l->stream_number];
-    if (l->phase != ATTACHING || at->attached_in_flight == NOTHING) continue;
-    uint8_t received = at->attached_in_flight;
-    if (received > l->last_acked && !model_has_active_break(RESUME_AT_ACKED))
-      l->last_acked = received;
+    if (l->dialler_state != ATTACHING || at->attached_in_flight == NOTHING) continue;
+    uint8_t n_received = at->attached_in_flight;
+    if (n_received > l->last_acked && !model_has_active_break(RESUME_AT_ACKED))
+      l->last_acked = n_received;
     if (l->last_acked > l->last_freed) l->last_freed = l->last_acked;
     if (!model_has_active_break(RESUME_AT_SENT)) l->last_message_sent = l->last_acked;
     at->last_delivered = at->last_sent = l->last_message_sent;
     at->attached_in_flight = NOTHING;
-    l->phase = OPEN;
+    l->dialler_state = OPEN;
     model_add_successor(w, &s, i);
   }
 }
@@ -124,7 +124,7 @@ static void send_message(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    if (l->phase != OPEN || l->last_message_sent == size.n_messages ||
+    if (l->dialler_state != OPEN || l->last_message_sent == size.n_messages ||
         l->s[l->stream_number].is_broken)
       continue;
     s.is_freed_message_needed |= l->last_message_sent < l->last_freed;
@@ -136,12 +136,12 @@ static void send_message(model_walk *w, const void *from) {
 
 static void on_ack(model_walk *w, const void *from) {
   state s = *(const state *)from;
-  if (!s.n_acks || s.l[0].phase != OPEN) return;
+  if (!s.n_acks || s.l[0].dialler_state != OPEN) return;
   FOR_EACH_LANE(i) {
     lane *l = &s.l[i];
     if (s.acks_in_flight[0][i] > l->last_acked) l->last_acked = s.acks_in_flight[0][i];
     if (l->last_acked > l->last_freed) l->last_freed = l->last_acked;
-    if (l->phase == OPEN && l->last_message_sent < l->last_acked)
+    if (l->dialler_state == OPEN && l->last_message_sent < l->last_acked)
       l->last_message_sent = l->last_acked;
   }
   memmove(s.acks_in_flight[0], s.acks_in_flight[1], sizeof s.acks_in_flight[0]);
@@ -154,10 +154,11 @@ static void end_lane(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    if (l->phase != OPEN || l->last_acked != size.n_messages || l->s[l->stream_number].is_broken)
+    if (l->dialler_state != OPEN || l->last_acked != size.n_messages ||
+        l->s[l->stream_number].is_broken)
       continue;
     FOR_EACH_LANE(k) if (s.l[k].last_acked != size.n_messages) goto next;
-    l->phase = ENDED;
+    l->dialler_state = ENDED;
     l->s[l->stream_number].is_end_in_flight = 1;
     model_add_successor(w, &s, i);
   next:;
@@ -170,8 +171,8 @@ static void on_not_found(model_walk *w, const void *from) {
   if (!s.is_expired) return;
   FOR_EACH_LANE(i) {
     lane *l = &s.l[i];
-    if (l->phase != ATTACHING || !l->s[l->stream_number].has_noticed_end) continue;
-    FOR_EACH_LANE(k) s.l[k].phase = ENDED;
+    if (l->dialler_state != ATTACHING || !l->s[l->stream_number].has_noticed_end) continue;
+    FOR_EACH_LANE(k) s.l[k].dialler_state = ENDED;
     model_add_successor(w, &s, i);
     return;
   }
@@ -250,7 +251,8 @@ static void send_ack(model_walk *w, const void *from) {
   state s = *(const state *)from;
   const lane *first = &s.l[0];
   const stream *at = &first->s[first->taken_stream];
-  if (s.n_acks == ACKS || !first->taken_stream || at->is_broken || first->phase != OPEN) return;
+  if (s.n_acks == ACKS || !first->taken_stream || at->is_broken || first->dialler_state != OPEN)
+    return;
   FOR_EACH_LANE(i) {
     const lane *l = &s.l[i];
     const stream *now = &l->s[l->taken_stream];
@@ -330,7 +332,7 @@ static const char *find_violation(const void *at) {
 static bool may_end_here(const void *at) {
   const state *s = at;
   FOR_EACH_LANE(i) {
-    if (s->l[i].phase != ENDED) return false;
+    if (s->l[i].dialler_state != ENDED) return false;
     if (s->l[i].n_received != size.n_messages && !s->is_expired) return false;
   }
   return true;

@@ -13,15 +13,15 @@
 typedef const model *make_model(int scale, int variant);
 
 static bool check_model(make_model *make, int scale, bool prints_trace, const char *wanted_name) {
-  bool is_good = true;
+  bool is_passed = true;
   const model *m = make(scale, 0);
   if (wanted_name && strcmp(wanted_name, m->name) != 0) return true;
   for (int variant = 0; variant < 2; variant++)
-    is_good &= model_walk_all_states(make(scale, variant), -1, prints_trace);
+    is_passed &= model_walk_all_states(make(scale, variant), -1, prints_trace);
   for (size_t i = 0; i < m->n_breaks; i++)
-    is_good &= model_walk_all_states(make(0, m->break_variants ? m->break_variants[i] : 0), (int)i,
-                                     prints_trace);
-  return is_good;
+    is_passed &= model_walk_all_states(make(0, m->break_variants ? m->break_variants[i] : 0),
+                                       (int)i, prints_trace);
+  return is_passed;
 }
 
 int main(int argc, char **argv) {
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
     else
       wanted_name = argv[i];
   }
-  bool is_good = check_model(make_lanes_model, scale, prints_trace, wanted_name);
-  is_good &= check_model(make_runs_model, scale, prints_trace, wanted_name);
-  return is_good ? 0 : 1;
+  bool is_passed = check_model(make_lanes_model, scale, prints_trace, wanted_name);
+  is_passed &= check_model(make_runs_model, scale, prints_trace, wanted_name);
+  return is_passed ? 0 : 1;
 }

@@ -55,7 +55,7 @@ static const char *const breaks[] = {
     "manifest_first",         "prune_before_the_manifest", "prune_unverified",
     "removal_without_a_look", "epoch_in_memory",           "session_without_epoch",
     "orphans_are_not_listed", "no_prune_at_the_end",       "commit_without_a_look"};
-static const uint8_t variants[] = {1, 1, 1, 0, 0, 0, 1, 1, 0};
+static const uint8_t break_variants[] = {1, 1, 1, 0, 0, 0, 1, 1, 0};
 enum {
   MANIFEST_FIRST,
   PRUNE_BEFORE_MANIFEST,
@@ -422,7 +422,7 @@ const model *make_runs_model(int scale, int variant) {
                     .find_violation = find_violation,
                     .may_end_here = may_end_here,
                     .break_names = breaks,
-                    .break_variants = variants,
+                    .break_variants = break_variants,
                     .n_breaks = sizeof breaks / sizeof *breaks};
   size.has_one_lock = variant == 1;
   size.n_steps = (uint8_t)(variant ? 2 + 2 * scale : 2 + scale);

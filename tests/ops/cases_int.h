@@ -139,7 +139,7 @@ static inline clv_slot get_slot(const clv_node_desc *d, int i) {
 
 /* ---- reading the files of cases -------------------------------------------------------------- */
 
-CLV_PRINTF(2, 3) static inline void case_problem(clv_op op, const char *format, ...) {
+CLV_PRINTF(2, 3) static inline void record_problem(clv_op op, const char *format, ...) {
   /* only the first error is kept, because later ones may follow from it */
   if (files[op].problem[0]) return;
   va_list args;
@@ -184,19 +184,19 @@ static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_
   clv_err err;
   *ret = (clv_attr_value){0};
   if (clv_op_attr_find(op, key, &ret->key, &err) != CLV_OK) {
-    case_problem(op, "%s", err.text);
+    record_problem(op, "%s", err.text);
     return false;
   }
   if (!strcmp(clv_attr_type_name(ret->key), "list of numbers")) {
     bool is_good = parse_numbers(text, ret);
-    if (!is_good) case_problem(op, "%s=%s is no list of up to 8 numbers", key, text);
+    if (!is_good) record_problem(op, "%s=%s is no list of up to 8 numbers", key, text);
     return is_good;
   }
   ret->is_number = strpbrk(text, ".e") != NULL;
   if (ret->is_number)
     ret->number = atof(text);
   else if ((ret->n_ints = parse_extents(text, ret->ints)) < 0)
-    case_problem(op, "%s=%s is no number", key, text);
+    record_problem(op, "%s=%s is no number", key, text);
   return ret->is_number || ret->n_ints >= 0;
 }
 
@@ -213,7 +213,7 @@ static inline bool parse_case_key(op_case *c, const char *key, const char *value
     c->is_small = *value == '1';
   } else if (!strcmp(key, "fill")) {
     int at = find_name(value, fill_names, FILL_COUNT);
-    if (at < 0) case_problem(c->d.op, "%s: fill=%s is unknown", c->name, value);
+    if (at < 0) record_problem(c->d.op, "%s: fill=%s is unknown", c->name, value);
     c->input_fill = (fill)at;
   } else {
     return false;
@@ -259,7 +259,7 @@ static inline clv_code parse_case_words(op_case *c, char **rest, clv_err *err) {
     char *equals = strchr(word, '=');
     if (equals) *equals = 0;
     if (!equals || n == CLV_COUNT(values))
-      case_problem(c->d.op, "%s: '%s' is not KEY=VALUE, or one too many", c->name, word);
+      record_problem(c->d.op, "%s: '%s' is not KEY=VALUE, or one too many", c->name, word);
     else if (!parse_case_key(c, word, equals + 1) &&
              parse_attr(c->d.op, word, equals + 1, &values[n]))
       c->key_words |= (uint64_t)1 << values[n++].key;
@@ -274,21 +274,21 @@ static inline void read_case_line(clv_op op, char *line) {
   char *rest = NULL, *name = strtok_r(line, " \n", &rest);
   op_file *f = &files[op];
   if (n_cases == MAX_CASES) {
-    case_problem(op, "%s is one case too many", name);
+    record_problem(op, "%s is one case too many", name);
     return;
   }
   op_case *c = &cases[n_cases];
   *c = (op_case){.is_small = true, .second_input_fill = f->second_input_fill, .d.op = op};
   snprintf(c->name, sizeof c->name, "%s", name);
   for (int i = 0; i < n_cases; i++)
-    if (!strcmp(cases[i].name, c->name)) case_problem(op, "two cases are called %s", c->name);
+    if (!strcmp(cases[i].name, c->name)) record_problem(op, "two cases are called %s", c->name);
   clv_err err;
   if (parse_case_words(c, &rest, &err) != CLV_OK) {
-    case_problem(op, "%s: %s", c->name, err.text);
+    record_problem(op, "%s: %s", c->name, err.text);
     return;
   }
   if (!c->d.attrs.packed != !c->packed_lengths.rank)
-    case_problem(op, "%s: packed sequences have lengths=, and others none", c->name);
+    record_problem(op, "%s: packed sequences have lengths=, and others none", c->name);
   c->has_golden = c->is_small && !f->no_golden_reason[0];
   f->n_cases++;
   f->n_golden += c->has_golden;
@@ -300,8 +300,8 @@ static inline void read_refusal_line(clv_op op, const char *value) {
   const char *separator = strstr(value, " | ");
   if (!separator || separator - value >= (int)sizeof r->key_words ||
       strlen(separator + 3) >= sizeof r->refusal_text || n_refusals == MAX_REFUSALS) {
-    case_problem(op, "'refused: %.80s' is not KEY=VALUE... | TEXT, too long, or one too many",
-                 value);
+    record_problem(op, "'refused: %.80s' is not KEY=VALUE... | TEXT, too long, or one too many",
+                   value);
     return;
   }
   r->op = op;
@@ -328,7 +328,7 @@ static inline void read_case_file_key(clv_op op, const char *key, const char *va
   else if (!strcmp(key, "layout") && !strcmp(value, "any"))
     f->accepts_any_layout = true;
   else
-    case_problem(op, "'%s: %.80s' is unknown", key, value);
+    record_problem(op, "'%s: %.80s' is unknown", key, value);
 }
 
 static inline void read_case_file_line(clv_op op, char *line) {
@@ -349,15 +349,15 @@ static inline void read_case_file(clv_op op) {
   snprintf(path, sizeof path, CASES_FOLDER "/%s.cases", clv_op_name(op));
   FILE *in = fopen(path, "r");
   if (!in) {
-    case_problem(op, "there is no such file (tests run from the root of the repository)");
+    record_problem(op, "there is no such file (tests run from the root of the repository)");
     return;
   }
   while (fgets(line, sizeof line, in)) read_case_file_line(op, line);
   fclose(in);
   if (!f->torch_call[0] == !f->no_golden_reason[0])
-    case_problem(op, "it needs either 'torch: EXPRESSION' or 'none: REASON'");
-  if (!f->n_cases) case_problem(op, "it has no case");
-  if (!f->n_golden && !f->no_golden_reason[0]) case_problem(op, "it has no case for a golden");
+    record_problem(op, "it needs either 'torch: EXPRESSION' or 'none: REASON'");
+  if (!f->n_cases) record_problem(op, "it has no case");
+  if (!f->n_golden && !f->no_golden_reason[0]) record_problem(op, "it has no case for a golden");
 }
 
 /* Reads the cases of all ops from their files. */

@@ -18,15 +18,15 @@ static inline bool run_case_on_drawn(const op_case *c, const run_options *o, val
 /* Prints the largest distance of each result of a backend from that of ref. */
 static inline double print_distances(const op_case *c, const char *impl, const values *want,
                                      const values *got) {
-  double worst = 0;
+  double max_distance = 0;
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
     double distance = compute_distance(got->v[i], want->v[i], got->n[i]);
     if (!(distance <= 1e-5))
       fail_msg("%s (%s): %s is %.2e from ref", c->name, impl,
                write_value_name(&c->d, i, (char[40]){0}), distance);
-    if (distance > worst) worst = distance;
+    if (distance > max_distance) max_distance = distance;
   }
-  return worst;
+  return max_distance;
 }
 
 /* Compares the results of two runs bit by bit. difference_text: describes how the run of *b

@@ -44,7 +44,7 @@ static inline void keep_freed_memory(void) {
 
 /* Reads the cases. Then runs a test GROUP_OP for each op, or for the ops on the command line.
  * Returns how many failed. */
-static inline int run_each_op(const char *group, void (*test)(clv_op op), char **only) {
+static inline int run_each_op(const char *group, void (*test)(clv_op op), char **wanted_ops) {
   static each_op ops[CLV_OP_COUNT];
   static char names[CLV_OP_COUNT][48];
   struct CMUnitTest tests[CLV_OP_COUNT] = {cmocka_unit_test(every_cases_file_belongs_to_an_op)};
@@ -52,8 +52,8 @@ static inline int run_each_op(const char *group, void (*test)(clv_op op), char *
   keep_freed_memory();
   read_all_cases();
   for (int op = 0; (op = get_next_op(op)) < CLV_OP_COUNT;) {
-    bool is_wanted = !only[1];
-    for (char **name = only + 1; !is_wanted && *name; name++)
+    bool is_wanted = !wanted_ops[1];
+    for (char **name = wanted_ops + 1; !is_wanted && *name; name++)
       is_wanted = strcmp(*name, clv_op_name((clv_op)op)) == 0;
     if (!is_wanted) continue;
     ops[op] = (each_op){(clv_op)op, test};

@@ -6,7 +6,7 @@
  */
 #include "tests/ops/cases_int.h"
 
-static const char *text_json(const char *text, char *buf, size_t len) {
+static const char *write_json_text(const char *text, char *buf, size_t len) {
   size_t n = 0;
   for (const char *p = text; *p && n + 3 < len; p++) {
     if (*p == '"' || *p == '\\') buf[n++] = '\\';
@@ -42,17 +42,17 @@ static void print_value(const clv_attr_value *v) {
 /* Prints every attribute; clv_attrs_encode prints only those that differ from the defaults. */
 static void print_attrs(const clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
-  clv_attr_value set[CLV_COUNT(def->attrs)];
-  int n = clv_attrs_encode(d->op, &d->attrs, set, (int)CLV_COUNT(set));
+  clv_attr_value set_attrs[CLV_COUNT(def->attrs)];
+  int n = clv_attrs_encode(d->op, &d->attrs, set_attrs, (int)CLV_COUNT(set_attrs));
   printf("\"attrs\": {");
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     int at = 0;
-    while (at < n && set[at].key != row->key) at++;
+    while (at < n && set_attrs[at].key != row->key) at++;
     printf("%s\"%s\": ", row == def->attrs ? "" : ", ", clv_attr_name(row->key));
     if (row->key == CLV_ATTR_STRIDE)
       print_ints(d->attrs.stride, 2);
     else if (at < n)
-      print_value(&set[at]);
+      print_value(&set_attrs[at]);
     else
       printf("%.17g", row->default_value);
   }
@@ -62,14 +62,14 @@ static void print_attrs(const clv_node_desc *d) {
 static void print_inputs(const op_case *c) {
   printf(", \"inputs\": [");
   for (int i = 0; i < c->d.n_in; i++) {
-    bool whole = is_integer_input(c->d.op, i);
+    bool is_integer = is_integer_input(c->d.op, i);
     printf("%s{\"shape\": ", i ? ", " : "");
     print_ints(c->d.in[i].dim, c->d.in[i].rank);
     printf(", \"fill\": \"%s\"", fill_names[i ? c->second_input_fill : c->input_fill]);
-    if (whole && c->packed_lengths.rank && i == c->d.n_in - 1) {
+    if (is_integer && c->packed_lengths.rank && i == c->d.n_in - 1) {
       printf(", \"values\": ");
       print_ints(c->packed_lengths.dim, c->packed_lengths.rank);
-    } else if (whole) {
+    } else if (is_integer) {
       printf(", \"below\": %lld", (long long)get_integer_limit(&c->d, i));
     }
     printf("}");
@@ -80,11 +80,11 @@ static void print_inputs(const op_case *c) {
 /* Prints the parameters. A counter is not in the golden files. */
 static void print_params(const clv_node_desc *d) {
   clv_slot slot[CLV_MAX_PARAMS];
-  int n = get_slots(d, slot), printed = 0;
+  int n = get_slots(d, slot), n_printed = 0;
   printf(", \"params\": [");
   for (int i = 0; i < n; i++) {
     if (slot[i].is_i64) continue;
-    printf("%s{\"name\": \"%s\", \"shape\": ", printed++ ? ", " : "", slot[i].suffix);
+    printf("%s{\"name\": \"%s\", \"shape\": ", n_printed++ ? ", " : "", slot[i].suffix);
     print_ints(slot[i].shape.dim, slot[i].shape.rank);
     printf(", \"buffer\": %s, \"positive\": %s}", slot[i].is_buffer ? "true" : "false",
            slot[i].is_buffer && slot[i].init == CLV_INIT_ONE ? "true" : "false");
@@ -93,11 +93,12 @@ static void print_params(const clv_node_desc *d) {
 }
 
 static void print_op(clv_op op) {
-  char torch[2 * sizeof files[op].torch_call], none[2 * sizeof files[op].no_golden_reason];
+  char torch_json[2 * sizeof files[op].torch_call],
+      reason_json[2 * sizeof files[op].no_golden_reason];
   int printed = 0;
   printf("{\"op\": \"%s\", \"torch\": \"%s\", \"none\": \"%s\", \"cases\": [", clv_op_name(op),
-         text_json(files[op].torch_call, torch, sizeof torch),
-         text_json(files[op].no_golden_reason, none, sizeof none));
+         write_json_text(files[op].torch_call, torch_json, sizeof torch_json),
+         write_json_text(files[op].no_golden_reason, reason_json, sizeof reason_json));
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].has_golden) continue;
     printf("%s{\"name\": \"%s\", \"training\": %s, ", printed++ ? ", " : "", cases[i].name,

@@ -23,8 +23,8 @@ enum {
   V_OUT,
   V_DIN,
   V_DPARAM = V_DIN + CLV_MAX_IN,
-  V_AFTER = V_DPARAM + CLV_MAX_PARAMS, /* running statistics after a training step */
-  V_COUNT = V_AFTER + CLV_MAX_PARAMS,
+  V_STATISTICS_AFTER = V_DPARAM + CLV_MAX_PARAMS, /* running statistics after a training step */
+  V_COUNT = V_STATISTICS_AFTER + CLV_MAX_PARAMS,
   V_FIRST_RESULT = V_OUT,
 };
 
@@ -44,10 +44,10 @@ static inline const char *write_value_name(const clv_node_desc *d, int v, char b
     snprintf(buf, 40, "%s", get_slot(d, v - V_PARAM).suffix);
   else if (v < V_DPARAM)
     snprintf(buf, 40, "din%d", v - V_DIN);
-  else if (v < V_AFTER)
+  else if (v < V_STATISTICS_AFTER)
     snprintf(buf, 40, "d%s", get_slot(d, v - V_DPARAM).suffix);
   else
-    snprintf(buf, 40, "%s_after", get_slot(d, v - V_AFTER).suffix);
+    snprintf(buf, 40, "%s_after", get_slot(d, v - V_STATISTICS_AFTER).suffix);
   return buf;
 }
 
@@ -57,7 +57,7 @@ static inline clv_shape get_value_shape(const clv_node_desc *d, int v) {
   if (v < V_PARAM) return d->in[v - V_IN];
   if (v < V_DOUT) return d->param[v - V_PARAM];
   if (v < V_DPARAM) return d->in[v - V_DIN];
-  return v < V_AFTER ? d->param[v - V_DPARAM] : d->param[v - V_AFTER];
+  return v < V_STATISTICS_AFTER ? d->param[v - V_DPARAM] : d->param[v - V_STATISTICS_AFTER];
 }
 
 static const clv_rng_key dropout_key = {
@@ -91,7 +91,7 @@ static inline void allocate_values(values *s, const clv_node_desc *d) {
     if (slot[i].is_i64) continue; /* an integer slot is a counter, not a tensor of values */
     s->n[V_PARAM + i] = count_elements(&d->param[i]);
     s->n[V_DPARAM + i] = d->need_dw && !slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
-    s->n[V_AFTER + i] = slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
+    s->n[V_STATISTICS_AFTER + i] = slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
   }
   s->n[V_DOUT] = s->n[V_OUT] = count_elements(&d->out);
   for (int i = 0; i < V_COUNT; i++) s->v[i] = allocate_host(s->n[i] * sizeof(double));
@@ -139,10 +139,11 @@ typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err
  * allocate while they are prepared. */
 static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel_args *a) {
   clv_err err;
-  uint64_t before = clv_alloc_count(), waits = e->o->count_waits ? e->o->count_waits() : 0;
+  uint64_t allocs_before = clv_alloc_count(),
+           waits_before = e->o->count_waits ? e->o->count_waits() : 0;
   must(f(e->k, a, &err), &err);
-  if (clv_alloc_count() != before) exit_with_message("a kernel took memory while it ran");
-  if (e->o->count_waits && e->o->count_waits() != waits)
+  if (clv_alloc_count() != allocs_before) exit_with_message("a kernel took memory while it ran");
+  if (e->o->count_waits && e->o->count_waits() != waits_before)
     exit_with_message("a kernel waited, or took memory of its device");
 }
 
@@ -273,11 +274,11 @@ static inline void *to_layout(const execution *e, const clv_shape *shape, const 
 static inline void channels_last_to_doubles(const execution *e, const clv_shape *shape,
                                             const void *p, double *v) {
   size_t n = count_elements(shape);
-  uint16_t *last = to_host_memory(e, p, n * sizeof *last);
+  uint16_t *channels_last = to_host_memory(e, p, n * sizeof *channels_last);
   float *row = allocate_host(n * sizeof *row);
-  from_channels_last(shape, last, row);
+  from_channels_last(shape, channels_last, row);
   to_doubles(CLV_F32, row, v, n);
-  free(last);
+  free(channels_last);
   free(row);
 }
 
@@ -289,19 +290,19 @@ static inline void layout_to_doubles(const execution *e, const clv_shape *shape,
     return;
   }
   size_t n = count_elements(shape), size = clv_dtype_size(e->o->dtype);
-  size_t padded = clv_layout_numel(shape, block);
+  size_t n_padded = clv_layout_numel(shape, block);
   void *row = block == 1 ? to_host_memory(e, p, n * size) : allocate_host(n * size);
   clv_err err;
   if (block != 1) {
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, p, block, row, 1, &err), &err);
-    void *again = to_layout(e, shape, row, block);
-    double *a = allocate_host(padded * sizeof *a), *b = allocate_host(padded * sizeof *b);
-    to_doubles(e->o->dtype, p, a, padded);
-    to_doubles(e->o->dtype, again, b, padded);
-    for (size_t i = 0; i < padded; i++)
+    void *padded_copy = to_layout(e, shape, row, block);
+    double *a = allocate_host(n_padded * sizeof *a), *b = allocate_host(n_padded * sizeof *b);
+    to_doubles(e->o->dtype, p, a, n_padded);
+    to_doubles(e->o->dtype, padded_copy, b, n_padded);
+    for (size_t i = 0; i < n_padded; i++)
       if (a[i] != b[i] && !(isnan(a[i]) && isnan(b[i])))
         exit_with_message("the channel padding of a blocked result is not zero");
-    free(again);
+    free(padded_copy);
     free(a);
     free(b);
   }
@@ -352,20 +353,20 @@ static inline void run_forward(execution *e, const values *s, double scale, doub
   for (size_t i = 0; i < s->n[V_IN]; i++) x[i] = s->v[V_IN][i] * scale + shift;
   for (int i = 0; i < e->d.n_in; i++) {
     void *row = to_kernel_type(e->d.in_dtype[i], i ? s->v[V_IN + i] : x, s->n[V_IN + i]);
-    bool whole = e->d.in_dtype[i] == CLV_I64;
-    a->in[i] = whole ? to_device_memory(e, row, s->n[V_IN + i] * sizeof(int64_t))
-                     : to_layout(e, &e->d.in[i], row, k->in_block[i]);
-    if (!whole) free(row);
+    bool is_integer = e->d.in_dtype[i] == CLV_I64;
+    a->in[i] = is_integer ? to_device_memory(e, row, s->n[V_IN + i] * sizeof(int64_t))
+                          : to_layout(e, &e->d.in[i], row, k->in_block[i]);
+    if (!is_integer) free(row);
   }
   free(x);
   a->saved = new_backend_memory(e, k->saved_bytes);
   a->scratch = new_backend_memory(e, k->scratch_bytes);
   a->key = dropout_key;
-  bool in_place = e->o->is_in_place && k->in_place;
-  a->out = in_place ? (void *)(uintptr_t)a->in[0] : to_layout(e, &e->d.out, NULL, k->out_block);
+  bool is_in_place = e->o->is_in_place && k->in_place;
+  a->out = is_in_place ? (void *)(uintptr_t)a->in[0] : to_layout(e, &e->d.out, NULL, k->out_block);
   run_kernel(e, k->forward, a);
   free_device_memory(e, a->scratch);
-  if (in_place) a->in[0] = NULL;
+  if (is_in_place) a->in[0] = NULL;
 }
 
 static inline void free_forward_buffers(const execution *e, const clv_kernel_args *a) {
@@ -394,9 +395,9 @@ static inline void make_backward_buffers(execution *e, const values *s, clv_kern
 }
 
 static inline bool needs_input_gradient(const clv_node_desc *d) {
-  bool any = false;
-  for (int i = 0; i < d->n_in; i++) any |= d->need_dx[i];
-  return any;
+  bool needs_any = false;
+  for (int i = 0; i < d->n_in; i++) needs_any |= d->need_dx[i];
+  return needs_any;
 }
 
 /* Runs backward with only the values that `saves` promises. If no gradient of an input is wanted,
@@ -429,7 +430,7 @@ static inline void run_backward(execution *e, const clv_kernel_args *from, value
 
 static inline void read_statistics(const execution *e, values *s) {
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
-    read_values(e, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
+    read_values(e, e->a.param[i], s->v[V_STATISTICS_AFTER + i], s->n[V_STATISTICS_AFTER + i]);
   for (int i = 0; i < e->d.n_params; i++) {
     if (s->n[V_PARAM + i]) continue;
     int64_t *counter = to_host_memory(e, e->a.param[i], sizeof *counter);
@@ -466,15 +467,15 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   if (e.k->refresh) run_kernel(&e, e.k->refresh, &e.a);
   free_device_memory(&e, e.a.scratch);
-  clv_kernel_args first = e.a, second = e.a;
-  run_forward(&e, s, 1, 0, &first);
+  clv_kernel_args first_args = e.a, second_args = e.a;
+  run_forward(&e, s, 1, 0, &first_args);
   read_statistics(&e, s);
-  layout_to_doubles(&e, &e.d.out, first.out, e.k->out_block, s->v[V_OUT]);
-  run_forward(&e, s, 0.5, 0.25, &second);
-  run_backward(&e, &first, s);
+  layout_to_doubles(&e, &e.d.out, first_args.out, e.k->out_block, s->v[V_OUT]);
+  run_forward(&e, s, 0.5, 0.25, &second_args);
+  run_backward(&e, &first_args, s);
   wait_for_device(&e);
-  free_forward_buffers(&e, &first);
-  free_forward_buffers(&e, &second);
+  free_forward_buffers(&e, &first_args);
+  free_forward_buffers(&e, &second_args);
   free_parameters(&e);
   /* a bf16 weight has no gradient to compare */
   if (o->has_bf16_weight) s->n[V_DPARAM + CLV_SLOT_WEIGHT] = 0;
@@ -578,10 +579,10 @@ static int compare_ascending(const void *a, const void *b) {
  * is negative. */
 static inline void draw_row_numbers(const clv_node_desc *d, uint32_t stream, values *s) {
   double *v = s->v[V_IN];
-  size_t n = s->n[V_IN], width = clv_row_numbers_of(d).width;
+  size_t n = s->n[V_IN], row_width = clv_row_numbers_of(d).width;
   draw_integers(v, n, stream, d->attrs.rows);
-  for (size_t i = 0; d->attrs.minus >= 0 && i < n; i += width)
-    qsort(v + i, width, sizeof *v, compare_ascending);
+  for (size_t i = 0; d->attrs.minus >= 0 && i < n; i += row_width)
+    qsort(v + i, row_width, sizeof *v, compare_ascending);
 }
 
 /* Draws values for a case; every call draws the same ones. */

@@ -9,7 +9,7 @@
 #include "tests/ops/run_int.h"
 
 /* Index of the largest image, which is large enough for two threads. */
-enum { LARGE = 3, CHANNELS_LAST = 1 | CLV_LAYOUT_CHANNELS_LAST };
+enum { LARGE_IMAGE = 3, CHANNELS_LAST = 1 | CLV_LAYOUT_CHANNELS_LAST };
 static const int64_t images[][4] = {
     {2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}, {2, 32, 5, 3}};
 
@@ -38,29 +38,30 @@ static int find_accepted_block(const op_case *c, int block) {
   clv_code code = clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err);
   if (code == CLV_UNIMPLEMENTED) return 0;
   must(code, &err);
-  int accepted = k->in_block[0];
+  int accepted_block = k->in_block[0];
   k->free(k);
-  return accepted;
+  return accepted_block;
 }
 
-static void run_case_with(const op_case *c, int block, int threads, bool in_place, values *s) {
+static void run_case_with(const op_case *c, int block, int n_threads, bool is_in_place, values *s) {
   run_options o = {.backend = clv_backend_cpu(),
                    .dtype = CLV_F32,
                    .offered_block = block,
-                   .n_threads = threads,
-                   .is_in_place = in_place};
+                   .n_threads = n_threads,
+                   .is_in_place = is_in_place};
   allocate_values(s, &c->d);
   draw_case(c, s);
   run_case(&o, &c->d, s, NULL);
 }
 
-static void assert_same_bits(const op_case *c, const char *how, const values *a, const values *b) {
+static void assert_same_bits(const op_case *c, const char *difference_text, const values *a,
+                             const values *b) {
   char in[160], name[40];
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     for (size_t j = 0; j < a->n[i]; j++)
       if (memcmp(&a->v[i][j], &b->v[i][j], sizeof(double)))
         fail_msg("%s of %s, %s: %s[%zu] is %.9g and not %.9g", c->name,
-                 clv_shape_format(&c->d.in[0], in, sizeof in), how,
+                 clv_shape_format(&c->d.in[0], in, sizeof in), difference_text,
                  write_value_name(&c->d, i, name), j, b->v[i][j], a->v[i][j]);
 }
 
@@ -69,21 +70,21 @@ static void compare_all_options(const op_case *c, bool accepts_any) {
     const char *how;
     int block, threads;
     bool in_place;
-  } ways[] = {{"block 8 offered", 8, 1, false},
-              {"block 16 offered", 16, 1, false},
-              {"two threads", 1, 2, false},
-              {"two threads, block 8 offered", 8, 2, false},
-              {"channels last offered", CHANNELS_LAST, 1, false},
-              {"two threads, channels last offered", CHANNELS_LAST, 2, false},
-              {"in place", 8, 1, true}};
-  values plain, other;
-  run_case_with(c, 1, 1, false, &plain);
-  for (size_t i = 0; i < (accepts_any ? CLV_COUNT(ways) : 2); i++) {
-    run_case_with(c, ways[i].block, ways[i].threads, ways[i].in_place, &other);
-    assert_same_bits(c, ways[i].how, &plain, &other);
-    free_values(&other);
+  } variants[] = {{"block 8 offered", 8, 1, false},
+                  {"block 16 offered", 16, 1, false},
+                  {"two threads", 1, 2, false},
+                  {"two threads, block 8 offered", 8, 2, false},
+                  {"channels last offered", CHANNELS_LAST, 1, false},
+                  {"two threads, channels last offered", CHANNELS_LAST, 2, false},
+                  {"in place", 8, 1, true}};
+  values row_major, got;
+  run_case_with(c, 1, 1, false, &row_major);
+  for (size_t i = 0; i < (accepts_any ? CLV_COUNT(variants) : 2); i++) {
+    run_case_with(c, variants[i].block, variants[i].threads, variants[i].in_place, &got);
+    assert_same_bits(c, variants[i].how, &row_major, &got);
+    free_values(&got);
   }
-  free_values(&plain);
+  free_values(&row_major);
 }
 
 static void check_case(const op_case *c) {
@@ -94,9 +95,11 @@ static void check_case(const op_case *c) {
       fail_msg("%s: cpu does not take block %d, but " CASES_FOLDER "/%s.cases has 'layout: any'",
                c->name, block, clv_op_name(c->d.op));
   }
-  bool last = find_accepted_block(c, CHANNELS_LAST) == CHANNELS_LAST;
-  if (last != (accepts_any && c->d.op != CLV_OP_GROUPNORM && c->d.op != CLV_OP_INSTANCENORM))
-    fail_msg("%s: cpu %s channels last", c->name, last ? "takes" : "does not take");
+  bool accepts_channels_last = find_accepted_block(c, CHANNELS_LAST) == CHANNELS_LAST;
+  if (accepts_channels_last !=
+      (accepts_any && c->d.op != CLV_OP_GROUPNORM && c->d.op != CLV_OP_INSTANCENORM))
+    fail_msg("%s: cpu %s channels last", c->name,
+             accepts_channels_last ? "takes" : "does not take");
   bool accepts_both = find_accepted_block(c, 8) == 8 && find_accepted_block(c, 16) == 16;
   if (!accepts_any && accepts_both)
     fail_msg("%s: cpu takes any block, but " CASES_FOLDER "/%s.cases lacks 'layout: any'", c->name,
@@ -111,11 +114,12 @@ static void test_op(clv_op op) {
   for (int i = 0; i < n_cases; i++) {
     op_case c;
     if (cases[i].d.op != op || cases[i].d.in[0].rank != 4 || !cases[i].is_small) continue;
-    for (size_t image = 0; image < CLV_COUNT(images); image++) {
-      if (image == LARGE && (!files[op].accepts_any_layout || (has_run_large && !is_long())))
+    for (size_t image_index = 0; image_index < CLV_COUNT(images); image_index++) {
+      if (image_index == LARGE_IMAGE &&
+          (!files[op].accepts_any_layout || (has_run_large && !is_long())))
         continue;
-      if (!resize_case(&cases[i], images[image], &c) || !find_accepted_block(&c, 1)) continue;
-      has_run_large |= image == LARGE;
+      if (!resize_case(&cases[i], images[image_index], &c) || !find_accepted_block(&c, 1)) continue;
+      has_run_large |= image_index == LARGE_IMAGE;
       check_case(&c);
       n++;
     }

@@ -40,13 +40,13 @@ static void *allocate_memory(size_t bytes) {
 }
 
 /* Draws integers and halves, so that some outputs are exactly 0, and a NaN. */
-static float *draw_values(const setup *s, uint32_t stream, bool with_nan) {
+static float *draw_values(const setup *s, uint32_t stream, bool has_nan) {
   size_t n = clv_layout_numel(&s->shape, 1);
   float *row = allocate_memory(n * sizeof *row);
   clv_err err;
   clv_rng_normal(&(clv_rng_key){.seed = 3, .layer = stream}, 0, 1, row, n);
   for (size_t i = 0; i < n; i++) row[i] = roundf(row[i] * 2) / 2;
-  if (with_nan) row[n / 3] = NAN;
+  if (has_nan) row[n / 3] = NAN;
   float *p = allocate_memory(clv_layout_numel(&s->shape, s->channel_block) * sizeof *p);
   assert_int_equal(clv_backend_cpu()->reorder(clv_backend_cpu(), &s->shape, CLV_F32, row, 1, p,
                                               s->channel_block, &err),
@@ -101,11 +101,12 @@ typedef struct memory {
 } memory;
 
 static void allocate_results(const setup *s, results *r) {
-  size_t whole = clv_layout_numel(&s->shape, s->channel_block), channels = (size_t)s->shape.dim[1];
+  size_t n_elements = clv_layout_numel(&s->shape, s->channel_block),
+         n_channels = (size_t)s->shape.dim[1];
   for (int i = 0; i < RESULTS; i++) {
-    r->n[i] = i < 3 ? whole : channels;
+    r->n[i] = i < 3 ? n_elements : n_channels;
     r->v[i] = allocate_memory(r->n[i] * sizeof(float));
-    for (size_t c = 0; i >= 3 && c < channels; c++) r->v[i][c] = 1;
+    for (size_t c = 0; i >= 3 && c < n_channels; c++) r->v[i][c] = 1;
   }
 }
 
@@ -140,8 +141,8 @@ static void run_unfused(const setup *s, memory *m, results *r, float *weight, fl
   a.dout = dz;
   a.din[0] = r->v[1];
   run_kernel(norm->backward_input, norm, &a);
-  clv_kernel *all[] = {norm, add, relu};
-  for (int i = 0; i < 3; i++) all[i]->free(all[i]);
+  clv_kernel *kernels[] = {norm, add, relu};
+  for (int i = 0; i < 3; i++) kernels[i]->free(kernels[i]);
   free(y);
   free(z);
   free(dz);
@@ -152,11 +153,11 @@ static void run_unfused(const setup *s, memory *m, results *r, float *weight, fl
 /* Recomputes the output, which was not kept: backward runs without it, and `check_recompute` must
  * return the same bits. */
 static void check_recompute(clv_kernel *k, clv_kernel_args *a, const results *r) {
-  clv_kernel_args again = *a;
-  again.out = allocate_memory(r->n[0] * sizeof(float));
-  run_kernel(k->recompute, k, &again);
-  assert_memory_equal(again.out, r->v[0], r->n[0] * sizeof(float));
-  free(again.out);
+  clv_kernel_args recompute_args = *a;
+  recompute_args.out = allocate_memory(r->n[0] * sizeof(float));
+  run_kernel(k->recompute, k, &recompute_args);
+  assert_memory_equal(recompute_args.out, r->v[0], r->n[0] * sizeof(float));
+  free(recompute_args.out);
   a->out = NULL;
 }
 
@@ -165,10 +166,10 @@ static void check_recompute(clv_kernel *k, clv_kernel_args *a, const results *r)
 static void check_in_place(const setup *s, memory *m, results *r, float *weight, float *bias) {
   unsigned tail = s->has_add ? CLV_TAIL_ADD | CLV_TAIL_RELU : CLV_TAIL_RELU;
   clv_kernel *k = prepare_kernel(s, CLV_OP_BATCHNORM, tail, s->has_add ? 2 : 1);
-  int shares = s->has_add ? 1 : 0;
+  int shares_dout = s->has_add ? 1 : 0;
   float *dout = allocate_memory(r->n[0] * sizeof(float));
   memcpy(dout, m->dout, r->n[0] * sizeof(float));
-  assert_int_equal(k->din_in_place_mask, 1u << shares);
+  assert_int_equal(k->din_in_place_mask, 1u << shares_dout);
   assert_int_equal(k->saved_flags, s->has_add ? CLV_SAVE_IN0 | CLV_SAVE_OUT : CLV_SAVE_IN0);
   m->saved_memory = allocate_memory(k->saved_bytes);
   m->scratch_memory = allocate_memory(k->scratch_bytes);
@@ -181,16 +182,16 @@ static void check_in_place(const setup *s, memory *m, results *r, float *weight,
   a.dout = dout;
   a.din[0] = r->v[1];
   a.din[1] = s->has_add ? r->v[2] : NULL;
-  if (s->is_in_place) a.din[shares] = dout;
+  if (s->is_in_place) a.din[shares_dout] = dout;
   run_kernel(k->backward_input, k, &a);
-  if (s->is_in_place) memcpy(r->v[1 + shares], dout, r->n[0] * sizeof(float));
+  if (s->is_in_place) memcpy(r->v[1 + shares_dout], dout, r->n[0] * sizeof(float));
   k->free(k);
   free(dout);
   free(m->saved_memory);
   free(m->scratch_memory);
 }
 
-static void check_setup(const setup *s, int which) {
+static void check_setup(const setup *s, int nan_input) {
   static const char *const names[RESULTS] = {"out",   "dx",           "dother",     "dweight",
                                              "dbias", "running_mean", "running_var"};
   size_t channels = (size_t)s->shape.dim[1];
@@ -200,9 +201,9 @@ static void check_setup(const setup *s, int which) {
   clv_rng_uniform(&(clv_rng_key){.seed = 4}, -1, 1, weight, channels);
   clv_rng_uniform(&(clv_rng_key){.seed = 5}, -1, 1, bias, channels);
   bias[0] = weight[0] = 0; /* makes outputs of exactly 0, where relu changes */
-  memory m = {draw_values(s, 1, which == 1),
-              draw_values(s, 2, which == 2),
-              draw_values(s, 3, which == 3),
+  memory m = {draw_values(s, 1, nan_input == 1),
+              draw_values(s, 2, nan_input == 2),
+              draw_values(s, 3, nan_input == 3),
               0,
               NULL,
               NULL};
@@ -235,16 +236,17 @@ static void fused_batchnorm_gives_the_same_bits(void **state) {
   int n = 0;
   for (size_t shape = 0; shape < CLV_COUNT(shapes); shape++)
     for (size_t block = 0; block < CLV_COUNT(blocks); block++)
-      for (int bits = 0; bits < 32; bits++)
+      for (int option_bits = 0; option_bits < 32; option_bits++)
         for (int which = 0; which < VALUES; which++, n++) {
-          if (!is_long() && ((size_t)bits + block + shape) % VALUES != (size_t)which) continue;
+          if (!is_long() && ((size_t)option_bits + block + shape) % VALUES != (size_t)which)
+            continue;
           setup s = {.shape = shapes[shape],
                      .channel_block = blocks[block],
-                     .n_threads = bits & 1 ? 2 : 1,
-                     .has_add = bits & 2,
-                     .is_training = bits & 4,
-                     .is_in_place = bits & 8,
-                     .has_accumulation = bits & 16};
+                     .n_threads = option_bits & 1 ? 2 : 1,
+                     .has_add = option_bits & 2,
+                     .is_training = option_bits & 4,
+                     .is_in_place = option_bits & 8,
+                     .has_accumulation = option_bits & 16};
           check_setup(&s, which);
         }
   print_message("%d kernels with tails have the bits of the ops apart\n", n);

@@ -8,11 +8,12 @@
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-static void assert_same_shape(const char *what, const clv_shape *row, const clv_shape *torch) {
+static void assert_same_shape(const char *what, const clv_shape *row_shape,
+                              const clv_shape *torch_shape) {
   char a[160], b[160];
-  if (!clv_shape_equal(row, torch))
-    fail_msg("%s: the row says %s, PyTorch %s", what, clv_shape_format(row, a, sizeof a),
-             clv_shape_format(torch, b, sizeof b));
+  if (!clv_shape_equal(row_shape, torch_shape))
+    fail_msg("%s: the row says %s, PyTorch %s", what, clv_shape_format(row_shape, a, sizeof a),
+             clv_shape_format(torch_shape, b, sizeof b));
 }
 
 static void load_tensor(const golden *numbers, const op_case *c, int i, values *s) {
@@ -51,10 +52,10 @@ static double compute_rounding_of_sums(const double *g, size_t n) {
 /* Compares the results of one run with the golden values. Returns the largest distance. */
 static double compare_with_golden(const op_case *c, const run_options *o, const values *want,
                                   values *got) {
-  double worst = 0;
+  double max_distance = 0;
   char name[40];
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
-    bool is_added_to_ones = o->has_accumulation && i >= V_DPARAM && i < V_AFTER;
+    bool is_added_to_ones = o->has_accumulation && i >= V_DPARAM && i < V_STATISTICS_AFTER;
     for (size_t j = 0; j < got->n[i] && is_added_to_ones; j++) got->v[i][j] -= 1;
     double limit = 1e-5 + (is_added_to_ones ? compute_rounding_of_sums(want->v[i], want->n[i]) : 0);
     double distance = compute_distance(got->v[i], want->v[i], got->n[i]);
@@ -63,35 +64,36 @@ static double compare_with_golden(const op_case *c, const run_options *o, const 
                o->backend->name, o->offered_block, o->is_in_place ? ", in place" : "",
                o->has_accumulation ? ", accumulating" : "", write_value_name(&c->d, i, name),
                distance, limit);
-    if (!is_added_to_ones && distance > worst) worst = distance;
+    if (!is_added_to_ones && distance > max_distance) max_distance = distance;
   }
-  return worst;
+  return max_distance;
 }
 
-static bool check_run(const op_case *c, const run_options *o, const values *want, double *worst) {
+static bool check_run(const op_case *c, const run_options *o, const values *want,
+                      double *max_distance) {
   values got;
   allocate_values(&got, &c->d);
   copy_given_values(&got, want);
   bool has_run = run_case(o, &c->d, &got, NULL);
-  if (has_run) *worst = fmax(*worst, compare_with_golden(c, o, want, &got));
+  if (has_run) *max_distance = fmax(*max_distance, compare_with_golden(c, o, want, &got));
   free_values(&got);
   return has_run;
 }
 
 static bool check_all_options(const op_case *c, const values *want, const clv_backend *backend,
-                              clv_dtype dtype, double *worst) {
+                              clv_dtype dtype, double *max_distance) {
   static const struct {
     int block;
-    bool in_place, accumulate;
-  } ways[] = {{1, false, false}, {8, true, false}, {16, false, true}};
+    bool is_in_place, has_accumulation;
+  } variants[] = {{1, false, false}, {8, true, false}, {16, false, true}};
   bool is_supported = true;
-  for (size_t w = 0; w < CLV_COUNT(ways) && is_supported; w++) {
+  for (size_t w = 0; w < CLV_COUNT(variants) && is_supported; w++) {
     run_options o = {.backend = backend,
                      .dtype = dtype,
-                     .offered_block = ways[w].block,
-                     .is_in_place = ways[w].in_place,
-                     .has_accumulation = ways[w].accumulate};
-    is_supported = check_run(c, &o, want, worst);
+                     .offered_block = variants[w].block,
+                     .is_in_place = variants[w].is_in_place,
+                     .has_accumulation = variants[w].has_accumulation};
+    is_supported = check_run(c, &o, want, max_distance);
   }
   return is_supported;
 }
@@ -100,19 +102,20 @@ static bool check_all_options(const op_case *c, const values *want, const clv_ba
 static void check_op(clv_op op, const golden *numbers, const clv_backend *backend,
                      clv_dtype dtype) {
   int n_run = 0, n_left_out = 0;
-  double worst = 0;
+  double max_distance = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].has_golden) continue;
     values want;
     allocate_values(&want, &cases[i].d);
     load_case(numbers, &cases[i], &want);
-    bool is_supported = check_all_options(&cases[i], &want, backend, dtype, &worst);
+    bool is_supported = check_all_options(&cases[i], &want, backend, dtype, &max_distance);
     free_values(&want);
     n_run += is_supported;
     n_left_out += !is_supported;
   }
   print_message("%-16s %s %s: %d cases, largest distance %.1e; %d fall back to ref\n",
-                clv_op_name(op), backend->name, clv_dtype_name(dtype), n_run, worst, n_left_out);
+                clv_op_name(op), backend->name, clv_dtype_name(dtype), n_run, max_distance,
+                n_left_out);
   assert_true(n_run + n_left_out > 0);
   if (backend == clv_backend_ref()) assert_int_equal(n_left_out, 0);
 }

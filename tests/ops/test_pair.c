@@ -10,56 +10,60 @@
 
 /* Results of ref: those of the case, and those with parameter gradients added to ones, as the
  * second micro-batch adds to the first. */
-enum { PLAIN, ADDED, N_EXPECTED };
+enum { WITHOUT_ACCUMULATION, ADDED_TO_ONES, N_EXPECTED };
 
-static void check_gradients_added_to_ones(const op_case *c, int threads, const values *want,
-                                          double *worst) {
+static void check_gradients_added_to_ones(const op_case *c, int n_threads, const values *want,
+                                          double *max_distance) {
   run_options o = {.backend = clv_backend_cpu(),
                    .dtype = CLV_F32,
                    .has_accumulation = true,
-                   .n_threads = threads};
+                   .n_threads = n_threads};
   values got;
   const char *impl = "?";
   run_case_on_drawn(c, &o, &got, &impl);
-  *worst = fmax(*worst, print_distances(c, impl, want, &got));
+  *max_distance = fmax(*max_distance, print_distances(c, impl, want, &got));
   free_values(&got);
 }
 
 /* Checks a case with a number of threads. Returns false if cpu has no kernel for it. */
-static bool check_threads(const op_case *c, int threads, const values *want, double *worst) {
+static bool check_threads(const op_case *c, int n_threads, const values *want,
+                          double *max_distance) {
   static const int offers[] = {1, 8, 16, 1};
   static const char *const offer_names[] = {"", "with block 8", "with block 16", "again"};
   run_options o = {
-      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .n_threads = threads};
+      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .n_threads = n_threads};
   const char *impl = "?";
-  values got, again;
+  values got, repeated;
   bool has_run = run_case_on_drawn(c, &o, &got, &impl);
-  if (has_run) *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN], &got));
+  if (has_run)
+    *max_distance =
+        fmax(*max_distance, print_distances(c, impl, &want[WITHOUT_ACCUMULATION], &got));
   for (size_t i = 1; i < CLV_COUNT(offers) && has_run; i++) {
     o.offered_block = offers[i];
-    run_case_on_drawn(c, &o, &again, &impl);
-    assert_same_bits(c, impl, offer_names[i], &got, &again);
-    free_values(&again);
+    run_case_on_drawn(c, &o, &repeated, &impl);
+    assert_same_bits(c, impl, offer_names[i], &got, &repeated);
+    free_values(&repeated);
   }
-  if (has_run && c->d.need_dw) check_gradients_added_to_ones(c, threads, &want[ADDED], worst);
-  if (threads == 1) print_message("  %-20s %s\n", c->name, has_run ? impl : "(ref)");
+  if (has_run && c->d.need_dw)
+    check_gradients_added_to_ones(c, n_threads, &want[ADDED_TO_ONES], max_distance);
+  if (n_threads == 1) print_message("  %-20s %s\n", c->name, has_run ? impl : "(ref)");
   free_values(&got);
   return has_run;
 }
 
 /* Checks a case with one thread, unless it is big, and with two. In `make long` with one always. */
-static bool check_case(const op_case *c, double *worst) {
+static bool check_case(const op_case *c, double *max_distance) {
   values want[N_EXPECTED];
-  int n = c->d.need_dw ? N_EXPECTED : ADDED;
+  int n = c->d.need_dw ? N_EXPECTED : ADDED_TO_ONES;
   for (int i = 0; i < n; i++)
     run_case_on_drawn(
         c,
         &(run_options){
-            .backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = i == ADDED},
+            .backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = i == ADDED_TO_ONES},
         &want[i], NULL);
   bool runs_both = c->is_small || is_long();
-  bool is_supported =
-      (!runs_both || check_threads(c, 1, want, worst)) && check_threads(c, 2, want, worst);
+  bool is_supported = (!runs_both || check_threads(c, 1, want, max_distance)) &&
+                      check_threads(c, 2, want, max_distance);
   for (int i = 0; i < n; i++) free_values(&want[i]);
   return is_supported;
 }
@@ -82,39 +86,42 @@ static bool has_own_bf16(clv_op op) {
 /* Checks a case whose factors are rounded to 8 bits: near ref, and with the same bits for two
  * threads as for one. Returns the largest distance. */
 static double check_bf16_case(const op_case *c) {
-  run_options ref = {.backend = clv_backend_ref(), .dtype = CLV_F32};
+  run_options ref_options = {.backend = clv_backend_ref(), .dtype = CLV_F32};
   run_options o = {.backend = clv_backend_cpu(), .dtype = CLV_F32, .is_bf16 = true, .n_threads = 1};
   const char *impl = "?";
-  values want, one, two;
-  double worst = 0;
-  run_case_on_drawn(c, &ref, &want, NULL);
-  run_case_on_drawn(c, &o, &one, &impl);
+  values want, one_thread, two_threads;
+  double max_distance = 0;
+  run_case_on_drawn(c, &ref_options, &want, NULL);
+  run_case_on_drawn(c, &o, &one_thread, &impl);
   o.n_threads = 2;
-  run_case_on_drawn(c, &o, &two, &impl);
-  assert_same_bits(c, impl, "with two threads", &one, &two);
+  run_case_on_drawn(c, &o, &two_threads, &impl);
+  assert_same_bits(c, impl, "with two threads", &one_thread, &two_threads);
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
-    worst = fmax(worst, compute_distance(one.v[i], want.v[i], one.n[i]));
-  if (!(worst < 1.0 / 16)) fail_msg("%s (%s): %.2e from ref in bf16", c->name, impl, worst);
+    max_distance =
+        fmax(max_distance, compute_distance(one_thread.v[i], want.v[i], one_thread.n[i]));
+  if (!(max_distance < 1.0 / 16))
+    fail_msg("%s (%s): %.2e from ref in bf16", c->name, impl, max_distance);
   free_values(&want);
-  free_values(&one);
-  free_values(&two);
-  return worst;
+  free_values(&one_thread);
+  free_values(&two_threads);
+  return max_distance;
 }
 
 static void check_bf16(clv_op op) {
-  double worst = 0;
+  double max_distance = 0;
   for (int i = 0; i < n_cases; i++)
-    if (cases[i].d.op == op) worst = fmax(worst, check_bf16_case(&cases[i]));
-  print_message("%-16s with bf16 factors: largest distance %.1e\n", clv_op_name(op), worst);
-  assert_true(worst > 1.0 / 4096); /* the factors are rounded */
+    if (cases[i].d.op == op) max_distance = fmax(max_distance, check_bf16_case(&cases[i]));
+  print_message("%-16s with bf16 factors: largest distance %.1e\n", clv_op_name(op), max_distance);
+  assert_true(max_distance > 1.0 / 4096); /* the factors are rounded */
 }
 
 /* Fails if cpu leaves a case to ref without saying so, since a backend without kernels would pass
  * every comparison. */
 static void check_fallback(const op_case *c, bool has_run) {
   const op_file *f = &files[c->d.op];
-  bool is_expected = !f->has_no_cpu_kernel && (!f->has_cpu_for_images_only || c->d.in[0].rank == 4);
-  if (has_run != is_expected)
+  bool has_cpu_kernel =
+      !f->has_no_cpu_kernel && (!f->has_cpu_for_images_only || c->d.in[0].rank == 4);
+  if (has_run != has_cpu_kernel)
     fail_msg("%s: cpu has %s kernel for it, but " CASES_FOLDER "/%s.cases says %s", c->name,
              has_run ? "a" : "no", clv_op_name(c->d.op),
              f->has_no_cpu_kernel         ? "'cpu: ref'"
@@ -124,20 +131,20 @@ static void check_fallback(const op_case *c, bool has_run) {
 
 static void test_op(clv_op op) {
   int n_run = 0, n_left_to_ref = 0;
-  double worst = 0;
+  double max_distance = 0;
   if (clv_backend_cpu()->has(op) == files[op].has_no_cpu_kernel)
     fail_msg("cpu has %s kernel for %s, but " CASES_FOLDER "/%s.cases %s 'cpu: ref'",
              files[op].has_no_cpu_kernel ? "a" : "no", clv_op_name(op), clv_op_name(op),
              files[op].has_no_cpu_kernel ? "says" : "lacks");
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op) continue;
-    bool is_supported = check_case(&cases[i], &worst);
+    bool is_supported = check_case(&cases[i], &max_distance);
     check_fallback(&cases[i], is_supported);
     n_run += is_supported;
     n_left_to_ref += !is_supported;
   }
   print_message("%-16s cpu against ref: %d cases, largest distance %.1e; %d fall back to ref\n",
-                clv_op_name(op), n_run, worst, n_left_to_ref);
+                clv_op_name(op), n_run, max_distance, n_left_to_ref);
   assert_true(n_run + n_left_to_ref > 0);
   if (has_own_bf16(op)) check_bf16(op);
 }

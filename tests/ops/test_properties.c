@@ -103,8 +103,9 @@ static void check_samples(const op_case *c, const clv_op_def *def) {
   copy_given_values(&s, &unchanged);
   change_first_sample(c, &s);
   compute_output(c, c->d.training, &s);
-  bool ends = def->packing == CLV_PACKS_SEQUENCES;
-  for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] * (ends ? 1 : count_rows_of_first_sample(c));
+  bool ends_with_sequences = def->packing == CLV_PACKS_SEQUENCES;
+  for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] *
+                  (ends_with_sequences ? 1 : count_rows_of_first_sample(c));
        j < s.n[V_OUT]; j++)
     has_changed_others = has_changed_others || !is_equal(s.v[V_OUT][j], unchanged.v[V_OUT][j]);
   if (has_changed_others != is_expected)

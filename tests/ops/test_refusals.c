@@ -60,16 +60,16 @@ static void check_attributes(clv_op op) {
 
 /* ---- wrong numbers and types of inputs ------------------------------------------------------- */
 
-/* Adds the case to a graph with n inputs. other: index of an input that gets the other type; -1:
- * none. */
-static clv_code add_to_graph(const op_case *c, int n, int other, clv_err *err) {
+/* Adds the case to a graph with n inputs. retyped_input: index of an input that gets the other
+ * type; -1: none. */
+static clv_code add_to_graph(const op_case *c, int n, int retyped_input, clv_err *err) {
   clv_graph *g;
   int in[CLV_MAX_IN + 1] = {0}, node;
   CLV_TRY(clv_graph_new(&g, err));
   clv_code code = CLV_OK;
   for (int i = 0; i < n && i < CLV_MAX_IN && code == CLV_OK; i++) {
     char name[16];
-    bool is_integer = is_integer_input(c->d.op, i) != (i == other);
+    bool is_integer = is_integer_input(c->d.op, i) != (i == retyped_input);
     snprintf(name, sizeof name, "x%d", i);
     const clv_shape *shape = &c->d.in[i < c->d.n_in ? i : 0];
     code = clv_graph_add_input(g, name, is_integer ? CLV_I64 : CLV_F32, shape, &in[i], err);
@@ -94,24 +94,24 @@ static void check_inputs(const op_case *c) {
 /* ---- shapes that an op refuses --------------------------------------------------------------- */
 
 static void check_refusal(const op_refusal *r) {
-  char line[sizeof r->key_words + 4], *rest = NULL;
+  char line[sizeof r->key_words + 4], *words_left = NULL;
   op_case c = {.name = "refused", .is_small = true, .d.op = r->op};
   clv_err err = {0};
   snprintf(line, sizeof line, "x %s", r->key_words);
-  strtok_r(line, " ", &rest);
-  assert_refused(parse_case_words(&c, &rest, &err), &err, r->key_words, r->refusal_text);
+  strtok_r(line, " ", &words_left);
+  assert_refused(parse_case_words(&c, &words_left, &err), &err, r->key_words, r->refusal_text);
   if (files[r->op].problem[0]) fail_msg("%s: %s", r->key_words, files[r->op].problem);
 }
 
 static void test_op(clv_op op) {
-  int named = 0;
+  int n_refusals_of_op = 0;
   check_attributes(op);
   for (int i = 0; i < n_refusals; i++) {
     if (refusals[i].op != op) continue;
     check_refusal(&refusals[i]);
-    named++;
+    n_refusals_of_op++;
   }
-  if (clv_op_def_of(op)->shape != clv_shape_of_input && named == 0)
+  if (clv_op_def_of(op)->shape != clv_shape_of_input && n_refusals_of_op == 0)
     fail_msg("the shape rule of %s refuses something: " CASES_FOLDER "/%s.cases lacks 'refused:'",
              clv_op_name(op), clv_op_name(op));
   for (int i = 0; i < n_cases; i++)

@@ -81,34 +81,34 @@ static double compute_moment_distance(const optim_case *c, int i, const float *m
 /* Takes five steps from torch's start. Gradients are halved, and grad_scale 2 must undo that
  * exactly. */
 static void check_optimiser(const clv_backend *b, const optim_case *c) {
-  size_t n, n_all, n_equal = 0;
-  const float *start = get_golden_f32(c->name, "start", &n);
-  const float *grads = get_golden_f32(c->name, "grads", &n_all);
-  const float *after = get_golden_f32(c->name, "after", &n_all);
+  size_t n, n_all_grads, n_equal = 0;
+  const float *initial_params = get_golden_f32(c->name, "start", &n);
+  const float *grads = get_golden_f32(c->name, "grads", &n_all_grads);
+  const float *wanted_params = get_golden_f32(c->name, "after", &n_all_grads);
   float *p = allocate_host(n * 4), *before = allocate_host(n * 4), *g = allocate_host(n * 4);
   float *moments[CLV_OPTIM_MAX_MOMENTS];
-  double worst = 0;
-  memcpy(p, start, n * 4);
+  double max_distance = 0;
+  memcpy(p, initial_params, n * 4);
   set_initial_moments(&c->settings, n, moments);
-  for (int t = 1; t <= (int)(n_all / n); t++) {
-    const float *want = after + (size_t)(t - 1) * n;
+  for (int t = 1; t <= (int)(n_all_grads / n); t++) {
+    const float *want = wanted_params + (size_t)(t - 1) * n;
     clv_step_args a;
     clv_step_prepare(&c->settings, t, c->settings.lr, 2, &a);
     for (size_t i = 0; i < n; i++) g[i] = grads[(size_t)(t - 1) * n + i] / 2;
     memcpy(before, p, n * 4);
     b->step(b, &a, p, g, moments, &(clv_extent){0, n}, 1);
-    worst = fmax(worst, compute_step_distance(before, p, want, n));
+    max_distance = fmax(max_distance, compute_step_distance(before, p, want, n));
     for (size_t i = 0; i < n; i++) n_equal += p[i] == want[i];
   }
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
-    worst = fmax(worst, compute_moment_distance(c, i, moments[i], n));
+    max_distance = fmax(max_distance, compute_moment_distance(c, i, moments[i], n));
   print_message("%-16s %s: steps and moments within %.1e of torch's, %zu of %zu values equal\n",
-                c->name, b->name, worst, n_equal, n_all);
+                c->name, b->name, max_distance, n_equal, n_all_grads);
   free(p);
   free(before);
   free(g);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) free(moments[i]);
-  assert_true(worst <= 5e-6);
+  assert_true(max_distance <= 5e-6);
 }
 
 static void test_optimisers_match_the_golden_cases(void **state) {
@@ -182,20 +182,20 @@ static void test_add_accumulates_f64_values(void **state) {
 /* Reorders between two blocks: every element must be where the formula says, the channel padding
  * zero. */
 static void check_reorder(const clv_backend *b, const clv_shape *s, int from, int to) {
-  size_t image = (size_t)(s->dim[2] * s->dim[3]), channels = (size_t)s->dim[1];
-  size_t n = count_elements(s), padded = clv_layout_numel(s, to);
+  size_t n_pixels = (size_t)(s->dim[2] * s->dim[3]), n_channels = (size_t)s->dim[1];
+  size_t n = count_elements(s), n_padded = clv_layout_numel(s, to);
   float *row = allocate_host(n * 4), *src = allocate_host(clv_layout_numel(s, from) * 4),
-        *dst = allocate_host(padded * 4);
+        *dst = allocate_host(n_padded * 4);
   clv_err err;
   for (size_t i = 0; i < n; i++) row[i] = (float)(i + 1);
   must(b->reorder(b, s, CLV_F32, row, 1, src, from, &err), &err);
   must(b->reorder(b, s, CLV_F32, src, from, dst, to, &err), &err);
-  size_t block = (size_t)to, blocks = (channels + block - 1) / block;
-  for (size_t i = 0; i < padded; i++) {
-    size_t channel_in_block = i % block, pixel = i / block % image,
-           block_index = i / block / image % blocks;
-    size_t c = block_index * block + channel_in_block, batch = i / block / image / blocks;
-    float want = c < channels ? (float)((batch * channels + c) * image + pixel + 1) : 0;
+  size_t block = (size_t)to, n_blocks = (n_channels + block - 1) / block;
+  for (size_t i = 0; i < n_padded; i++) {
+    size_t channel_in_block = i % block, pixel = i / block % n_pixels,
+           block_index = i / block / n_pixels % n_blocks;
+    size_t c = block_index * block + channel_in_block, batch = i / block / n_pixels / n_blocks;
+    float want = c < n_channels ? (float)((batch * n_channels + c) * n_pixels + pixel + 1) : 0;
     if (dst[i] != want) fail_msg("block %d to %d: [%zu] is %g, not %g", from, to, i, dst[i], want);
   }
   free(row);
@@ -260,18 +260,18 @@ static clv_kernel *prepare_two_input_kernel(const clv_backend *b, clv_op op, clv
   return k;
 }
 
-static void check_labels(const clv_backend *b, clv_op op, int64_t wrong) {
+static void check_labels(const clv_backend *b, clv_op op, int64_t bad_label) {
   clv_kernel *k = prepare_two_input_kernel(b, op, CLV_SHAPE(2, 10), (clv_shape){0});
   float x[20] = {0}, loss = -7;
   if (!k) return;
-  int64_t labels[] = {9, wrong};
+  int64_t labels[] = {9, bad_label};
   clv_kernel_args a = {.in = {x, labels},
                        .out = &loss,
                        .saved = allocate_host(k->saved_bytes),
                        .scratch = allocate_host(k->scratch_bytes)};
   clv_err err;
   char value[32];
-  snprintf(value, sizeof value, "%lld", (long long)wrong);
+  snprintf(value, sizeof value, "%lld", (long long)bad_label);
   assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
   if (strstr(err.text, value) || !strstr(err.text, "0..9") ||
       strcmp(err.offending_value, value) != 0)
@@ -289,7 +289,7 @@ static void test_labels_out_of_range_are_refused(void **state) {
 }
 
 /* Checks that attention over 3 steps of 2 samples refuses the length `wrong` of sample 1. */
-static void check_lengths(const clv_backend *b, int64_t wrong) {
+static void check_lengths(const clv_backend *b, int64_t bad_length) {
   clv_shape x = CLV_SHAPE(2, 3, 2);
   clv_node_desc d = {.op = CLV_OP_ATTENTION,
                      .dtype = CLV_F32,
@@ -301,7 +301,7 @@ static void check_lengths(const clv_backend *b, int64_t wrong) {
                      .threads = 1,
                      .attrs = {.heads = 1}};
   float in[12] = {0}, out[12];
-  int64_t lengths[] = {3, wrong};
+  int64_t lengths[] = {3, bad_length};
   clv_kernel *k;
   clv_err err;
   must(b->prepare(b, &d, &k, &err), &err);
@@ -310,7 +310,7 @@ static void check_lengths(const clv_backend *b, int64_t wrong) {
                        .saved = allocate_host(k->saved_bytes),
                        .scratch = allocate_host(k->scratch_bytes)};
   char value[32];
-  snprintf(value, sizeof value, "%lld", (long long)wrong);
+  snprintf(value, sizeof value, "%lld", (long long)bad_length);
   assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
   if (strcmp(err.text, "the length of sample 1 is outside 0..3") ||
       strcmp(err.offending_value, value) != 0)
@@ -383,13 +383,13 @@ static void test_dropout_mask_depends_on_every_key_field(void **state) {
     must(k->forward(k, &a, &err), &err);
     free(a.saved);
     free(a.scratch);
-    int kept = 0, n_alike = 0;
+    int n_kept = 0, n_alike = 0;
     for (int j = 0; j < N; j++) {
       assert_true(y[i][j] == 0 || y[i][j] == 2);
-      kept += y[i][j] != 0;
+      n_kept += y[i][j] != 0;
       n_alike += i > 0 && y[i][j] == y[0][j];
     }
-    assert_in_range(kept, N / 2 - 200, N / 2 + 200);
+    assert_in_range(n_kept, N / 2 - 200, N / 2 + 200);
     if (i) assert_in_range(n_alike, N / 2 - 200, N / 2 + 200);
   }
   for (size_t i = 0; i < CLV_COUNT(keys); i++) free(y[i]);

@@ -5,9 +5,10 @@
  *
  *   exported MODEL.yaml f32|f64 IN.safetensors OUT.safetensors INPUT...
  *
- * MODEL.yaml is what export_torch.py prints. IN holds the parameters and, in that type or as i64,
- * "input.NAME" for each INPUT, and "dy", the gradient of the output. OUT gets "y", the gradients as
- * "grad.NAME" and the buffers as they are afterwards.
+ * MODEL.yaml is the output of export_torch.py. IN holds the parameters, "input.NAME" for each
+ * INPUT, and "dy", the gradient of the output; floats have the given type, integers are i64. The
+ * program writes to OUT the output "y", the gradients as "grad.NAME" and the buffers after the
+ * forward.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads files of Hugging Face, as `hf_keys.py` asks: each line of the input is "config FOLDER",
- * which has the files beside config.json as well, or "peft FILE LAYER". The answer is a line: "ok",
- * of adapters with rank and scale of the layer, or "no" and the error.
+ * which has the files beside config.json as well, or "peft FILE LAYER". The program answers each
+ * line with "ok" or with "no" and the error. For "peft", the layer's rank and scale follow "ok".
  */
 #include <stdio.h>
 #include <string.h>

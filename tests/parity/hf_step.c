@@ -49,7 +49,8 @@ static clv_code add_tensor(output *o, const char *prefix, const clv_param *p, co
 
 /* ---- reading the model ----------------------------------------------------------------------- */
 
-/* Adds the input of that name with its shape in the file; -1 if the file has none. */
+/* Adds an input with this name and its shape in the file. Sets *ret to its node; -1: the file has
+ * no such input. */
 static clv_code add_named_input(model *m, const clv_weights_file *f, const char *name, int *ret,
                                 clv_err *err) {
   char full[32];

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs one training forward and backward of a model of Hugging Face in each way that Cleave has:
+ * Runs one training forward and backward of a model of Hugging Face in each way that Cleave
+ * supports (padded or packed, whole or cut):
  *
  *   hf_ways FOLDER HEAD LABELS SEED IN.safetensors OUT.safetensors
  *
  * FOLDER has its config.json, and IN is as for hf_step. The model runs padded and, if it reads
- * lengths, packed, each as one part and cut in two at several places, by the CPU backend in f32.
- * SEED chooses the places. Both parts must have the bits of one part; the error names layer and
- * tensor. OUT gets "y" and the gradients "grad.NAME" of three runs of one part: "f64." by the
- * reference in f64, "padded." and "packed.", whose y has only rows of real positions.
+ * lengths, packed, each as one part and cut into two parts at several layers, by the CPU backend in
+ * f32. SEED chooses the layers. Two parts must give the bits of one part; otherwise the error names
+ * layer and tensor. OUT gets "y" and the gradients "grad.NAME" of three runs of one part: "f64." by
+ * the reference in f64, "padded." and "packed.", whose y has only rows of real positions.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,7 +117,7 @@ static clv_code allocate_inputs(part *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* Sets the addresses of values that belong to the part before the cut. */
+/* Sets the addresses of tied parameters whose values are in the part before the cut. */
 static clv_code find_tied_values(part *p, const part *front, clv_err *err) {
   for (int i = 0; i < p->params->n_ties; i++) {
     clv_tie *t = &p->params->ties[i];
@@ -292,7 +293,7 @@ static clv_code add_results(output *o, const char *way, const part *p, clv_err *
   return CLV_OK;
 }
 
-/* ---- ways to run the model ------------------------------------------------------------------- */
+/* ---- runs of the whole model: padded, packed, in f64 ----------------------------------------- */
 
 static clv_code run_way(const model *m, const clv_graph *g, const char *way, clv_dtype dtype,
                         bool is_packed, int seed, output *o, int *n_cuts, clv_err *err) {
@@ -306,7 +307,8 @@ static clv_code run_way(const model *m, const clv_graph *g, const char *way, clv
   return add_results(o, way, &p, err);
 }
 
-/* Makes a copy of the graph over packed sequences, with some rows that belong to none. */
+/* Makes a copy of the graph over packed sequences, with EXTRA_ROWS rows that belong to no
+ * sequence. */
 static clv_code pack_graph(const model *m, clv_graph **ret, clv_err *err) {
   int64_t batches[CLV_MAX_INPUTS] = {0}, n_rows = EXTRA_ROWS;
   CLV_TRY(clv_graph_pack_sequences(m->graph, ret, err));
@@ -340,7 +342,8 @@ static clv_code run_all_ways(const model *m, int seed, output *o, clv_err *err) 
 
 /* ---- reading the model ----------------------------------------------------------------------- */
 
-/* Adds the input of that name with its shape in the file; -1 if the file has none. */
+/* Adds an input with this name and its shape in the file. Sets *ret to its node; -1: the file has
+ * no such input. */
 static clv_code add_named_input(model *m, const char *name, int *ret, clv_err *err) {
   char full[32];
   snprintf(full, sizeof full, "input.%s", name);

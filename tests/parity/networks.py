@@ -823,10 +823,9 @@ def of_torchvision(name, **settings):
     return make
 
 
-def torchvision_row(name, inputs=IMAGE, output=None, wide=True, **settings):
-    """wide: whether it is computed in f64, which takes minutes where images are large. Three steps
-    in f64 take as long again each."""
-    return (name, of_torchvision(name, **settings), inputs, {"output": output, "wide": wide, "steps": False})
+def torchvision_row(name, inputs=IMAGE, output=None, narrow=IMAGE, **settings):
+    """narrow: the inputs in f64, where images of the published size take minutes a step."""
+    return (name, of_torchvision(name, **settings), inputs, {"output": output, "narrow": narrow})
 
 
 NETWORKS = [
@@ -848,9 +847,9 @@ NETWORKS = [
     ("last step", LastStep, ["ids:i64:7", "lengths:i64"], {}), ("perceiver", Perceiver, ["x:f32:6x8"], {}), ("factorization", Factorization, ["x:i64:3"], {}),
     ("rms block", RmsBlock, ["x:f32:5x8"], {}), ("choices", Choices, ["x:f32:1x8x8"], {}), ("frames", Frames, ["x:f32:3x1x8x8"], {}), ("composed", Composed, ["ids:i64:6"], {}), ("padding mask", PaddingMask, WORDS, {}), ("shared encoder", SharedEncoder, ["a:i64:7", "b:i64:9"], {}), ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
     *(torchvision_row(n) for n in ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "squeezenet1_1", "shufflenet_v2_x1_0", "efficientnet_b0", "mnasnet1_0")),
-    *(torchvision_row(n, wide=False) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
-    *(torchvision_row(n, ["pixels:f32:3x224x224"], wide=False, num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),
-    torchvision_row("googlenet", output="logits", wide=False), torchvision_row("inception_v3", ["pixels:f32:3x299x299"], "logits", False), torchvision_row("vit_b_16", wide=False, image_size=64), torchvision_row("swin_t"),
-    torchvision_row("efficientnet_v2_s", wide=False), torchvision_row("maxvit_t", ["pixels:f32:3x224x224"], wide=False, num_classes=10),
-    *(torchvision_row(n, output="out", wide="v3_large" in n) for n in ("fcn_resnet50", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")),
+    *(torchvision_row(n) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
+    *(torchvision_row(n, ["pixels:f32:3x224x224"], num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),
+    torchvision_row("googlenet", output="logits"), torchvision_row("inception_v3", ["pixels:f32:3x299x299"], "logits", ["pixels:f32:3x299x299"]), torchvision_row("vit_b_16", image_size=64), torchvision_row("swin_t"),
+    torchvision_row("efficientnet_v2_s"), torchvision_row("maxvit_t", ["pixels:f32:3x224x224"], narrow=["pixels:f32:3x224x224"], num_classes=10),
+    *(torchvision_row(n, output="out") for n in ("fcn_resnet50", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")),
 ]

@@ -28,17 +28,21 @@ static void fill_points(float *x, float *y) {
 }
 
 static void load_modules(const char *second_node) {
-  cleave_input first = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
-  cleave_input second = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16);
-  cleave_input last = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
+  cleave_input first_input = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
+  cleave_input second_input = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16);
+  cleave_input loss_input = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
   cleave_module_options first_options = {.size = sizeof first_options, .name = "first", .seed = 1};
-  cleave_module_options there = {
-      .size = sizeof there, .name = "second", .at = second_node, .seed = 1, .first_layer = 2};
+  cleave_module_options second_options = {.size = sizeof second_options,
+                                          .name = "second",
+                                          .at = second_node,
+                                          .seed = 1,
+                                          .first_layer = 2};
   cleave_module_options loss_options = {.size = sizeof loss_options, .name = "loss"};
-  must_succeed(cleave_load_layers(rt, &first_options, "[{op: linear, out: 16}, {op: tanh}]", &first,
-                                  &half[0], &e));
-  must_succeed(cleave_load_layers(rt, &there, "[{op: linear, out: 1}]", &second, &half[1], &e));
-  must_succeed(cleave_load_loss(rt, &loss_options, "bce_with_logits", &last, &loss, &e));
+  must_succeed(cleave_load_layers(rt, &first_options, "[{op: linear, out: 16}, {op: tanh}]",
+                                  &first_input, &half[0], &e));
+  must_succeed(cleave_load_layers(rt, &second_options, "[{op: linear, out: 1}]", &second_input,
+                                  &half[1], &e));
+  must_succeed(cleave_load_loss(rt, &loss_options, "bce_with_logits", &loss_input, &loss, &e));
 }
 
 /* Runs one iteration. Returns its loss. */

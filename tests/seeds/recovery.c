@@ -17,7 +17,7 @@ enum { ROWS = 32, SAVE_EVERY = 25, MAX_TRIES = 300, PATH = 512 };
 
 static const char *session, *run;
 static uint64_t n_steps = 400;
-static int n_tries; /* attempts since the state was last saved */
+static int n_tries; /* attempts to open a session since the state was last saved */
 
 /* Objects of the present session; `load_modules` makes them again in a new session. */
 static cleave_runtime *rt;
@@ -33,7 +33,7 @@ static cleave_error e;
     if (status_ != CLEAVE_OK) return status_; \
   } while (0)
 
-_Noreturn static void die(const char *what, const char *why) {
+_Noreturn static void exit_with_error(const char *what, const char *why) {
   fprintf(stderr, "%s: %s\n", what, why);
   exit(1);
 }
@@ -85,7 +85,7 @@ static void write_save_record(const char *line) {
   snprintf(tmp, sizeof tmp, "%s.tmp", path);
   FILE *f = fopen(tmp, "w");
   if (!f || fputs(line, f) < 0 || fflush(f) || fsync(fileno(f)) || fclose(f) || rename(tmp, path))
-    die(tmp, "cannot be written");
+    exit_with_error(tmp, "cannot be written");
 }
 
 static cleave_status save_state(void) {
@@ -113,13 +113,13 @@ static cleave_status load_saved_state(void) {
   int n = fscanf(f, "%" SCNu64 " %64s %64s %64s %64s", &step, digest[0], digest[1], digest[2],
                  digest[3]);
   fclose(f);
-  if (n != 5) die(path, "is damaged");
+  if (n != 5) exit_with_error(path, "is damaged");
   for (int i = 0; i < 4; i++) {
     cleave_state_file file = {.size = sizeof file};
     TRY(cleave_state_load_at_worker(rt, half[i / 2], get_part_kind(i), get_part_file(i, step), 0,
                                     &file, &e));
     if (strcmp(file.sha256, digest[i]) != 0)
-      die(get_part_file(i, step), "another program replaced it");
+      exit_with_error(get_part_file(i, step), "another program replaced it");
   }
   return cleave_optimizer_set_steps(rt, adam, step, &e);
 }
@@ -180,13 +180,13 @@ static bool is_temporary_failure(cleave_status status) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 3) die("usage", "recovery SESSION.yaml RUN [STEPS]");
+  if (argc < 3) exit_with_error("usage", "recovery SESSION.yaml RUN [STEPS]");
   session = argv[1];
   run = argv[2];
   if (argc > 3) n_steps = strtoull(argv[3], NULL, 10);
   setvbuf(stdout, NULL, _IOLBF, 0);
   for (cleave_status status; (status = train_until_end()) != CLEAVE_OK;) {
-    if (!is_temporary_failure(status) || ++n_tries > MAX_TRIES) die(e.node, e.text);
+    if (!is_temporary_failure(status) || ++n_tries > MAX_TRIES) exit_with_error(e.node, e.text);
     printf("lost at step %" PRIu64 ": %s: %s\n", step, e.node, e.text);
     cleave_close(rt, 0, NULL, NULL); /* ends the session at the workers that still run */
     rt = NULL;

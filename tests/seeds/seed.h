@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions that the programs of the seeds share: start and end, numbers, and PyTorch's figures.
+ * Functions that the programs of the seeds share: start and end, drawn numbers, and comparisons
+ * with PyTorch's results.
  *
  * A program is run as NAME SESSION.yaml [FOLDER [PLACE]]. It reads the results of PyTorch's run
  * from seeds.txt and seeds.bin in FOLDER (default tests/golden, where make_seeds.py writes them),
@@ -24,6 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Numbers of random streams: of the data, of the labels, and of the first of at most SEED_MAX_DRAWN
+ * drawn parameters. */
 enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
 
 static struct {
@@ -39,7 +42,8 @@ static struct {
   char *index_text, *value_bytes; /* content of seeds.txt and of seeds.bin */
   size_t n_values;
   size_t n_compared;
-  double largest_difference; /* largest relative difference so far, and where it was */
+  /* largest relative difference so far; where_largest: the compared tensor */
+  double largest_difference;
   char where_largest[96];
   struct {
     cleave_module *module;
@@ -187,7 +191,7 @@ static inline void seed_compare_tensor(const char *what, size_t index, const cle
     snprintf(seed.where_largest, sizeof seed.where_largest, " (%s before %zu)", what, index);
 }
 
-/* ---- numbers: tests/golden/seed_numbers.py has the same functions ---------------------------- */
+/* ---- random numbers: tests/golden/seed_numbers.py has the same functions --------------------- */
 
 /* Returns a hash of x, by the finaliser of MurmurHash3 (Appleby). */
 static inline uint32_t seed_hash_number(uint32_t x) {

@@ -38,8 +38,8 @@ static void load_modules(void) {
   seed_draw_parameter(model, "fc1.bias", WIDTH);
 }
 
-/* Compares places with those of their owners. A loss over both devices is refused with a text that
- * says what to do. */
+/* Asserts that each value is on the device of the module that computed it, and that a loss whose
+ * inputs are on both devices is refused with a text that says what to do. */
 static void check_places(cleave_context c, cleave_reference processed, cleave_reference outputs) {
   cleave_reference both[] = {outputs, processed}, none;
   cleave_place place;

@@ -29,7 +29,7 @@ static void load_replica(replica *r, const char *worker, const char *mlp, const 
   for (int k = 0; k < PARAMETERS; k++) seed002_set_weight(r->mlp, names[k], names[k]);
 }
 
-/* Starts the forward over batch i, if it has rows. Returns before it has run. */
+/* Starts the forward over batch i, if the batch has rows. Returns before the forward has run. */
 static void start_forward(replica *r, size_t i) {
   cleave_tensor batch_x, batch_target;
   cleave_reference x, both[2];

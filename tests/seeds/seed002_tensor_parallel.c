@@ -55,7 +55,8 @@ static void load_plan(plan *p) {
     MUST(cleave_load_layers(seed.rt, &o, LAYERS("", ""), &x, &p->module, &seed.e));
 }
 
-/* Doubles the rate, because there are twice as many rows. */
+/* Makes the optimiser of a plan. Doubles the notebook's rate, because the batches have twice as
+ * many rows. */
 static void make_optimizer(plan *p) {
   cleave_module *trained_modules[PARTS];
   cleave_group group = {

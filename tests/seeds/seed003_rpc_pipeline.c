@@ -224,8 +224,8 @@ static void compare_norm(const char *run, const char *what, double limit_factor,
              sqrt(sum) / seed_compute_norm(&theirs), 1 / limit_factor);
 }
 
-/* Compares how far each row of the last layer's weight has moved. Its gradients came through the
- * loss and the concats. */
+/* Compares with PyTorch's how far each row of the last layer's weight has moved in the step. The
+ * gradients of this weight came through the loss and the concats. */
 static void compare_row_movement(const char *run, const cleave_tensor *weight) {
   size_t rows = (size_t)sizes.classes, width = cleave_tensor_count(weight) / rows;
   const cleave_tensor *initial = find_initial_value(1, "fc.weight");

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lets lost workers rejoin a simulated program. A program asks for it whether or not a worker was
- * lost: if the worker or module is not lost, the answer says that it exists, which counts as
- * success.
+ * Lets lost workers rejoin a simulated program. A program asks for a rejoin whether or not a worker
+ * was lost. If the worker or module was not lost, the runtime refuses the rejoin, and the program
+ * counts this refusal as success.
  */
 #include "tests/simulate/program_int.h"
 
-static cleave_status accept_exists(cleave_status status) {
+static cleave_status accept_not_lost(cleave_status status) {
   bool was_not_lost = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
   return was_not_lost ? CLEAVE_OK : status;
 }
 
 static void rejoin_worker(program *p, uint32_t place) {
   uint32_t needed_places = 1u << place;
-  DO(p, accept_exists(cleave_worker_rejoin(p->rt, place_name(p, place), 0, &p->last_error)),
+  DO(p, accept_not_lost(cleave_worker_rejoin(p->rt, place_name(p, place), 0, &p->last_error)),
      needed_places, needed_places, "w%u rejoins", place);
   mark_may_report_other_failure(p);
 }
 
-/* Loads a module again. A late load may have reached the node, so the next attempt loads a module
- * with a new generation. */
+/* Reloads a module. If a short random deadline expires, the node may have loaded the module
+ * nevertheless, so the second attempt loads a new generation of it. */
 static cleave_status retry_module_load(program *p, cleave_module *m) {
   uint32_t deadline_ms = sim_draw_below(&p->shape_rng, 2) * (1 + sim_draw_below(&p->shape_rng, 6));
   cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, deadline_ms, &p->last_error);
@@ -29,7 +29,7 @@ static cleave_status retry_module_load(program *p, cleave_module *m) {
 
 static void reload_module(program *p, int i) {
   const stage *m = &p->stages[i];
-  DO(p, accept_exists(retry_module_load(p, m->module)), 1u << m->place, m->depended_places,
+  DO(p, accept_not_lost(retry_module_load(p, m->module)), 1u << m->place, m->depended_places,
      "m%d is there again", i);
   mark_may_report_other_failure(p);
 }
@@ -41,7 +41,7 @@ void do_rejoin_workers(program *p) {
     if (p->stages[i].place == place) reload_module(p, i);
 }
 
-/* ---- the last round, when all workers are back ----------------------------------------------- */
+/* ---- last statements of a program, when all workers are back --------------------------------- */
 
 static void fill_tensor(cleave_tensor *t) {
   for (size_t i = 0; i < cleave_tensor_count(t); i++)
@@ -70,21 +70,22 @@ static void set_weights(program *p, int i) {
 static void use_module(program *p, scope *s, int i) {
   stage_kind k = p->stages[i].kind;
   const value *in[2] = {0};
-  for (int n = 0; n < get_n_inputs(k); n++) in[n] = new_leaf(p, s, has_wide_input(k), true);
-  value *output = new_call(p, s, i, in, NULL);
+  for (int n = 0; n < get_n_inputs(k); n++) in[n] = add_leaf(p, s, has_wide_input(k), true);
+  value *output = add_call(p, s, i, in, NULL);
   fetch_value(p, s, output, "the last of a module");
   if (has_wide_output(k)) return;
-  new_loss(p, s, output);
+  add_loss(p, s, output);
   do_backward_from_losses(p, s, NULL, 1, false);
   read_leaf_gradient(p, s, in[0]);
   read_weight_gradient(p, s, i);
 }
 
-/* Uses each module in a context of its own, because the accounts are small. */
+/* Uses each module in a context of its own, because the memory quotas are too small for one
+ * context. */
 static void use_each_module(program *p) {
   for (int i = 1; i < p->n_stages; i++) {
     scope *s = &p->scopes[0];
-    *s = (scope){.n_rows = ROWS};
+    *s = (scope){.n_rows = MAX_ROWS};
     s->is_made =
         DO(p, cleave_context_open(p->rt, NULL, &s->id, &p->last_error), 0, 0, "last: open");
     use_module(p, p->line_scope = s, i);

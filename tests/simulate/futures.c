@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes blocking calls of random programs, or now and then starts the same operation as a future
- * with a callback and waits for it. Also starts futures and cancels them.
+ * Makes the blocking calls of random programs. Now and then starts an operation as a future
+ * instead, with a callback, and waits for the future. Also starts futures and cancels them.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -25,20 +25,20 @@ static void count_callback(void *user, cleave_future future, const cleave_error 
 }
 
 /* Asserts that the callback was called exactly once, soon after the future was done. */
-static cleave_status check_called_once(program *p, int before, cleave_status status) {
-  for (int ms = 0; atomic_load(&n_callbacks_called) == before && ms < MAX_CALLBACK_MS; ms++)
+static cleave_status check_called_once(program *p, int n_calls_before, cleave_status status) {
+  for (int ms = 0; atomic_load(&n_callbacks_called) == n_calls_before && ms < MAX_CALLBACK_MS; ms++)
     usleep(1000);
-  int n = atomic_load(&n_callbacks_called) - before;
+  int n = atomic_load(&n_callbacks_called) - n_calls_before;
   return n == 1 ? status : report_impossible(p, "its callback was called %d times", n);
 }
 
 /* Returns the final status of the future of an operation that was started. */
 static cleave_status wait_for_future(program *p, cleave_status start_status, cleave_future f) {
-  int before = atomic_load(&n_callbacks_called);
+  int n_calls_before = atomic_load(&n_callbacks_called);
   if (start_status != CLEAVE_OK) return start_status;
   cleave_status status = cleave_future_then(p->rt, f, count_callback, NULL, &p->last_error);
   if (status == CLEAVE_OK) status = cleave_future_wait(p->rt, f, 0, &p->last_error);
-  return check_called_once(p, before, status);
+  return check_called_once(p, n_calls_before, status);
 }
 
 static cleave_status wait_for_tensor(program *p, cleave_status start_status, cleave_future f) {
@@ -48,14 +48,15 @@ static cleave_status wait_for_tensor(program *p, cleave_status start_status, cle
   return status;
 }
 
-/* Cancels an operation at once. The cancellation must change nothing. */
+/* Cancels the future of an operation that was just started. The cancellation must change
+ * nothing. */
 static void cancel_at_once(program *p, cleave_status start_status, cleave_future f) {
   if (start_status != CLEAVE_OK) return;
   (void)cleave_future_cancel(p->rt, f, NULL);
   (void)cleave_future_release(p->rt, f, NULL);
 }
 
-cleave_status value_to_here(program *p, cleave_reference from) {
+cleave_status fetch_to_here(program *p, cleave_reference from) {
   cleave_future f = {0}, cancelled_future = {0};
   bool cancels = sim_draw_below(&p->shape_rng, 2);
   if (!draws_future(p)) return cleave_to_here(p->rt, from, 0, &p->last_tensor, &p->last_error);
@@ -66,7 +67,7 @@ cleave_status value_to_here(program *p, cleave_reference from) {
   return wait_for_tensor(p, start_status, f);
 }
 
-cleave_status kept_to_here(program *p, cleave_kept from) {
+cleave_status fetch_kept_to_here(program *p, cleave_kept from) {
   cleave_future f = {0}, cancelled_future = {0};
   bool cancels = sim_draw_below(&p->shape_rng, 2);
   if (!draws_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->last_tensor, &p->last_error);
@@ -141,21 +142,22 @@ static cleave_status cancel_future(program *p, cleave_future f) {
 /* Waits some time, or not at all, then cancels. The callback of the future must be called exactly
  * once. */
 static cleave_status wait_briefly_and_cancel(program *p, cleave_future f) {
-  int before = atomic_load(&n_callbacks_called);
+  int n_calls_before = atomic_load(&n_callbacks_called);
   cleave_status status = cleave_future_then(p->rt, f, count_callback, NULL, &p->last_error);
-  for (uint32_t left = sim_draw_below(&p->shape_rng, 3); left > 0 && p->environment->pause_program;
-       left--)
+  for (uint32_t n_left = sim_draw_below(&p->shape_rng, 3);
+       n_left > 0 && p->environment->pause_program; n_left--)
     p->environment->pause_program(p->environment->user);
   if (status == CLEAVE_OK) status = cancel_future(p, f);
-  cleave_status end = cleave_future_wait(p->rt, f, 0, &p->last_error);
-  if (status != CLEAVE_OK || end == CLEAVE_CANCELLED) end = status;
-  return check_called_once(p, before, end);
+  cleave_status wait_status = cleave_future_wait(p->rt, f, 0, &p->last_error);
+  if (status != CLEAVE_OK || wait_status == CLEAVE_CANCELLED) wait_status = status;
+  return check_called_once(p, n_calls_before, wait_status);
 }
 
 static cleave_status finish_or_cancel(program *p, cleave_status start_status, cleave_future f,
-                                      bool waits) {
+                                      bool waits_for_end) {
   if (start_status == CLEAVE_OK)
-    start_status = waits ? wait_for_future(p, start_status, f) : wait_briefly_and_cancel(p, f);
+    start_status =
+        waits_for_end ? wait_for_future(p, start_status, f) : wait_briefly_and_cancel(p, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return start_status;
 }
@@ -163,64 +165,66 @@ static cleave_status finish_or_cancel(program *p, cleave_status start_status, cl
 /* Starts reads and cancels them, which must change nothing. */
 static void cancel_reading(program *p, scope *s) {
   cleave_future f = {0};
-  int i = (int)draw_below(p, VALUES), module = (int)draw_below(p, (uint32_t)p->n_stages);
+  int i = (int)draw_below(p, MAX_VALUES), module = (int)draw_below(p, (uint32_t)p->n_stages);
   stage *m = &p->stages[module];
   const char *name = cleave_module_weight_name(m->module, 0);
-  bool weight = happens_once_in(p, 2) && name;
-  if (!weight && (i >= s->n || s->values[i].is_released)) return;
-  if (!weight && !s->values[i].ref.id) {
+  bool reads_weight = happens_once_in(p, 2) && name;
+  if (!reads_weight && (i >= s->n || s->values[i].is_released)) return;
+  if (!reads_weight && !s->values[i].ref.id) {
     skip_statement(p, "given up");
     return;
   }
   begin_statement(p);
   cleave_status status =
-      weight ? cleave_weight_read_async(p->rt, m->module, name, 0, &f, &p->last_error)
-             : cleave_to_here_async(p->rt, s->values[i].ref, 0, &f, &p->last_error);
+      reads_weight ? cleave_weight_read_async(p->rt, m->module, name, 0, &f, &p->last_error)
+                   : cleave_to_here_async(p->rt, s->values[i].ref, 0, &f, &p->last_error);
   status = finish_or_cancel(p, status, f, false);
-  if (weight) m->is_placed |= status == CLEAVE_OK; /* the first use loads the module at its node */
-  uint32_t needed_places = weight ? place_bit(m->place) : s->needed_places;
-  end_statement(p, status, needed_places, weight ? m->depended_places : s->depended_places,
-                "c%d: reading %s given up", index_of_scope(p, s), weight ? "a weight" : "a value");
+  /* the first use loads the module at its node */
+  if (reads_weight) m->is_placed |= status == CLEAVE_OK;
+  uint32_t needed_places = reads_weight ? place_bit(m->place) : s->needed_places;
+  end_statement(p, status, needed_places, reads_weight ? m->depended_places : s->depended_places,
+                "c%d: reading %s given up", index_of_scope(p, s),
+                reads_weight ? "a weight" : "a value");
   mark_may_report_other_failure(p);
 }
 
 /* Starts two backwards and cancels one. A backward that has begun continues. A backward that waits
  * for another one never begins, unless a thread of the runtime has started it. */
-static cleave_status cancel_one_of_two_backwards(program *p, scope *s, bool is_second,
+static cleave_status cancel_one_of_two_backwards(program *p, scope *s, bool cancels_second,
                                                  cleave_future f[2]) {
   const cleave_backward_options o = {.size = sizeof o, .retain = true};
-  s->n_backwards += is_second ? 1 : 2;
+  s->n_backwards += cancels_second ? 1 : 2;
   for (int i = 0; i < 2; i++) {
     const cleave_reference *root = &s->losses[s->n_losses - 1 - i].ref;
     cleave_status start_status =
         cleave_backward_async(p->rt, s->id, root, 1, &o, &f[i], &p->last_error);
     if (start_status != CLEAVE_OK) return start_status;
   }
-  if (is_second) (void)cleave_future_cancel(p->rt, f[1], NULL);
-  cleave_status first =
-      is_second ? wait_for_future(p, CLEAVE_OK, f[0]) : wait_briefly_and_cancel(p, f[0]);
-  if (first != CLEAVE_OK) return first;
-  cleave_status last = cleave_future_wait(p->rt, f[1], 0, &p->last_error);
-  if (is_second && last == CLEAVE_OK)
+  if (cancels_second) (void)cleave_future_cancel(p->rt, f[1], NULL);
+  cleave_status first_status =
+      cancels_second ? wait_for_future(p, CLEAVE_OK, f[0]) : wait_briefly_and_cancel(p, f[0]);
+  if (first_status != CLEAVE_OK) return first_status;
+  cleave_status second_status = cleave_future_wait(p->rt, f[1], 0, &p->last_error);
+  if (cancels_second && second_status == CLEAVE_OK)
     return report_impossible(p, "what was cancelled has ended well");
-  return is_second && last == CLEAVE_CANCELLED ? CLEAVE_OK : last;
+  return cancels_second && second_status == CLEAVE_CANCELLED ? CLEAVE_OK : second_status;
 }
 
 static void cancel_backward(program *p, scope *s) {
   cleave_future f[2] = {{0}};
-  bool is_second = happens_once_in(p, 2) && !p->environment->has_threads;
+  bool cancels_second = happens_once_in(p, 2) && !p->environment->has_threads;
   if (s->has_changed_weights || s->is_evaluation) return;
-  while (s->n_losses < 2 && s->n + 3 <= VALUES) do_compute_loss(p, s);
+  while (s->n_losses < 2 && s->n + 3 <= MAX_VALUES) do_compute_loss(p, s);
   if (s->n_losses < 2) return;
   s->has_backward = true;
   if (!s->is_made || !s->losses[s->n_losses - 1].ref.id || !s->losses[s->n_losses - 2].ref.id) {
     skip_statement(p, "backward given up");
   } else {
     begin_statement(p);
-    cleave_status status = cancel_one_of_two_backwards(p, s, is_second, f);
+    cleave_status status = cancel_one_of_two_backwards(p, s, cancels_second, f);
     end_statement(p, status, s->needed_places, s->depended_places,
                   "c%d: of two backwards the %s is given up", index_of_scope(p, s),
-                  is_second ? "second" : "first");
+                  cancels_second ? "second" : "first");
   }
   for (int i = 0; i < 2; i++)
     if (f[i].id) (void)cleave_future_release(p->rt, f[i], NULL);
@@ -228,8 +232,9 @@ static void cancel_backward(program *p, scope *s) {
 }
 
 /* Starts a step and cancels it. A step that has begun is completed, and later reads see its
- * changes. A step that waits for the decision of an earlier step has not begun. Whether it waits
- * depends on places and time, so the step after a cancelled one is waited for. */
+ * changes. A step that waits for the decision of an earlier step has not begun. Whether a step
+ * waits depends on places and time. So after a cancelled step, the next step is not cancelled but
+ * waited for. */
 static void cancel_step(program *p, scope *s) {
   cleave_future f = {0};
   int o = p->n_optimizers ? (int)draw_below(p, (uint32_t)p->n_optimizers) : 0;
@@ -241,11 +246,11 @@ static void cancel_step(program *p, scope *s) {
   }
   begin_statement(p);
   cleave_status status = cleave_step_async(p->rt, p->optimizers[o], s->id, 0, &f, &p->last_error);
-  bool waits = p->has_cancelled_step;
-  p->has_cancelled_step = !waits;
-  status = finish_or_cancel(p, status, f, waits);
+  bool waits_for_end = p->has_cancelled_step;
+  p->has_cancelled_step = !waits_for_end;
+  status = finish_or_cancel(p, status, f, waits_for_end);
   end_statement(p, status, s->needed_places, s->depended_places, "c%d: step of optimizer %d, %s",
-                index_of_scope(p, s), o, waits ? "in a future" : "given up");
+                index_of_scope(p, s), o, waits_for_end ? "in a future" : "given up");
   mark_may_report_other_failure(p);
 }
 

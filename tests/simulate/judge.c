@@ -29,12 +29,12 @@ static size_t find_first_difference(const sim_record *a, const sim_record *b, si
   return at;
 }
 
-static bool report_difference(size_t i, const sim_line *a, const sim_line *b, size_t at, char *text,
-                              size_t len) {
+static bool report_difference(size_t i, const sim_line *a, const sim_line *b, size_t position,
+                              char *text, size_t len) {
   snprintf(text, len, "line %zu (%s): %s%s and %s%s, %zu and %zu bytes, another from %zu on. %s %s",
            i, b->description, cleave_status_name(a->result.status),
            a->is_skipped ? " (skipped)" : "", cleave_status_name(b->result.status),
-           b->is_skipped ? " (skipped)" : "", a->n_bytes, b->n_bytes, at,
+           b->is_skipped ? " (skipped)" : "", a->n_bytes, b->n_bytes, position,
            a->result.status ? a->result.text : "", b->result.status ? b->result.text : "");
   return false;
 }
@@ -56,8 +56,8 @@ bool sim_is_same_record(const sim_record *a, const sim_record *b, char *text, si
 
 /* ---- runs with a fault ----------------------------------------------------------------------- */
 
-/* True if a statement that needs these places may fail by the fault: both ends of a lane, or the
- * killed worker. */
+/* True if the fault may fail a statement that needs `places`: they include both ends of the lost
+ * lane, or the killed worker. */
 static bool may_fail_by_fault(const sim_fault *f, uint32_t places) {
   uint32_t faulty_places = 1u << f->a;
   if (f->kind == SIM_CUT && f->b) faulty_places |= 1u << f->b;
@@ -80,22 +80,24 @@ static bool is_loss_error(const cleave_error *e) {
          (e->status == CLEAVE_NOT_FOUND && strstr(e->text, "no such session"));
 }
 
-/* True if the error refuses an operation because what it needs had failed. */
-static bool is_consequence(const cleave_error *e) {
+/* True if the error refuses an operation because another operation on which it depends has
+ * failed. */
+static bool is_dependency_error(const cleave_error *e) {
   return e->status == CLEAVE_PRECONDITION || e->status == CLEAVE_NOT_FOUND ||
          (e->status == CLEAVE_CANCELLED && strstr(e->text, "its context ended before"));
 }
 
-/* True if the worker comes back. A fault between two workers loses no worker. */
+/* True if the fault loses a worker, which later rejoins. A lane lost between two workers loses
+ * none. */
 static bool is_worker_restored(const sim_fault *f) { return f->kind == SIM_KILL || !f->b; }
 
 static const char *explain_mismatch(const sim_record *wanted, const sim_record *got, size_t i,
                                     const sim_fault *f) {
   const sim_line *a = &wanted->lines[i], *b = &got->lines[i];
-  bool equal = is_same_line(wanted, got, i);
-  if (b->ended_ns < f->at) return equal ? NULL : "it differs before the fault";
+  bool is_equal = is_same_line(wanted, got, i);
+  if (b->ended_ns < f->at) return is_equal ? NULL : "it differs before the fault";
   if (b->ended_ns - b->began_ns > max_statement_ns) return "it took too long";
-  if (equal) return NULL;
+  if (is_equal) return NULL;
   if (b->is_after_rejoin && is_worker_restored(f)) return "it differs though who was lost is back";
   if (b->is_skipped) return NULL;
   if (b->is_after_rejoin) return b->result.status != CLEAVE_OK ? NULL : "it differs and went well";
@@ -106,7 +108,7 @@ static const char *explain_mismatch(const sim_record *wanted, const sim_record *
   if (a->result.status == b->result.status) return NULL;
   bool may_differ = b->context_has_failure || b->may_report_other_failure ||
                     may_fail_by_fault(f, b->depended_places);
-  if (may_differ && is_consequence(&b->result)) return NULL;
+  if (may_differ && is_dependency_error(&b->result)) return NULL;
   if (!is_loss_error(&b->result)) return "that is no code of a loss";
   if (!names_lost_worker(f, &b->result)) return "it does not name who was lost";
   if (!b->may_report_other_failure && !may_fail_by_fault(f, b->needed_places))

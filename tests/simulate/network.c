@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define MS UINT64_C(1000000)
-enum { MAX_CUTS = 12 }; /* cuts in a run; the pauses between redials grow with each */
+enum { MAX_CUTS = 12 }; /* cuts in a run; each cut makes the pauses between redials longer */
 
 /* One side of a stream. It is freed with the network, because a run has only a few hundred. */
 typedef struct stream_end {
@@ -32,7 +32,7 @@ typedef struct stream_end {
 typedef enum event_kind { MESSAGE, LOST, TAKEN, ACCEPT, CLOSE, ENDED, JOB, CALL } event_kind;
 
 typedef struct event {
-  uint64_t at, sequence;
+  uint64_t at_ns, sequence;
   event_kind kind;
   stream_end *to;
   clv_rpc_job *job;
@@ -62,7 +62,7 @@ struct sim_network {
 /* ---- the queue of events --------------------------------------------------------------------- */
 
 static bool is_earlier(const event *a, const event *b) {
-  return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
+  return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->sequence < b->sequence;
 }
 
 static void *abort_if_null(void *memory) {
@@ -75,7 +75,7 @@ static void add_event(sim_network *n, event *e) {
     n->cap_events = n->cap_events ? 2 * n->cap_events : 64;
     n->event_heap = abort_if_null(realloc(n->event_heap, n->cap_events * sizeof(event *)));
   }
-  e->at = CLV_MAX(e->at, n->now_ns);
+  e->at_ns = CLV_MAX(e->at_ns, n->now_ns);
   e->sequence = n->sequence++;
   size_t i = n->n_queued_events++;
   for (; i && is_earlier(e, n->event_heap[(i - 1) / 2]); i = (i - 1) / 2)
@@ -97,11 +97,11 @@ static event *take_first_event(sim_network *n) {
   return first;
 }
 
-static event *new_event(event_kind kind, stream_end *to, uint64_t at, size_t len) {
+static event *new_event(event_kind kind, stream_end *to, uint64_t at_ns, size_t len) {
   event *e = abort_if_null(calloc(1, sizeof *e + len));
   e->kind = kind;
   e->to = to;
-  e->at = at;
+  e->at_ns = at_ns;
   e->len = len;
   return e;
 }
@@ -113,19 +113,19 @@ uint64_t sim_network_draw_delay(sim_network *n) {
   return 1000 * (uint64_t)(1 + sim_draw_below(&n->random, max_us[sim_draw_below(&n->random, 6)]));
 }
 
-void sim_network_call_at(sim_network *n, uint64_t at, void (*callback)(void *user), void *user) {
-  event *e = new_event(CALL, NULL, at, 0);
+void sim_network_call_at(sim_network *n, uint64_t at_ns, void (*callback)(void *user), void *user) {
+  event *e = new_event(CALL, NULL, at_ns, 0);
   e->callback = callback;
   e->user = user;
   add_event(n, e);
 }
 
 uint64_t sim_network_next_event_ns(const sim_network *n) {
-  return n->n_queued_events ? n->event_heap[0]->at : UINT64_MAX;
+  return n->n_queued_events ? n->event_heap[0]->at_ns : UINT64_MAX;
 }
 
-void sim_network_advance(sim_network *n, uint64_t until) {
-  n->now_ns = CLV_MAX(n->now_ns, CLV_MIN(until, sim_network_next_event_ns(n)));
+void sim_network_advance(sim_network *n, uint64_t until_ns) {
+  n->now_ns = CLV_MAX(n->now_ns, CLV_MIN(until_ns, sim_network_next_event_ns(n)));
 }
 
 uint64_t sim_network_now(const sim_network *n) { return n->now_ns; }
@@ -138,19 +138,19 @@ sim_network_counts sim_network_get_counts(const sim_network *n) { return n->coun
 /* Draws the arrival time of a message, after that of the message before. */
 static uint64_t draw_arrival(stream_end *from) {
   sim_network *n = from->network;
-  uint64_t at = n->now_ns + sim_network_draw_delay(n);
-  return from->last_arrival_ns = CLV_MAX(from->last_arrival_ns, at);
+  uint64_t arrival_ns = n->now_ns + sim_network_draw_delay(n);
+  return from->last_arrival_ns = CLV_MAX(from->last_arrival_ns, arrival_ns);
 }
 
 static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   stream_end *from = stream;
-  size_t len = 0, at = 0;
+  size_t len = 0, offset = 0;
   for (size_t i = 0; i < n; i++) len += pieces[i].len;
   bool is_open = !from->has_ended && !from->is_closing;
   event *e = is_open ? new_event(MESSAGE, from->other_end, draw_arrival(from), len) : NULL;
   for (size_t i = 0; i < n; i++) {
-    if (is_open && pieces[i].len) memcpy(e->bytes + at, pieces[i].data, pieces[i].len);
-    at += pieces[i].len;
+    if (is_open && pieces[i].len) memcpy(e->bytes + offset, pieces[i].data, pieces[i].len);
+    offset += pieces[i].len;
     if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   }
   if (!is_open) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
@@ -160,11 +160,11 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
   return CLV_OK;
 }
 
-static void schedule_end(stream_end *e, uint64_t at, clv_code code, const char *text) {
-  event *last = new_event(ENDED, e, at, 0);
-  last->end_code = code;
-  last->end_text = text;
-  add_event(e->network, last);
+static void schedule_end(stream_end *e, uint64_t end_ns, clv_code code, const char *text) {
+  event *end_event = new_event(ENDED, e, end_ns, 0);
+  end_event->end_code = code;
+  end_event->end_text = text;
+  add_event(e->network, end_event);
 }
 
 static void stream_close(void *stream) {
@@ -209,21 +209,22 @@ static const clv_transport transport = {.send = stream_send,
 
 /* ---- links that are repaired ----------------------------------------------------------------- */
 
-/* A link that has lost a lane. Holds a reference to it. */
+/* A link that has lost a lane and is being repaired. Holds a reference to the link. */
 typedef struct link_repair {
   sim_network *network;
-  const stream_end *at;
+  const stream_end *at_ns;
   clv_link *link;
 } link_repair;
 
-/* Redials the lost lanes of a link, which its thread would do otherwise. */
+/* Redials the lost lanes of a link. Outside the simulation, a thread of the link does this. */
 static void redial_lost_lanes(void *user) {
   link_repair *m = user;
-  uint64_t due = m->at->is_place_killed || m->network->is_being_freed
-                     ? UINT64_MAX
-                     : clv_link_redial_or_end(m->link);
-  if (due != UINT64_MAX) {
-    sim_network_call_at(m->network, CLV_MAX(due, m->network->now_ns + 1000), redial_lost_lanes, m);
+  uint64_t due_ns = m->at_ns->is_place_killed || m->network->is_being_freed
+                        ? UINT64_MAX
+                        : clv_link_redial_or_end(m->link);
+  if (due_ns != UINT64_MAX) {
+    sim_network_call_at(m->network, CLV_MAX(due_ns, m->network->now_ns + 1000), redial_lost_lanes,
+                        m);
     return;
   }
   clv_link_unref(m->link);
@@ -243,7 +244,8 @@ static void handle_end(stream_end *e, clv_code code, const char *text) {
   sim_network_call_at(e->network, e->network->now_ns, redial_lost_lanes, m);
 }
 
-/* Ends this side after the peer has closed, when its own messages are sent. */
+/* Ends this side of a stream after the peer's close, behind the messages that it has sent
+ * itself. */
 static void end_after_close(stream_end *e) {
   if (e->has_ended) return;
   e->is_closing = true;
@@ -293,9 +295,9 @@ static void lose_stream_soon(stream_end *e) {
   sim_network *n = e->network;
   if (e->has_ended || e->has_queued_end) return;
   e->is_closing = e->has_queued_end = true;
-  uint64_t after = sim_draw_below(&n->random, 8) ? sim_network_draw_delay(n)
-                                                 : sim_draw_below(&n->random, 1000) * MS;
-  schedule_end(e, n->now_ns + after, e->has_dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
+  uint64_t delay_ns = sim_draw_below(&n->random, 8) ? sim_network_draw_delay(n)
+                                                    : sim_draw_below(&n->random, 1000) * MS;
+  schedule_end(e, n->now_ns + delay_ns, e->has_dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
                "the connection was lost");
 }
 
@@ -326,10 +328,10 @@ static void deliver_message(sim_network *n, const event *e) {
       (n->o.cut_interval ? n_after_first_cut % n->o.cut_interval == 0 : n_after_first_cut == 0) &&
       is_link_open(e->to) && is_link_open(e->to->other_end);
   n->counts.n_cuts += is_cut;
-  bool before = is_cut && sim_draw_below(&n->random, 2);
-  if (before) reset_connection(e->to);
-  if (!before) clv_lane_on_message(e->to->lane, &piece, 1);
-  if (is_cut && !before) reset_connection(e->to);
+  bool is_lost_before = is_cut && sim_draw_below(&n->random, 2);
+  if (is_lost_before) reset_connection(e->to);
+  if (!is_lost_before) clv_lane_on_message(e->to->lane, &piece, 1);
+  if (is_cut && !is_lost_before) reset_connection(e->to);
 }
 
 static void handle_event(sim_network *n, event *e) {
@@ -355,7 +357,7 @@ static void handle_event(sim_network *n, event *e) {
 
 void sim_network_run_event(sim_network *n) {
   event *e = take_first_event(n);
-  n->now_ns = e->at;
+  n->now_ns = e->at_ns;
   n->counts.n_events++;
   print_event(n, e);
   if (e->kind == JOB && e->to->is_place_killed) {
@@ -421,10 +423,10 @@ clv_dialler sim_network_make_dialler(sim_network *n, uint32_t from, uint32_t to,
 static void lose_stream(stream_end *e) {
   sim_network *n = e->network;
   bool is_silent = sim_draw_below(&n->random, 4) == 0;
-  uint64_t after =
+  uint64_t delay_ns =
       is_silent ? (1 + sim_draw_below(&n->random, 10000)) * MS : sim_network_draw_delay(n);
   e->has_queued_end = true;
-  schedule_end(e, n->now_ns + after, e->has_dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
+  schedule_end(e, n->now_ns + delay_ns, e->has_dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
                "the peer cancelled the stream or its connection was lost");
 }
 
@@ -444,9 +446,9 @@ unsigned sim_network_reset_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t
 unsigned sim_network_close_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
   unsigned n_cut = 0;
   for (stream_end *e = n->ends; e; e = e->next) {
-    bool between =
+    bool is_between =
         (e->place == a && e->other_end->place == b) || (e->place == b && e->other_end->place == a);
-    if (!between || e->lane_index != index || e->has_ended || e->has_queued_end) continue;
+    if (!is_between || e->lane_index != index || e->has_ended || e->has_queued_end) continue;
     e->is_closing = true;
     lose_stream(e);
     n_cut++;
@@ -486,7 +488,7 @@ void sim_network_free(sim_network *n) {
   }
   while (n->n_queued_events) {
     event *e = take_first_event(n);
-    /* runs jobs that are still queued, because their requesters wait for them */
+    /* runs the jobs that are still queued, because the lanes that queued them wait for them */
     if (e->kind == JOB) e->job->run(e->job);
     if (e->kind == CALL && e->callback == redial_lost_lanes) redial_lost_lanes(e->user);
     free(e);

@@ -12,8 +12,8 @@ static int find_module(const program *p, stage_kind k) {
   return -1;
 }
 
-static bool has_room(const scope *s, int values, int losses) {
-  return s->n + values <= VALUES && s->n_losses + losses <= LOSSES;
+static bool has_space_for(const scope *s, int n_values, int n_losses) {
+  return s->n + n_values <= MAX_VALUES && s->n_losses + n_losses <= MAX_LOSSES;
 }
 
 /* ---- a CALL whose tensors come late ---------------------------------------------------------- */
@@ -21,14 +21,14 @@ static bool has_room(const scope *s, int values, int losses) {
 /* Continues after a CALL whose leaf is still being sent: ends the context of its other input, or
  * runs a backward. */
 static void overtake_late_call(program *p, scope *s) {
-  int join = find_module(p, JOIN_WIDE), narrow = find_module(p, NARROW);
+  int join_index = find_module(p, JOIN_WIDE), narrow_index = find_module(p, NARROW);
   bool has_gradient = !s->is_evaluation && happens_once_in(p, 2);
-  if (!p->is_wide || !has_room(s, 6, 1)) return;
-  const value *leaves[2] = {new_leaf(p, s, true, false), new_leaf(p, s, true, false)};
-  value *output = new_call(p, s, join, leaves, NULL);
+  if (!p->is_wide || !has_space_for(s, 6, 1)) return;
+  const value *leaves[2] = {add_leaf(p, s, true, false), add_leaf(p, s, true, false)};
+  value *output = add_call(p, s, join_index, leaves, NULL);
   fetch_value(p, s, output, "what is released next");
-  const value *inputs[2] = {output, new_leaf(p, s, true, has_gradient)};
-  value *late_call = new_call(p, s, join, inputs, NULL);
+  const value *inputs[2] = {output, add_leaf(p, s, true, has_gradient)};
+  value *late_call = add_call(p, s, join_index, inputs, NULL);
   p->skips_pause = happens_once_in(p, 2);
   release_value(p, s, output);
   if (!has_gradient) {
@@ -36,8 +36,8 @@ static void overtake_late_call(program *p, scope *s) {
     fetch_value(p, s, late_call, "what came late");
     return;
   }
-  const value *one[] = {late_call};
-  new_loss(p, s, new_call(p, s, narrow, one, NULL));
+  const value *late_calls[] = {late_call};
+  add_loss(p, s, add_call(p, s, narrow_index, late_calls, NULL));
   do_backward_from_losses(p, s, NULL, 1, false);
   p->skips_pause = false;
   read_leaf_gradient(p, s, inputs[1]);
@@ -47,7 +47,7 @@ static void overtake_late_call(program *p, scope *s) {
 
 /* Returns a module with one narrow input and output and without statistics, or -1. */
 static int draw_narrow_module(program *p) {
-  int suitable_modules[MODULES];
+  int suitable_modules[MAX_MODULES];
   uint32_t n = 0;
   for (int i = 1; i < p->n_stages; i++)
     if (p->stages[i].kind <= DROP && p->stages[i].kind != NORM && p->stages[i].kind != JOIN)
@@ -59,23 +59,23 @@ static int draw_narrow_module(program *p) {
 static void use_value_at_several_nodes(program *p, scope *s) {
   static const float weights[] = {1, 300, 0.007f, 11};
   size_t n = 3 + draw_below(p, 2);
-  if (s->is_evaluation || !has_room(s, 10, (int)n)) return;
-  const value *leaf = new_leaf(p, s, false, true);
-  const value *shared = new_call(p, s, 1, &leaf, NULL);
+  if (s->is_evaluation || !has_space_for(s, 10, (int)n)) return;
+  const value *leaf = add_leaf(p, s, false, true);
+  const value *shared_value = add_call(p, s, 1, &leaf, NULL);
   for (size_t i = 0; i < n; i++)
-    new_loss(p, s, new_call(p, s, draw_narrow_module(p), &shared, NULL));
+    add_loss(p, s, add_call(p, s, draw_narrow_module(p), &shared_value, NULL));
   do_backward_from_losses(p, s, weights, n, happens_once_in(p, 3));
   read_leaf_gradient(p, s, leaf);
   read_weight_gradient(p, s, 1);
 }
 
-/* ---- a context that fails with a call that waits --------------------------------------------- */
+/* ---- a context that fails while one of its calls waits --------------------------------------- */
 
 static scope *open_other_context(program *p) {
-  int before = p->n_scopes;
+  int n_scopes_before = p->n_scopes;
   p->line_scope = NULL;
   do_open_context(p);
-  return p->line_scope = p->n_scopes == before ? NULL : &p->scopes[before];
+  return p->line_scope = p->n_scopes == n_scopes_before ? NULL : &p->scopes[n_scopes_before];
 }
 
 static scope *open_training_context(program *p) {
@@ -94,50 +94,51 @@ static int draw_failing_module(program *p) {
 }
 
 /* Makes the backward of one module fail, because its parameters' gradients would be added in
- * another order than the positions give. A call of another module that depends on that order must
- * then never run. After a fault the call is left out, because the backward might not fail. */
-static void fail_one_backward(program *p, scope *s, int failing) {
+ * another order than the positions of the calls give. A call of another module that depends on this
+ * order must then never run. After a fault the call is left out, because the backward might not
+ * fail. */
+static void fail_one_backward(program *p, scope *s, int failing_index) {
   static const value none = {.stage = -1};
-  const value *leaf = new_leaf(p, s, false, true);
+  const value *leaf = add_leaf(p, s, false, true);
   for (int i = 0; i < 2; i++) {
     p->leaves_input_unsent = i == 1;
-    const value *output = new_call(p, s, failing, &leaf, NULL);
+    const value *output = add_call(p, s, failing_index, &leaf, NULL);
     p->leaves_input_unsent = false;
-    new_loss(p, s, output);
+    add_loss(p, s, output);
     fetch_value(p, s, &s->losses[i], i ? "loss 1" : "loss 0");
   }
   bool has_both_losses = s->losses[0].ref.id && s->losses[1].ref.id;
-  const value *first = new_call(p, s, 1, &leaf, NULL);
-  new_call(p, s, 2, &leaf, has_both_losses ? first : &none)->changes_statistics = false;
+  const value *first_call = add_call(p, s, 1, &leaf, NULL);
+  add_call(p, s, 2, &leaf, has_both_losses ? first_call : &none)->changes_statistics = false;
   do_backward_from_losses(p, s, NULL, 2, false);
 }
 
 /* Fails one backward and continues: while the context is open, other contexts can use the module.
  */
 static void fail_and_continue(program *p, scope *s) {
-  int failing = draw_failing_module(p);
-  if (!p->has_statistics_beside_second || failing < 0 || !has_room(s, 2, 0)) return;
-  scope *other = open_training_context(p);
-  if (!other) return;
-  fail_one_backward(p, other, failing);
+  int failing_index = draw_failing_module(p);
+  if (!p->has_statistics_beside_second || failing_index < 0 || !has_space_for(s, 2, 0)) return;
+  scope *other_scope = open_training_context(p);
+  if (!other_scope) return;
+  fail_one_backward(p, other_scope, failing_index);
   p->line_scope = s;
-  const value *leaf = new_leaf(p, s, false, false);
-  fetch_value(p, s, new_call(p, s, 2, &leaf, NULL), "of a module that another has left");
-  do_close_context(p, other);
+  const value *leaf = add_leaf(p, s, false, false);
+  fetch_value(p, s, add_call(p, s, 2, &leaf, NULL), "of a module that another has left");
+  do_close_context(p, other_scope);
 }
 
 /* ---- a kept value whose context ends while other nodes compute what it needs ----------------- */
 
 static void keep_and_close_context(program *p, scope *s) {
   (void)s;
-  scope *other = p->n_kept_values < KEPT ? open_other_context(p) : NULL;
-  if (!other) return;
-  const value *v = new_leaf(p, other, false, false);
+  scope *other_scope = p->n_kept_values < MAX_KEPT_VALUES ? open_other_context(p) : NULL;
+  if (!other_scope) return;
+  const value *v = add_leaf(p, other_scope, false, false);
   p->skips_pause = true;
-  for (uint32_t left = 2 + draw_below(p, 4); left > 0; left--)
-    v = new_call(p, other, draw_narrow_module(p), &v, NULL);
-  keep_value(p, other, v);
-  do_close_context(p, other);
+  for (uint32_t n_left = 2 + draw_below(p, 4); n_left > 0; n_left--)
+    v = add_call(p, other_scope, draw_narrow_module(p), &v, NULL);
+  keep_value(p, other_scope, v);
+  do_close_context(p, other_scope);
   p->skips_pause = false;
   fetch_kept_value(p, p->n_kept_values - 1);
 }

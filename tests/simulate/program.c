@@ -40,22 +40,22 @@ static cleave_graph *graphs[2][KINDS];
 static cleave_graph *make_graph(stage_kind k, int64_t width) {
   static const char *const names[] = {"left", "right"};
   const struct shape *s = &shapes[k];
-  int64_t dims[] = {ROWS, s->has_wide_input ? width : NARROW_WIDTH};
+  int64_t dims[] = {MAX_ROWS, s->has_wide_input ? width : NARROW_WIDTH};
   cleave_graph **graph = &graphs[width == WIDEST_WIDTH][k];
-  int in[2] = {0}, last;
+  int in[2] = {0}, last_node;
   cleave_error e;
   cleave_graph *g = *graph;
-  char out[32];
+  char out_attribute[32];
   if (g) return g;
-  snprintf(out, sizeof out, "{out: %d}", (int)width);
+  snprintf(out_attribute, sizeof out_attribute, "{out: %d}", (int)width);
   bool is_good = cleave_graph_new(&g, &e) == CLEAVE_OK;
   for (int i = 0; is_good && i < s->n_inputs; i++)
     is_good = cleave_graph_input(g, names[i], CLEAVE_F32, dims, 2, &in[i], &e) == CLEAVE_OK;
   for (int i = 0; is_good && i < 3 && s->layer_ops[i][0]; i++) {
-    const char *attributes = k == WIDEN ? out : s->layer_ops[i][1];
+    const char *attributes = k == WIDEN ? out_attribute : s->layer_ops[i][1];
     is_good = cleave_graph_op(g, s->layer_ops[i][0], attributes, NULL, in, i ? 1 : s->n_inputs,
-                              &last, &e) == CLEAVE_OK;
-    in[0] = last;
+                              &last_node, &e) == CLEAVE_OK;
+    in[0] = last_node;
   }
   if (!is_good) {
     fprintf(stderr, "graph %d: %s\n", (int)k, e.text);
@@ -74,16 +74,16 @@ void sim_free_programs(void) {
 
 /* ---- the record of a run --------------------------------------------------------------------- */
 
-void sim_record_done(sim_record *r) {
+void sim_record_free(sim_record *r) {
   free(r->lines);
   free(r->number_bytes);
   *r = (sim_record){0};
 }
 
-static void *grow_array(void *items, size_t n, size_t *cap, size_t size) {
+static void *grow_array(void *items, size_t n, size_t *cap, size_t item_bytes) {
   if (n <= *cap) return items;
   *cap = 2 * n;
-  void *grown = realloc(items, *cap * size);
+  void *grown = realloc(items, *cap * item_bytes);
   if (!grown) abort();
   return grown;
 }
@@ -132,12 +132,12 @@ bool end_statement(program *p, cleave_status status, uint32_t needed_places, uin
   return status == CLEAVE_OK;
 }
 
-void skip_statement(program *p, const char *what) {
+void skip_statement(program *p, const char *label) {
   begin_statement(p);
   sim_line *l = add_line(p, 0, 0);
   l->is_skipped = true;
   if (p->line_scope) p->line_scope->has_failure = true;
-  snprintf(l->description, sizeof l->description, "%s", what);
+  snprintf(l->description, sizeof l->description, "%s", label);
 }
 
 void mark_may_report_other_failure(program *p) {
@@ -172,16 +172,16 @@ const char *place_name(const program *p, uint32_t place) {
 }
 
 static stage_kind draw_kind(program *p, int index) {
-  static const stage_kind first[] = {LOSS, LINEAR}, wide[] = {JOIN_WIDE, NARROW};
-  if (index < 2) return first[index];
+  static const stage_kind first_kinds[] = {LOSS, LINEAR}, wide_kinds[] = {JOIN_WIDE, NARROW};
+  if (index < 2) return first_kinds[index];
   if (p->has_statistics_beside_second && index == 2) return NORM;
-  if (p->is_wide && index > 2 && index < 5) return wide[index - 3];
+  if (p->is_wide && index > 2 && index < 5) return wide_kinds[index - 3];
   return (stage_kind)draw_below(p, p->is_wide ? LOSS : WIDEN);
 }
 
 /* Loads module `index`, in place of the earlier one if any. */
 static void load_module(program *p, int index) {
-  static const char *const all[] = {"*"};
+  static const char *const all_parameters[] = {"*"};
   stage *m = &p->stages[index];
   char name[16];
   snprintf(name, sizeof name, "m%d", index);
@@ -190,7 +190,7 @@ static void load_module(program *p, int index) {
                              .at = place_name(p, m->place),
                              .seed = 1 + (uint64_t)index + 100 * m->n_replacements,
                              .in_flight = draw_below(p, 3),
-                             .frozen = all,
+                             .frozen = all_parameters,
                              .n_frozen = m->kind == FROZEN};
   const cleave_graph *g = make_graph(m->kind, p->wide_width);
   if (DO(p, cleave_load_graph(p->rt, &o, g, &m->module, &p->last_error), place_bit(m->place), 0,
@@ -232,7 +232,7 @@ static bool is_trained(const stage *m) {
 
 /* Makes an optimiser over a random choice of the trained modules that have none. */
 static void add_optimizer(program *p, bool is_final) {
-  cleave_module *optimizer_modules[MODULES];
+  cleave_module *optimizer_modules[MAX_MODULES];
   int index = p->n_optimizers;
   size_t n = 0;
   for (int i = 0; i < p->n_stages; i++) {
@@ -259,7 +259,7 @@ static void make_program(program *p) {
   p->is_wide = happens_once_in(p, 5);
   p->wide_width = happens_once_in(p, 3) ? WIDEST_WIDTH : WIDE_WIDTH;
   p->has_statistics_beside_second = happens_once_in(p, 4);
-  p->n_stages = 5 + (int)draw_below(p, MODULES - 4);
+  p->n_stages = 5 + (int)draw_below(p, MAX_MODULES - 4);
   for (int i = 0; i < p->n_stages; i++) add_module(p, i);
   p->has_final_steps = happens_once_in(p, 3);
   for (uint32_t i = draw_below(p, 3); i > 0; i--) add_optimizer(p, p->has_final_steps);
@@ -268,11 +268,11 @@ static void make_program(program *p) {
 /* ---- statements of a program ----------------------------------------------------------------- */
 
 static scope *draw_open_scope(program *p) {
-  scope *open[OPEN];
+  scope *open_scopes[MAX_OPEN_CONTEXTS];
   uint32_t n = 0;
-  for (int i = 0; i < p->n_scopes && n < OPEN; i++)
-    if (p->scopes[i].is_open) open[n++] = &p->scopes[i];
-  return n ? open[draw_below(p, n)] : NULL;
+  for (int i = 0; i < p->n_scopes && n < MAX_OPEN_CONTEXTS; i++)
+    if (p->scopes[i].is_open) open_scopes[n++] = &p->scopes[i];
+  return n ? open_scopes[draw_below(p, n)] : NULL;
 }
 
 static void finish_program(program *p) {
@@ -291,12 +291,12 @@ static void finish_program(program *p) {
 /* Uses a module as another caller would. Nothing is done where that would make a step final that
  * the program may roll back, or would change running statistics. */
 static void run_intruder(program *p) {
-  uint64_t what = sim_draw_number(&p->intruder_rng);
-  const stage *m = &p->stages[1 + what % ((uint64_t)p->n_stages - 1)];
+  uint64_t random_bits = sim_draw_number(&p->intruder_rng);
+  const stage *m = &p->stages[1 + random_bits % ((uint64_t)p->n_stages - 1)];
   bool is_suitable = m->kind == LINEAR || m->kind == RELU || m->kind == DROP;
   if (p->has_final_steps && is_suitable && m->is_placed && m->place &&
-      p->environment->use_as_intruder && what >> 60 < 4)
-    p->environment->use_as_intruder(p->environment->user, m->place, m->module, what);
+      p->environment->use_as_intruder && random_bits >> 60 < 4)
+    p->environment->use_as_intruder(p->environment->user, m->place, m->module, random_bits);
 }
 
 void sim_run_program(uint64_t seed, const sim_environment *environment, sim_record *ret) {
@@ -309,18 +309,18 @@ void sim_run_program(uint64_t seed, const sim_environment *environment, sim_reco
   ret->n = ret->n_number_bytes = 0;
   make_program(&p);
   do_open_context(&p);
-  for (uint32_t left = 15 + draw_below(&p, 45); left > 0; left--) {
+  for (uint32_t n_left = 15 + draw_below(&p, 45); n_left > 0; n_left--) {
     scope *s = draw_open_scope(&p);
     p.line_scope = NULL;
     run_intruder(&p);
     if (!s || happens_once_in(&p, 9))
       do_open_context(&p);
     else if (happens_once_in(&p, 8))
-      do_without_context(&p);
+      do_statement_without_context(&p);
     else if (happens_once_in(&p, 12))
       do_fixed_sequence(&p, p.line_scope = s);
     else
-      do_in_open_context(&p, p.line_scope = s);
+      do_statement_in_context(&p, p.line_scope = s);
   }
   finish_program(&p);
 }

@@ -40,7 +40,7 @@ typedef struct sim_record {
       after_rejoin_ns; /* time in ns at which only statements with `is_after_rejoin` are left */
 } sim_record;
 
-void sim_record_done(sim_record *r);
+void sim_record_free(sim_record *r);
 
 typedef struct sim_environment {
   cleave_runtime *runtime;
@@ -53,8 +53,8 @@ typedef struct sim_environment {
   /* returns how many backwards of a context the workers were asked to run; NULL: not checked */
   uint32_t (*count_backwards)(void *user, uint64_t context);
   /* makes another caller use a module of a place, which the program must not notice; NULL: not
-   * called. description: random bits */
-  void (*use_as_intruder)(void *user, uint32_t place, const cleave_module *m, uint64_t what);
+   * called. random_bits: choose the module's calls */
+  void (*use_as_intruder)(void *user, uint32_t place, const cleave_module *m, uint64_t random_bits);
   /* called after each statement; NULL: not called */
   void (*report_line)(void *user, const sim_record *record, const sim_line *line);
   void *user;

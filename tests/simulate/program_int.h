@@ -9,19 +9,20 @@
 #include "tests/simulate/program.h"
 #include "tests/simulate/random.h"
 
-/* Widths. A wide value of two rows exceeds CLV_WIRE_INLINE_MAX, so the head of its CALL can arrive
- * before it. The widest value exceeds CLV_WIRE_CHUNK_BYTES with three rows. */
+/* Widths of values in columns. A wide value of two rows exceeds CLV_WIRE_INLINE_MAX, so the head of
+ * a CALL can arrive before such a value. The widest value exceeds CLV_WIRE_CHUNK_BYTES with three
+ * rows. */
 enum {
   NARROW_WIDTH = 4,
   WIDE_WIDTH = 8400,
   WIDEST_WIDTH = 24000,
-  MODULES = 8,   /* most modules of a program; the next constants are limits, too */
-  CONTEXTS = 12, /* contexts of a program, closed ones included */
-  OPEN = 3,      /* contexts that are open at the same time */
-  VALUES = 40,
-  LOSSES = 6,
-  KEPT = 6,
-  ROWS = 3,
+  MAX_MODULES = 8,       /* modules of a program */
+  MAX_CONTEXTS = 12,     /* contexts of a program, closed ones included */
+  MAX_OPEN_CONTEXTS = 3, /* contexts that are open at the same time */
+  MAX_VALUES = 40,
+  MAX_LOSSES = 6,
+  MAX_KEPT_VALUES = 6,
+  MAX_ROWS = 3,
   ALL_PLACES = (1 << SIM_PLACES) - 1,
 };
 
@@ -41,8 +42,9 @@ typedef enum stage_kind {
   KINDS
 } stage_kind;
 
-/* Returns the number of inputs of a module of this kind; then whether its inputs, and its output,
- * have wide_width columns instead of NARROW_WIDTH. */
+/* get_n_inputs returns the number of inputs of a module of this kind. has_wide_input and
+ * has_wide_output are true if its inputs, or its output, have wide_width columns instead of
+ * NARROW_WIDTH. */
 int get_n_inputs(stage_kind k);
 bool has_wide_input(stage_kind k);
 bool has_wide_output(stage_kind k);
@@ -51,10 +53,11 @@ typedef struct stage {
   cleave_module *module;
   stage_kind kind;
   uint32_t place;
-  int optimizer;            /* index of the optimiser of the module; -1: none */
-  bool is_placed;           /* the module's node has been asked to load the module */
-  uint32_t depended_places; /* bit per place: places that its state depends on, including its own */
-  uint32_t n_replacements;  /* how often it has been replaced */
+  int optimizer;  /* index of the optimiser of the module; -1: none */
+  bool is_placed; /* the module's node has been asked to load the module */
+  /* bit per place: places on which the module's state depends, including its own place */
+  uint32_t depended_places;
+  uint32_t n_replacements; /* how often the module has been replaced by a new one */
 } stage;
 
 typedef struct value {
@@ -62,7 +65,8 @@ typedef struct value {
   cleave_future future; /* future of the value; id 0: none */
   int stage;            /* index of the module that computes the value; -1: the value is a leaf */
   bool is_wide;         /* true: the value has wide_width columns */
-  bool is_released, needs_gradient, is_awaited;
+  bool is_released, needs_gradient;
+  bool needs_wait; /* `future` was started and nothing has waited for it yet */
   /* computing it changes running statistics, so it must be computed before its context ends */
   bool changes_statistics;
 } value;
@@ -75,7 +79,7 @@ typedef struct scope {
   bool has_changed_weights; /* parameters have changed since the context was opened */
   bool has_undecided_step;  /* one of the context's steps may still be rolled back */
   int64_t n_rows;
-  value values[VALUES], losses[LOSSES];
+  value values[MAX_VALUES], losses[MAX_LOSSES];
   int n, n_losses;
   /* bits of places, as in sim_line: places whose loss a statement may report, and all on which it
    * depends */
@@ -103,7 +107,7 @@ typedef struct program {
   /* draws the calls of intruders (sim_world_intrude). Separate from `rng`, so that the program's
    * statements do not depend on them */
   sim_random intruder_rng;
-  stage stages[MODULES];
+  stage stages[MAX_MODULES];
   int n_stages;
   cleave_optimizer *optimizers[2];
   int n_optimizers;
@@ -117,9 +121,9 @@ typedef struct program {
       /* the third module has running statistics and is at the second one's place */
       has_statistics_beside_second;
   int64_t wide_width; /* number of columns of wide values */
-  scope scopes[CONTEXTS];
+  scope scopes[MAX_CONTEXTS];
   int n_scopes;
-  kept_value kept_values[KEPT];
+  kept_value kept_values[MAX_KEPT_VALUES];
   int n_kept_values;
   cleave_tensor last_tensor; /* tensor that the last statement returned */
   cleave_error last_error;
@@ -145,7 +149,7 @@ bool end_statement(program *p, cleave_status status, uint32_t needed_places, uin
 #define DO(p, call, needs, depends_on, ...) \
   (begin_statement(p), end_statement((p), (call), (needs), (depends_on), __VA_ARGS__))
 /* Records a statement that is not executed because a value that it needs has failed. */
-void skip_statement(program *p, const char *what);
+void skip_statement(program *p, const char *label);
 /* Allows the last statement to report the failure of another one. */
 void mark_may_report_other_failure(program *p);
 /* Returns the status that `end_statement` records for an impossible result. */
@@ -155,13 +159,13 @@ void record_bytes(program *p, const void *bytes, size_t n);
 void record_tensor(program *p, const cleave_tensor *t);
 
 /* statements.c: each function draws what it needs and executes statements. */
-value *new_leaf(program *p, scope *s, bool wide, bool gradient);
+value *add_leaf(program *p, scope *s, bool is_wide, bool has_gradient);
 /* Calls a module. after: a value of the same node that must be computed first, or NULL. The new
  * value is added to the context. */
-value *new_call(program *p, scope *s, int index, const value *const *inputs, const value *after);
+value *add_call(program *p, scope *s, int index, const value *const *inputs, const value *after);
 /* Computes the loss of a value against a newly drawn target. */
-void new_loss(program *p, scope *s, const value *of);
-void fetch_value(program *p, scope *s, value *v, const char *what);
+void add_loss(program *p, scope *s, const value *prediction);
+void fetch_value(program *p, scope *s, value *v, const char *label);
 void release_value(program *p, scope *s, value *v);
 /* Keeps a value; the caller has checked that there is space. Adds it at the end of
  * p->kept_values. */
@@ -179,9 +183,10 @@ bool changes_statistics(const program *p, const scope *s);
 void record_step(program *p, scope *s, int optimizer);
 void note_weights_changed(program *p);
 void do_open_context(program *p);
-void do_in_open_context(program *p, scope *s); /* executes a random statement in an open context */
+/* executes a random statement in an open context */
+void do_statement_in_context(program *p, scope *s);
 /* reads and writes weights, and fetches or releases kept values */
-void do_without_context(program *p);
+void do_statement_without_context(program *p);
 void do_close_context(program *p, scope *s);
 void release_futures(program *p, scope *s);
 void do_release_kept_value(program *p, int index);
@@ -198,8 +203,8 @@ void do_reload_after_loss(program *p);
 
 /* futures.c: each function makes a blocking call, or starts the operation as a future and waits for
  * it. Tensors are stored in p->last_tensor. */
-cleave_status value_to_here(program *p, cleave_reference from);
-cleave_status kept_to_here(program *p, cleave_kept from);
+cleave_status fetch_to_here(program *p, cleave_reference from);
+cleave_status fetch_kept_to_here(program *p, cleave_kept from);
 cleave_status read_weight_tensor(program *p, cleave_module *m, const char *name);
 cleave_status close_context(program *p, cleave_context c);
 cleave_status step_optimizer(program *p, cleave_optimizer *o, cleave_context c,

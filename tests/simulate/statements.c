@@ -10,22 +10,24 @@
 
 /* ---- statements that make and fetch values --------------------------------------------------- */
 
-static value *find_value(program *p, scope *s, bool wide) {
-  value *fit[VALUES];
+static value *find_value(program *p, scope *s, bool is_wide) {
+  value *candidates[MAX_VALUES];
   uint32_t n = 0;
   for (int i = 0; i < s->n; i++)
-    if (!s->values[i].is_released && s->values[i].is_wide == wide) fit[n++] = &s->values[i];
-  return n ? fit[draw_below(p, n)] : NULL;
+    if (!s->values[i].is_released && s->values[i].is_wide == is_wide)
+      candidates[n++] = &s->values[i];
+  return n ? candidates[draw_below(p, n)] : NULL;
 }
 
-value *new_leaf(program *p, scope *s, bool wide, bool has_gradient) {
-  static float numbers[ROWS * WIDEST_WIDTH];
-  int64_t width = wide ? p->wide_width : NARROW_WIDTH;
+value *add_leaf(program *p, scope *s, bool is_wide, bool has_gradient) {
+  static float numbers[MAX_ROWS * WIDEST_WIDTH];
+  int64_t width = is_wide ? p->wide_width : NARROW_WIDTH;
   size_t n = (size_t)(s->n_rows * width);
   for (size_t i = 0; i < n; i++) numbers[i] = (float)draw_below(p, 2001) / 1000 - 1;
   cleave_tensor t = CLEAVE_TENSOR_F32(numbers, s->n_rows, width);
   value *v = &s->values[s->n++];
-  *v = (value){.stage = -1, .is_wide = wide, .needs_gradient = has_gradient && !s->is_evaluation};
+  *v =
+      (value){.stage = -1, .is_wide = is_wide, .needs_gradient = has_gradient && !s->is_evaluation};
   if (!s->is_made)
     skip_statement(p, "leaf");
   else
@@ -37,7 +39,7 @@ value *new_leaf(program *p, scope *s, bool wide, bool has_gradient) {
 
 static value *find_or_make_value(program *p, scope *s, bool is_wide) {
   value *v = find_value(p, s, is_wide);
-  return v ? v : new_leaf(p, s, is_wide, happens_once_in(p, 2));
+  return v ? v : add_leaf(p, s, is_wide, happens_once_in(p, 2));
 }
 
 /* Records that the running statistics which the context changes depend on all places of the
@@ -87,7 +89,7 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   if (o.send_to) s->needed_places |= place_bit(to);
   record_call_dependencies(p, s, m, index);
   *ret = (value){.stage = index,
-                 .is_awaited = async,
+                 .needs_wait = async,
                  .is_wide = has_wide_output(m->kind),
                  .changes_statistics = m->kind == NORM && !s->is_evaluation};
   if (!inputs_exist) {
@@ -106,7 +108,7 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   record_first_call(p, m, ret->ref.id != 0);
 }
 
-value *new_call(program *p, scope *s, int index, const value *const *inputs, const value *after) {
+value *add_call(program *p, scope *s, int index, const value *const *inputs, const value *after) {
   value output;
   call_module(p, s, index, inputs, after, &output);
   s->values[s->n] = output;
@@ -116,56 +118,56 @@ value *new_call(program *p, scope *s, int index, const value *const *inputs, con
 static void do_call_module(program *p, scope *s) {
   int index = 1 + (int)draw_below(p, (uint32_t)p->n_stages - 1);
   stage_kind k = p->stages[index].kind;
-  if (k == LOSS || s->n + 3 > VALUES) return;
+  if (k == LOSS || s->n + 3 > MAX_VALUES) return;
   const value *in[2] = {find_or_make_value(p, s, has_wide_input(k)),
                         find_or_make_value(p, s, has_wide_input(k))};
-  new_call(p, s, index, in, NULL);
+  add_call(p, s, index, in, NULL);
 }
 
-void new_loss(program *p, scope *s, const value *of) {
-  const value *in[2] = {of, new_leaf(p, s, false, false)};
+void add_loss(program *p, scope *s, const value *prediction) {
+  const value *in[2] = {prediction, add_leaf(p, s, false, false)};
   value output;
   call_module(p, s, 0, in, NULL, &output);
   s->losses[s->n_losses++] = output;
 }
 
 void do_compute_loss(program *p, scope *s) {
-  if (s->n_losses == LOSSES || s->n + 3 > VALUES) return;
-  new_loss(p, s, find_or_make_value(p, s, false));
+  if (s->n_losses == MAX_LOSSES || s->n + 3 > MAX_VALUES) return;
+  add_loss(p, s, find_or_make_value(p, s, false));
 }
 
-void fetch_value(program *p, scope *s, value *v, const char *what) {
-  bool has_waited = v->is_awaited;
-  v->changes_statistics = v->is_awaited = false;
+void fetch_value(program *p, scope *s, value *v, const char *label) {
+  bool was_awaited = v->needs_wait;
+  v->changes_statistics = v->needs_wait = false;
   if (!v->ref.id) {
     skip_statement(p, "fetch");
     return;
   }
   cleave_status status;
   begin_statement(p);
-  if (has_waited)
+  if (was_awaited)
     status = cleave_wait(p->rt, v->future, 0, &p->last_tensor, &p->last_error);
   else
-    status = value_to_here(p, v->ref);
+    status = fetch_to_here(p, v->ref);
   if (end_statement(p, status, s->needed_places, s->depended_places, "c%d: %s %s",
-                    index_of_scope(p, s), has_waited ? "wait for" : "fetch", what))
+                    index_of_scope(p, s), was_awaited ? "wait for" : "fetch", label))
     record_tensor(p, &p->last_tensor);
 }
 
 static void do_fetch_value(program *p, scope *s) {
-  char what[16];
-  bool has_loss = s->n_losses && happens_once_in(p, 3);
-  int n = has_loss ? s->n_losses : s->n;
+  char label[16];
+  bool fetches_loss = s->n_losses && happens_once_in(p, 3);
+  int n = fetches_loss ? s->n_losses : s->n;
   if (!n) return;
   int i = (int)draw_below(p, (uint32_t)n);
-  value *v = has_loss ? &s->losses[i] : &s->values[i];
+  value *v = fetches_loss ? &s->losses[i] : &s->values[i];
   if (v->is_released) return;
-  snprintf(what, sizeof what, "%s%d", has_loss ? "loss " : "v", i);
-  fetch_value(p, s, v, what);
+  snprintf(label, sizeof label, "%s%d", fetches_loss ? "loss " : "v", i);
+  fetch_value(p, s, v, label);
 }
 
 void release_value(program *p, scope *s, value *v) {
-  if (v->is_released || v->is_awaited || v->changes_statistics) return;
+  if (v->is_released || v->needs_wait || v->changes_statistics) return;
   v->is_released = true;
   if (!v->ref.id) {
     skip_statement(p, "release");
@@ -215,8 +217,8 @@ void fetch_kept_value(program *p, int i) {
     skip_statement(p, "fetch kept");
     return;
   }
-  if (DO(p, kept_to_here(p, k->id), needed_places_of(p, k), depended_places_of(p, k), "fetch k%d",
-         i))
+  if (DO(p, fetch_kept_to_here(p, k->id), needed_places_of(p, k), depended_places_of(p, k),
+         "fetch k%d", i))
     record_tensor(p, &p->last_tensor);
 }
 
@@ -226,9 +228,9 @@ static void fetch_kept_values_of(program *p, const scope *s) {
     if (p->kept_values[i].scope_index == index_of_scope(p, s)) fetch_kept_value(p, i);
 }
 
-/* Fetches the values whose calls change running statistics, so that these calls run: a call that
- * has not run when its context ends is dropped, unless its value is kept. Sometimes also fetches
- * the context's kept values. */
+/* Fetches the values whose calls change running statistics, so that these calls run. When the
+ * context ends, a call that has not run is dropped, unless its value is kept. Sometimes also
+ * fetches the context's kept values. */
 static void fetch_values_before_close(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (s->values[i].changes_statistics) fetch_value(p, s, &s->values[i], "what moves statistics");
@@ -238,9 +240,9 @@ static void fetch_values_before_close(program *p, scope *s) {
 void do_open_context(program *p) {
   int n_open = 0;
   for (int i = 0; i < p->n_scopes; i++) n_open += p->scopes[i].is_open;
-  if (p->n_scopes == CONTEXTS || n_open == OPEN) return;
+  if (p->n_scopes == MAX_CONTEXTS || n_open == MAX_OPEN_CONTEXTS) return;
   scope *s = &p->scopes[p->n_scopes++];
-  *s = (scope){.is_open = true, .n_rows = ROWS - (int64_t)draw_below(p, 2), .needed_places = 0};
+  *s = (scope){.is_open = true, .n_rows = MAX_ROWS - (int64_t)draw_below(p, 2), .needed_places = 0};
   s->is_evaluation = happens_once_in(p, 6);
   cleave_context_options o = {.size = sizeof o, .evaluation = s->is_evaluation};
   s->is_made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->last_error), 0, 0, "open c%d%s",
@@ -261,18 +263,18 @@ void do_close_context(program *p, scope *s) {
   fetch_values_before_close(p, s);
   s->is_open = false;
   int c = index_of_scope(p, s);
-  bool waits = !happens_once_in(p, 3) || s->has_undecided_step;
+  bool waits_for_close = !happens_once_in(p, 3) || s->has_undecided_step;
   if (!s->is_made) {
     skip_statement(p, "close");
     return;
   }
-  uint32_t passes = p->environment->count_backwards
-                        ? p->environment->count_backwards(p->environment->user, s->id.id)
-                        : 0;
-  if (passes > s->n_backwards)
-    DO(p, report_impossible(p, "workers had %u backwards of %u", passes, s->n_backwards), 0, 0,
+  uint32_t n_backwards = p->environment->count_backwards
+                             ? p->environment->count_backwards(p->environment->user, s->id.id)
+                             : 0;
+  if (n_backwards > s->n_backwards)
+    DO(p, report_impossible(p, "workers had %u backwards of %u", n_backwards, s->n_backwards), 0, 0,
        "close c%d", c);
-  else if (waits)
+  else if (waits_for_close)
     DO(p, close_context(p, s->id), s->needed_places, 0, "close c%d", c);
   else
     DO(p, cleave_context_end(p->rt, s->id, &p->last_error), s->needed_places, 0, "end c%d", c);
@@ -298,12 +300,12 @@ void keep_value(program *p, scope *s, const value *v) {
 
 static void do_keep_value(program *p, scope *s) {
   const value *v = find_value(p, s, p->is_wide && happens_once_in(p, 3));
-  if (v && p->n_kept_values < KEPT) keep_value(p, s, v);
+  if (v && p->n_kept_values < MAX_KEPT_VALUES) keep_value(p, s, v);
 }
 
 static void do_use_kept_value(program *p, scope *s) {
   int i = p->n_kept_values ? (int)draw_below(p, (uint32_t)p->n_kept_values) : 0;
-  if (!p->n_kept_values || p->kept_values[i].n_rows != s->n_rows || s->n == VALUES) return;
+  if (!p->n_kept_values || p->kept_values[i].n_rows != s->n_rows || s->n == MAX_VALUES) return;
   kept_value *k = &p->kept_values[i];
   value *v = &s->values[s->n++];
   *v = (value){.stage = -1, .is_wide = k->is_wide};
@@ -360,7 +362,7 @@ void read_weight_gradient(program *p, scope *s, int module) {
 
 /* Reads some gradients of the context: a leaf's and a parameter's. */
 void read_gradients(program *p, scope *s) {
-  int leaf = (int)draw_below(p, VALUES);
+  int leaf = (int)draw_below(p, MAX_VALUES);
   if (leaf < s->n && s->values[leaf].needs_gradient && !s->values[leaf].is_released)
     read_leaf_gradient(p, s, &s->values[leaf]);
   read_weight_gradient(p, s, (int)draw_below(p, (uint32_t)p->n_stages));
@@ -379,7 +381,7 @@ bool changes_statistics(const program *p, const scope *s) {
 
 /* Runs a backward from the n last losses. */
 void do_backward_from_losses(program *p, scope *s, const float *weights, size_t n, bool retain) {
-  cleave_reference roots[LOSSES] = {{0}};
+  cleave_reference roots[MAX_LOSSES] = {{0}};
   bool are_losses_made = s->is_made;
   for (size_t i = 0; i < n; i++) {
     roots[i] = s->losses[s->n_losses - 1 - (int)i].ref;
@@ -411,7 +413,7 @@ static void do_backward(program *p, scope *s) {
   static const float loss_weights[] = {0.5f, 1.5f};
   bool is_weighted = happens_once_in(p, 3), retain = happens_once_in(p, 3);
   int n = 1 + (int)draw_below(p, 2);
-  while (s->n_losses < n && s->n + 3 <= VALUES) do_compute_loss(p, s);
+  while (s->n_losses < n && s->n + 3 <= MAX_VALUES) do_compute_loss(p, s);
   if (s->n_losses < n) return;
   if (s->has_changed_weights) fetch_all_values(p, s);
   do_backward_from_losses(p, s, is_weighted ? loss_weights : NULL, (size_t)n, retain);
@@ -423,15 +425,15 @@ static void do_backward(program *p, scope *s) {
 
 /* Runs a backward from a module's value, with a gradient of the program. */
 static void do_backward_from(program *p, scope *s) {
-  static float numbers[ROWS * WIDEST_WIDTH];
+  static float numbers[MAX_ROWS * WIDEST_WIDTH];
   value *v = find_value(p, s, false);
   if (!v || (s->has_changed_weights && (changes_statistics(p, s) || s->has_undecided_step))) return;
   if (s->has_changed_weights) fetch_all_values(p, s);
   size_t n = (size_t)(s->n_rows * NARROW_WIDTH);
   for (size_t i = 0; i < n; i++) numbers[i] = (float)draw_below(p, 2001) / 1000 - 1;
-  const cleave_tensor given = CLEAVE_TENSOR_F32(numbers, s->n_rows, NARROW_WIDTH);
+  const cleave_tensor root_gradient = CLEAVE_TENSOR_F32(numbers, s->n_rows, NARROW_WIDTH);
   const cleave_backward_options o = {
-      .size = sizeof o, .gradients = &given, .retain = happens_once_in(p, 3)};
+      .size = sizeof o, .gradients = &root_gradient, .retain = happens_once_in(p, 3)};
   s->has_backward = true;
   s->n_backwards++;
   if (!s->is_made || !v->ref.id)
@@ -444,18 +446,18 @@ static void do_backward_from(program *p, scope *s) {
   read_gradients(p, s);
 }
 
-static void record_gradients(program *p, cleave_gradients *list) {
-  for (size_t i = 0; i < list->n; i++) record_tensor(p, &list->items[i].tensor);
-  cleave_gradients_free(list);
+static void record_gradients(program *p, cleave_gradients *gradients) {
+  for (size_t i = 0; i < gradients->n; i++) record_tensor(p, &gradients->items[i].tensor);
+  cleave_gradients_free(gradients);
 }
 
 static void do_read_gradient_list(program *p, scope *s) {
-  cleave_gradients list;
+  cleave_gradients gradients;
   if (!s->is_made)
     skip_statement(p, "gradients");
-  else if (DO(p, cleave_gradients_read(p->rt, s->id, 0, &list, &p->last_error), s->needed_places,
-              s->depended_places, "c%d: all gradients", index_of_scope(p, s)))
-    record_gradients(p, &list);
+  else if (DO(p, cleave_gradients_read(p->rt, s->id, 0, &gradients, &p->last_error),
+              s->needed_places, s->depended_places, "c%d: all gradients", index_of_scope(p, s)))
+    record_gradients(p, &gradients);
 }
 
 /* Writes a gradient that is not finite, which prevents the step. */
@@ -465,13 +467,13 @@ static void do_write_gradient(program *p, scope *s) {
   const char *name = cleave_module_weight_name(m->module, draw_below(p, 2));
   float factor = happens_once_in(p, 6) ? INFINITY : 0.5f;
   if (!s->has_backward || !name) return;
-  bool read =
+  bool was_read =
       s->is_made &&
       DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->last_tensor, &p->last_error),
          s->needed_places | place_bit(m->place), s->depended_places, "c%d: gradient of m%d %s",
          index_of_scope(p, s), module, name);
   if (!s->is_made) skip_statement(p, "gradient");
-  if (!read) {
+  if (!was_read) {
     skip_statement(p, "write of a gradient");
     return;
   }
@@ -500,7 +502,7 @@ void record_step(program *p, scope *s, int optimizer) {
 }
 
 static void do_step_optimizer(program *p, scope *s) {
-  cleave_step_result stepped = {0};
+  cleave_step_result step_result = {0};
   int o = p->n_optimizers ? (int)draw_below(p, (uint32_t)p->n_optimizers) : 0;
   if (!p->n_optimizers || !s->has_backward) return;
   record_step(p, s, o);
@@ -508,16 +510,16 @@ static void do_step_optimizer(program *p, scope *s) {
     skip_statement(p, "step");
     return;
   }
-  if (DO(p, step_optimizer(p, p->optimizers[o], s->id, &stepped), s->needed_places,
+  if (DO(p, step_optimizer(p, p->optimizers[o], s->id, &step_result), s->needed_places,
          s->depended_places, "c%d: step of optimizer %d", index_of_scope(p, s), o)) {
     p->has_cancelled_step = false;
-    record_bytes(p, &stepped.norm, sizeof stepped.norm);
-    record_bytes(p, &stepped.applied, sizeof stepped.applied);
+    record_bytes(p, &step_result.norm, sizeof step_result.norm);
+    record_bytes(p, &step_result.applied, sizeof step_result.applied);
   }
   mark_may_report_other_failure(p);
 }
 
-void do_in_open_context(program *p, scope *s) {
+void do_statement_in_context(program *p, scope *s) {
   static void (*const all[])(program *, scope *) = {
       do_call_module,    do_call_module,    do_call_module,    do_call_module,
       do_call_module,    do_compute_loss,   do_backward,       do_backward,
@@ -535,20 +537,20 @@ void do_in_open_context(program *p, scope *s) {
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
   if (!m->is_placed && m->place) m->depended_places |= ALL_PLACES;
-  bool read = DO(p, read_weight_tensor(p, m->module, name), place_bit(m->place), m->depended_places,
-                 "read m%d %s", i, name);
-  record_first_call(p, m, read);
+  bool was_read = DO(p, read_weight_tensor(p, m->module, name), place_bit(m->place),
+                     m->depended_places, "read m%d %s", i, name);
+  record_first_call(p, m, was_read);
   mark_may_report_other_failure(p);
-  if (read) record_tensor(p, &p->last_tensor);
-  return read;
+  if (was_read) record_tensor(p, &p->last_tensor);
+  return was_read;
 }
 
-/* Writes the values that were read back, with another first number. */
-static bool write_read_weight(program *p, int i, const char *name, bool was_read) {
+/* Writes a weight back that read_weight has read into p->last_tensor, with another first number. */
+static bool write_back_weight(program *p, int i, const char *name, bool was_read_before) {
   const stage *m = &p->stages[i];
   float number = (float)draw_below(p, 100) / 100;
   note_weights_changed(p);
-  if (!was_read) {
+  if (!was_read_before) {
     skip_statement(p, "write");
     return false;
   }
@@ -562,7 +564,7 @@ static bool write_read_weight(program *p, int i, const char *name, bool was_read
 
 bool write_weight(program *p, int module) {
   const char *name = cleave_module_weight_name(p->stages[module].module, 0);
-  return name && write_read_weight(p, module, name, read_weight(p, module, name));
+  return name && write_back_weight(p, module, name, read_weight(p, module, name));
 }
 
 static void do_read_weight(program *p) {
@@ -570,28 +572,28 @@ static void do_read_weight(program *p) {
   const char *name = cleave_module_weight_name(p->stages[i].module, draw_below(p, 4));
   bool writes = happens_once_in(p, 3) && p->stages[i].kind != NORM;
   if (!name) return;
-  bool read = read_weight(p, i, name);
-  if (writes) write_read_weight(p, i, name, read);
+  bool was_read = read_weight(p, i, name);
+  if (writes) write_back_weight(p, i, name, was_read);
 }
 
-void do_without_context(program *p) {
-  uint32_t what = draw_below(p, 6);
-  if (what == 0 && p->n_kept_values)
+void do_statement_without_context(program *p) {
+  uint32_t choice = draw_below(p, 6);
+  if (choice == 0 && p->n_kept_values)
     do_release_kept_value(p, (int)draw_below(p, (uint32_t)p->n_kept_values));
-  else if (what == 1)
+  else if (choice == 1)
     do_fetch_kept(p);
-  else if (what == 2)
+  else if (choice == 2)
     do_rejoin_workers(p);
-  else if (what == 3)
+  else if (choice == 3)
     do_replace_module(p);
   else
     do_read_weight(p);
 }
 
-static void read_state(program *p, stage *m, cleave_state_kind what) {
+static void read_state(program *p, stage *m, cleave_state_kind kind) {
   cleave_state state = {0};
-  bool is_good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->last_error),
-                    place_bit(m->place), m->depended_places, "state %d of m%d", (int)what,
+  bool is_good = DO(p, cleave_state_read(p->rt, m->module, kind, 0, &state, &p->last_error),
+                    place_bit(m->place), m->depended_places, "state %d of m%d", (int)kind,
                     (int)(m - p->stages));
   mark_may_report_other_failure(p);
   for (size_t i = 0; is_good && i < state.n; i++) record_tensor(p, &state.items[i].tensor);

@@ -11,7 +11,7 @@
 #include "tests/unit/far.h"
 #include "worker/service/service_int.h"
 
-enum { DIAL_MS = 5000 };
+enum { DIAL_TIMEOUT_MS = 5000 };
 
 /* ---- links of a worker ----------------------------------------------------------------------- */
 
@@ -68,9 +68,9 @@ static clv_link_options make_link_options(sim_worker *k, const char *peer, bool 
       .peer_name = peer,
       .pool = k->pool,
       .accept_limits = k->granted_limits,
-      .initial_send_credit = k->world->weather.credit_bytes,
+      .initial_send_credit = k->world->conditions.credit_bytes,
       .quota_fails_packet = true,
-      .lease_ms = k->world->weather.repairs_links ? SIM_LINK_LEASE_MS : 0,
+      .lease_ms = k->world->conditions.repairs_links ? SIM_LINK_LEASE_MS : 0,
       .events = {.user = k,
                  .on_packet = on_packet,
                  .on_closed = is_master ? on_master_link_closed : on_peer_link_closed}};
@@ -82,7 +82,8 @@ static void set_node_links(sim_worker *k) {
   if (!k->node) return;
   clv_node_set_master(k->node, k->master_link);
   for (uint32_t i = 1; i < SIM_PLACES; i++)
-    if (k->in[i]) (void)!clv_node_add_peer(k->node, k->world->workers[i].name, k->in[i], &err);
+    if (k->accepted_links[i])
+      (void)!clv_node_add_peer(k->node, k->world->workers[i].name, k->accepted_links[i], &err);
   for (uint32_t i = 1; i < SIM_PLACES; i++)
     if (k->dialled_links[i])
       (void)!clv_node_add_peer(k->node, k->world->workers[i].name, k->dialled_links[i], &err);
@@ -92,12 +93,12 @@ static clv_code find_link(void *user, const clv_frame *attach, const char *uri, 
                           clv_err *err) {
   sim_worker *k = user;
   bool is_master = attach->attach.role == CLV_ATTACH_MASTER;
-  uint32_t from = is_master ? 0 : (uint32_t)(uri[1] - '0');
-  clv_link **link = is_master ? &k->master_link : &k->in[from];
+  uint32_t from_place = is_master ? 0 : (uint32_t)(uri[1] - '0');
+  clv_link **link = is_master ? &k->master_link : &k->accepted_links[from_place];
   if (!k->has_open_session) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   if (!*link) {
-    clv_link_options o =
-        make_link_options(k, is_master ? "the master" : k->world->workers[from].name, is_master);
+    clv_link_options o = make_link_options(
+        k, is_master ? "the master" : k->world->workers[from_place].name, is_master);
     CLV_TRY(clv_link_new(&o, link, err));
     set_node_links(k);
   }
@@ -114,7 +115,8 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
                      .session_owner = "m0",
                      .n_bulk_lanes = 4,
                      .attach_role = CLV_ATTACH_PEER};
-  CLV_TRY(sim_world_dial_link(k->world, k->place, to, &o, &d, DIAL_MS, &k->dialled_links[to], err));
+  CLV_TRY(sim_world_dial_link(k->world, k->place, to, &o, &d, DIAL_TIMEOUT_MS,
+                              &k->dialled_links[to], err));
   set_node_links(k);
   return CLV_OK;
 }
@@ -145,7 +147,7 @@ static clv_code on_hello_method(sim_worker *k, const clv_piece *request, clv_byt
 
 /* Keeps an earlier session or process until the end of the world, because its work may still
  * run. */
-static void set_aside_session(sim_worker *k, bool is_process_killed) {
+static void keep_earlier_session(sim_worker *k, bool is_process_killed) {
   clv_err err;
   sim_worker *earlier;
   if (!is_process_killed && !k->node) return;
@@ -161,7 +163,7 @@ static clv_code on_open_method(sim_worker *k, const clv_piece *request, clv_byte
                                clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(request, 1, &r, err));
-  set_aside_session(k, false);
+  keep_earlier_session(k, false);
   k->session_id = r.session_id;
   k->lease_ms = r.reference_lease_ms;
   k->has_open_session = true;
@@ -205,7 +207,7 @@ static clv_code load_module(sim_worker *k, const clv_wire_load_request *r, clv_w
   check_generation(k, r);
   const clv_backend *ref = clv_backend_ref();
   const clv_backend *backend =
-      k->world->weather.has_device_workers && k->place > 1 ? far_get_backend(ref) : ref;
+      k->world->conditions.has_device_workers && k->place > 1 ? far_get_backend(ref) : ref;
   const clv_device device = {.name = "cpu", .backend = backend};
   CLV_TRY(clv_load_make_module(r, &device, k->node, k->pool, NULL, &m, err));
   for (uint32_t i = 0; i < r->n_peers; i++) {
@@ -253,7 +255,7 @@ clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_pie
 clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err) {
   sim_worker *k = &w->workers[place];
   *k = (sim_worker){.world = w, .place = place, .granted_limits = clv_wire_limits_default()};
-  k->granted_limits.credit_bytes = w->weather.credit_bytes;
+  k->granted_limits.credit_bytes = w->conditions.credit_bytes;
   k->lane_acceptor = (clv_lane_acceptor){k, find_link};
   snprintf(k->name, sizeof k->name, "w%u", place);
   k->incarnation_id.bytes[0] = (uint8_t)place;
@@ -262,7 +264,7 @@ clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err) {
 
 void sim_worker_restart(sim_worker *k) {
   clv_err err;
-  set_aside_session(k, true);
+  keep_earlier_session(k, true);
   sim_worker *earlier = k->earlier_session;
   sim_network_revive_place(k->world->network, k->place);
   if (sim_worker_start(k->world, k->place, &err) != CLV_OK) abort();
@@ -273,8 +275,8 @@ void sim_worker_restart(sim_worker *k) {
 
 uint64_t sim_worker_next_run_ns(sim_worker *k) {
   if (!k->node || !k->has_open_session || k->is_dead) return UINT64_MAX;
-  uint64_t due = clv_node_due_ns(k->node);
-  return due == UINT64_MAX ? due : CLV_MAX(due, k->busy_until_ns);
+  uint64_t due_ns = clv_node_due_ns(k->node);
+  return due_ns == UINT64_MAX ? due_ns : CLV_MAX(due_ns, k->busy_until_ns);
 }
 
 void sim_worker_run_node(sim_worker *k) { clv_node_poll(k->node); }
@@ -295,7 +297,7 @@ void sim_worker_close_session(sim_worker *k) {
   }
   close_link(&k->master_link);
   for (uint32_t i = 0; i < SIM_PLACES; i++) {
-    close_link(&k->in[i]);
+    close_link(&k->accepted_links[i]);
     close_link(&k->dialled_links[i]);
   }
 }

@@ -17,15 +17,15 @@ enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NOTICE_MS = 10000 
 
 /* Returns the worker whose node runs next; NULL: none. *ret_due: time in ns at which it runs. */
 static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
-  sim_worker *next = NULL;
+  sim_worker *earliest = NULL;
   *ret_due = UINT64_MAX;
   for (uint32_t i = 1; i < SIM_PLACES; i++) {
-    uint64_t due = sim_worker_next_run_ns(&w->workers[i]);
-    if (due >= *ret_due) continue;
-    *ret_due = due;
-    next = &w->workers[i];
+    uint64_t due_ns = sim_worker_next_run_ns(&w->workers[i]);
+    if (due_ns >= *ret_due) continue;
+    *ret_due = due_ns;
+    earliest = &w->workers[i];
   }
-  return next;
+  return earliest;
 }
 
 static void run_worker(sim_world *w, sim_worker *k) {
@@ -33,25 +33,25 @@ static void run_worker(sim_world *w, sim_worker *k) {
   k->busy_until_ns = sim_network_now(w->network) + sim_network_draw_delay(w->network) / 8;
 }
 
-bool sim_world_run_event(sim_world *w, uint64_t until) {
-  uint64_t due;
-  sim_worker *k = next_worker(w, &due);
-  uint64_t next_event_ns = CLV_MIN(due, sim_network_next_event_ns(w->network));
-  if (next_event_ns > until || next_event_ns == UINT64_MAX) {
-    if (until != UINT64_MAX) sim_network_advance(w->network, until);
-    return until != UINT64_MAX;
+bool sim_world_run_event(sim_world *w, uint64_t until_ns) {
+  uint64_t due_ns;
+  sim_worker *k = next_worker(w, &due_ns);
+  uint64_t next_event_ns = CLV_MIN(due_ns, sim_network_next_event_ns(w->network));
+  if (next_event_ns > until_ns || next_event_ns == UINT64_MAX) {
+    if (until_ns != UINT64_MAX) sim_network_advance(w->network, until_ns);
+    return until_ns != UINT64_MAX;
   }
-  if (sim_network_next_event_ns(w->network) <= due) {
+  if (sim_network_next_event_ns(w->network) <= due_ns) {
     sim_network_run_event(w->network);
     return true;
   }
-  sim_network_advance(w->network, due);
+  sim_network_advance(w->network, due_ns);
   run_worker(w, k);
   return true;
 }
 
-static void run_until(sim_world *w, uint64_t until) {
-  while (sim_network_now(w->network) < until && sim_world_run_event(w, until)) continue;
+static void run_until(sim_world *w, uint64_t until_ns) {
+  while (sim_network_now(w->network) < until_ns && sim_world_run_event(w, until_ns)) continue;
 }
 
 bool sim_world_wait_until(void *world, uint64_t until_ns) {
@@ -62,7 +62,7 @@ clv_clock sim_world_get_clock(sim_world *w) { return sim_network_get_clock(w->ne
 
 void sim_world_pass_time(void *world) {
   sim_world *w = world;
-  if (w->weather.has_no_delays || sim_draw_below(&w->rng, 3)) return;
+  if (w->conditions.has_no_delays || sim_draw_below(&w->rng, 3)) return;
   run_until(w, sim_network_now(w->network) + sim_network_draw_delay(w->network));
 }
 
@@ -113,12 +113,13 @@ static void do_nothing(void *user) { (void)user; }
 
 /* Lets the time that a request and its answer need pass. The rest of the world continues meanwhile.
  */
-static clv_code pass_request_time(sim_world *w, const sim_worker *k, uint64_t until, clv_err *err) {
+static clv_code pass_request_time(sim_world *w, const sim_worker *k, uint64_t until_ns,
+                                  clv_err *err) {
   uint64_t arrival_ns = sim_network_now(w->network) + sim_network_draw_delay(w->network);
   sim_network_call_at(w->network, arrival_ns, do_nothing, w);
-  run_until(w, CLV_MIN(arrival_ns, until));
+  run_until(w, CLV_MIN(arrival_ns, until_ns));
   if (k->is_dead) return clv_fail(err, CLV_UNAVAILABLE, "%s: connection lost", k->name);
-  if (arrival_ns > until) return clv_fail(err, CLV_DEADLINE, "%s: no answer", k->name);
+  if (arrival_ns > until_ns) return clv_fail(err, CLV_DEADLINE, "%s: no answer", k->name);
   return CLV_OK;
 }
 
@@ -127,11 +128,11 @@ static clv_code call_worker(void *user, const char *worker, const char *method,
                             clv_err *err) {
   sim_world *w = user;
   sim_worker *k = find_worker(w, worker);
-  uint64_t until = sim_network_now(w->network) + timeout_ms * MS;
+  uint64_t until_ns = sim_network_now(w->network) + timeout_ms * MS;
   clv_piece piece = {request->data, request->len};
-  CLV_TRY(pass_request_time(w, k, until, err));
+  CLV_TRY(pass_request_time(w, k, until_ns, err));
   CLV_TRY(sim_worker_call_method(k, method, &piece, reply, err));
-  return pass_request_time(w, k, until, err);
+  return pass_request_time(w, k, until_ns, err);
 }
 
 clv_code sim_world_dial_link(sim_world *w, uint32_t from, uint32_t to,
@@ -140,11 +141,11 @@ clv_code sim_world_dial_link(sim_world *w, uint32_t from, uint32_t to,
   static const char *const uris[SIM_PLACES] = {"m0", "w1", "w2", "w3"};
   clv_dialler d =
       sim_network_make_dialler(w->network, from, to, &w->workers[to].lane_acceptor, uris[from]);
-  uint64_t until = sim_network_now(w->network) + timeout_ms * MS;
+  uint64_t until_ns = sim_network_now(w->network) + timeout_ms * MS;
   CLV_AUTO(clv_link_unrefp) clv_link *l = NULL;
   CLV_TRY(clv_link_start(options, dial, &d, &l, err));
-  while (!clv_link_is_attached(l) && sim_network_now(w->network) < until)
-    if (!sim_world_run_event(w, until)) break;
+  while (!clv_link_is_attached(l) && sim_network_now(w->network) < until_ns)
+    if (!sim_world_run_event(w, until_ns)) break;
   if (!clv_link_is_attached(l)) {
     clv_link_close(l);
     return clv_fail(err, CLV_UNAVAILABLE, "%s did not attach the session", uris[to]);
@@ -166,7 +167,7 @@ static void restart_worker(void *user) { sim_worker_restart(user); }
 
 static void cause_fault(void *user) {
   sim_world *w = user;
-  const sim_fault *f = &w->weather.fault;
+  const sim_fault *f = &w->conditions.fault;
   if (f->kind == SIM_KILL) {
     w->workers[f->a].is_dead = true;
     sim_network_kill_place(w->network, f->a);
@@ -175,7 +176,7 @@ static void cause_fault(void *user) {
   } else {
     w->fault_happened = sim_network_close_lane(w->network, f->a, f->b, f->lane) > 0;
   }
-  if (w->weather.prints_messages)
+  if (w->conditions.prints_messages)
     printf("%12.6f ms  the fault\n", (double)sim_network_now(w->network) / 1e6);
 }
 
@@ -189,23 +190,23 @@ void sim_world_schedule_close(sim_world *w, sim_worker *k) {
 
 /* ---- creating and freeing the world ---------------------------------------------------------- */
 
-sim_world *sim_world_new(const sim_conditions *weather) {
+sim_world *sim_world_new(const sim_conditions *conditions) {
   sim_world *w;
   clv_err err;
   if (clv_alloc(1, sizeof *w, &w, &err) != CLV_OK) abort();
-  w->weather = *weather;
-  w->rng.rng_state = weather->seed ^ 0x5157;
-  w->work_takes_time = !weather->has_no_delays && weather->seed % 2;
+  w->conditions = *conditions;
+  w->rng.rng_state = conditions->seed ^ 0x5157;
+  w->work_takes_time = !conditions->has_no_delays && conditions->seed % 2;
   w->workers[0].world = w;
   w->network =
-      sim_network_new(&(sim_network_options){.seed = weather->seed,
-                                             .has_no_delays = weather->has_no_delays,
-                                             .prints_messages = weather->prints_messages,
-                                             .first_cut_message = weather->first_cut_message,
-                                             .cut_interval = weather->cut_interval});
-  for (uint32_t i = 1; i < SIM_PLACES && !weather->has_no_workers; i++)
+      sim_network_new(&(sim_network_options){.seed = conditions->seed,
+                                             .has_no_delays = conditions->has_no_delays,
+                                             .prints_messages = conditions->prints_messages,
+                                             .first_cut_message = conditions->first_cut_message,
+                                             .cut_interval = conditions->cut_interval});
+  for (uint32_t i = 1; i < SIM_PLACES && !conditions->has_no_workers; i++)
     if (sim_worker_start(w, i, &err) != CLV_OK) abort();
-  if (weather->fault.kind) sim_network_call_at(w->network, weather->fault.at, cause_fault, w);
+  if (conditions->fault.kind) sim_network_call_at(w->network, conditions->fault.at, cause_fault, w);
   return w;
 }
 
@@ -228,26 +229,27 @@ static cleave_status read_config(cleave_error *error) {
 }
 
 cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_error *error) {
-  api_platform world = {.user = w,
-                        .clock = sim_world_get_clock(w),
-                        .random_bytes = draw_bytes,
-                        .call = call_worker,
-                        .open_link = open_link,
-                        .n_bulk_lanes = CLEAVE_BULK_LANES,
-                        .wait = sim_world_wait_until,
-                        .executor = sim_world_get_executor(w, 0),
-                        .backend = clv_backend_ref()};
+  api_platform platform = {.user = w,
+                           .clock = sim_world_get_clock(w),
+                           .random_bytes = draw_bytes,
+                           .call = call_worker,
+                           .open_link = open_link,
+                           .n_bulk_lanes = CLEAVE_BULK_LANES,
+                           .wait = sim_world_wait_until,
+                           .executor = sim_world_get_executor(w, 0),
+                           .backend = clv_backend_ref()};
   cleave_options o = {.size = sizeof o,
                       .deadline_ms = DEADLINE_MS,
                       .single_thread = true,
-                      .via_master = w->weather.sends_via_master};
-  if (w->weather.has_no_workers) o.workers = (const char *const[]){""};
+                      .via_master = w->conditions.sends_via_master};
+  if (w->conditions.has_no_workers) o.workers = (const char *const[]){""};
   cleave_status status = read_config(error);
   if (status == CLEAVE_OK) {
-    config->limits.credit_bytes = w->weather.credit_bytes;
-    config->limits.lease_ms = w->weather.repairs_links ? SIM_LINK_LEASE_MS : 0;
-    config->limits.reference_lease_ms = w->weather.repairs_links ? 2 * SIM_LINK_LEASE_MS : LEASE_MS;
-    status = api_open_on_platform(&world, config, &o, ret, error);
+    config->limits.credit_bytes = w->conditions.credit_bytes;
+    config->limits.lease_ms = w->conditions.repairs_links ? SIM_LINK_LEASE_MS : 0;
+    config->limits.reference_lease_ms =
+        w->conditions.repairs_links ? 2 * SIM_LINK_LEASE_MS : LEASE_MS;
+    status = api_open_on_platform(&platform, config, &o, ret, error);
     if (status == CLEAVE_OK) {
       w->runtime = *ret;
       w->workers[0].node = (*ret)->node;
@@ -259,11 +261,11 @@ cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_
 void sim_world_wait_for_notice(void *world) {
   sim_world *w = world;
   clv_session_node *node = w->runtime->node;
-  uint64_t until = sim_network_now(w->network) + (NOTICE_MS + 3 * LEASE_MS) * MS;
-  while (sim_network_now(w->network) < until) {
+  uint64_t until_ns = sim_network_now(w->network) + (NOTICE_MS + 3 * LEASE_MS) * MS;
+  while (sim_network_now(w->network) < until_ns) {
     clv_node_clear_interrupt(node);
     clv_node_poll(node);
-    sim_world_run_event(w, CLV_MIN(until, clv_node_due_ns(node)));
+    sim_world_run_event(w, CLV_MIN(until_ns, clv_node_due_ns(node)));
   }
 }
 
@@ -275,7 +277,7 @@ uint32_t sim_world_count_backwards(void *world, uint64_t context) {
   return 0;
 }
 
-/* ---- another caller -------------------------------------------------------------------------- */
+/* ---- calls of an intruder: another caller of the same session -------------------------------- */
 
 enum { INTRUDER_ROWS = 2, INTRUDER_COLUMNS = 4 };
 /* first id of the contexts and messages of intruders */
@@ -285,44 +287,47 @@ static void require_success(clv_code code) {
   if (code != CLV_OK) abort();
 }
 
-/* Sends a call of an intruder. after: an earlier call; 0: none. */
+/* Sends a call of another caller, the intruder. earlier_id: call that must run first; 0: none. */
 static void send_intruder_call(const sim_worker *k, const cleave_module *m, uint64_t context,
-                               uint64_t id, uint64_t after) {
+                               uint64_t call_id, uint64_t earlier_id) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_packet *p;
   clv_err err;
   require_success(clv_pool_alloc_tensor(k->pool, CLV_F32,
                                         &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x, &err));
   for (size_t i = 0; i < x->n; i++) ((float *)x->data)[i] = 1;
-  require_success(clv_packet_new_call(k->pool, context, id, m->index, true, &p, &err));
+  require_success(clv_packet_new_call(k->pool, context, call_id, m->index, true, &p, &err));
   require_success(clv_packet_add_arg(p, 0, true, x, &err));
   p->frame.module_generation = m->generation;
-  p->frame.call.runs_after_call = after;
+  p->frame.call.runs_after_call = earlier_id;
   clv_node_post(k->node, p);
 }
 
-static void send_intruder_end(const sim_worker *k, uint64_t context, uint64_t first, bool votes) {
+static void send_intruder_end(const sim_worker *k, uint64_t context, uint64_t first_id,
+                              bool has_vote) {
   clv_packet *p;
   clv_err err;
-  require_success(clv_packet_new_prepare(k->pool, context, 1, 0, false, votes, false, &p, &err));
-  require_success(clv_packet_add_needed_call(p, first, 1, 0, &err));
+  require_success(clv_packet_new_prepare(k->pool, context, 1, 0, false, has_vote, false, &p, &err));
+  require_success(clv_packet_add_needed_call(p, first_id, 1, 0, &err));
   clv_node_post(k->node, p);
   require_success(clv_packet_new_end_context(k->pool, context, first_intruder_id, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.5f, true);
   clv_node_post(k->node, p);
 }
 
-void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m, uint64_t what) {
+void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m,
+                               uint64_t random_bits) {
   sim_world *w = world;
   const sim_worker *k = &w->workers[place];
   if (!k->node || !k->has_open_session || k->is_dead || !clv_node_module(k->node, m->index)) return;
-  uint64_t context = first_intruder_id + ++w->n_intrusions, first = 1;
-  uint32_t n_followers = 1 + (uint32_t)(what >> 32) % 4;
-  send_intruder_call(k, m, context, first, 0);
+  uint64_t context = first_intruder_id + ++w->n_intrusions, first_id = 1;
+  uint32_t n_followers = 1 + (uint32_t)(random_bits >> 32) % 4;
+  send_intruder_call(k, m, context, first_id, 0);
   /* each follower depends on the first call, or on the follower before */
   for (uint32_t i = 0; i < n_followers; i++)
-    send_intruder_call(k, m, context, first + 1 + i, what >> 40 & 1 ? first + i : first);
-  send_intruder_end(k, context, first, what >> 41 & 1);
+    send_intruder_call(k, m, context, first_id + 1 + i,
+                       random_bits >> 40 & 1 ? first_id + i : first_id);
+  send_intruder_end(k, context, first_id, random_bits >> 41 & 1);
 }
 
 void sim_world_check_leftovers(sim_world *w, char *text, size_t len) {

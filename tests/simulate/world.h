@@ -37,7 +37,7 @@ typedef struct sim_conditions {
 
 typedef struct sim_world sim_world;
 
-sim_world *sim_world_new(const sim_conditions *weather);
+sim_world *sim_world_new(const sim_conditions *conditions);
 cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_error *error);
 clv_clock sim_world_get_clock(sim_world *w);
 /* Advances the time while the program does not wait: sim_environment.pause_program. */
@@ -49,7 +49,8 @@ void sim_world_wait_for_notice(void *world);
 uint32_t sim_world_count_backwards(void *world, uint64_t context);
 /* sim_environment.use_as_intruder: opens a context of another caller whose calls wait for a
  * backward that never comes. END_CONTEXT brings a step, which is refused. */
-void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m, uint64_t what);
+void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m,
+                               uint64_t random_bits);
 /* Waits until all losses are noticed and the leases of lost objects have expired. Then writes to
  * text what a worker holds, or was asked for, although nothing needs it; "": nothing. */
 void sim_world_check_leftovers(sim_world *w, char *text, size_t len);

@@ -34,7 +34,7 @@ typedef struct sim_worker {
   /* node of the worker; of place 0: the master's node, while its runtime is open */
   clv_session_node *node;
   clv_lane_acceptor lane_acceptor;
-  clv_link *master_link, *in[SIM_PLACES], *dialled_links[SIM_PLACES];
+  clv_link *master_link, *accepted_links[SIM_PLACES], *dialled_links[SIM_PLACES];
   bool has_open_session, is_dead;
   uint64_t busy_until_ns;             /* time in ns until which the worker's node computes */
   uint32_t n_restarts;                /* number of times that the worker was restarted */
@@ -42,7 +42,7 @@ typedef struct sim_worker {
 } sim_worker;
 
 struct sim_world {
-  sim_conditions weather;
+  sim_conditions conditions;
   sim_network *network;
   sim_worker workers[SIM_PLACES]; /* index 0: the master, of which only `node` is used */
   sim_random rng;
@@ -55,8 +55,8 @@ struct sim_world {
 
 /* Runs the next event if it is due by `until`; otherwise advances the time to `until`. Returns
  * false if no event is left. */
-bool sim_world_run_event(sim_world *w, uint64_t until);
-/* The wait function of clv_node_options: calls sim_world_run_event. */
+bool sim_world_run_event(sim_world *w, uint64_t until_ns);
+/* The wait function in clv_node_options of the simulated nodes: calls sim_world_run_event. */
 bool sim_world_wait_until(void *world, uint64_t until_ns);
 /* Returns the executor of a place's node. */
 clv_executor sim_world_get_executor(sim_world *w, uint32_t place);

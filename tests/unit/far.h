@@ -44,8 +44,8 @@ static struct {
   int64_t first_failed_layer;
 } far;
 
-static inline void far_set_protection(int how) {
-  if (far.highest_end && mprotect(far.region, far.highest_end, how) != 0) abort();
+static inline void far_set_protection(int protection) {
+  if (far.highest_end && mprotect(far.region, far.highest_end, protection) != 0) abort();
 }
 
 static inline void far_allow_access(void) { far_set_protection(PROT_READ | PROT_WRITE); }
@@ -193,7 +193,7 @@ typedef struct far_kernel {
   clv_kernel *host_kernel;
 } far_kernel;
 
-static inline clv_code far_note_failure(clv_code code, int64_t layer, const clv_err *why) {
+static inline clv_code far_record_failure(clv_code code, int64_t layer, const clv_err *why) {
   if (code == CLV_OK || far.first_failure.code != CLV_OK) return CLV_OK;
   far.first_failure = *why;
   far.first_failed_layer = layer;
@@ -209,7 +209,7 @@ static inline clv_code far_note_failure(clv_code code, int64_t layer, const clv_
     far_count_operation();                                                          \
     clv_code code = inner->function(inner, a, &why);                                \
     far_forbid_access();                                                            \
-    return far_note_failure(code, a->key.layer, &why);                              \
+    return far_record_failure(code, a->key.layer, &why);                            \
   }
 FAR_KERNEL(refresh)
 FAR_KERNEL(forward)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The devices of a worker: devices other than the processor, the processor, and the names cpu:0,
- * cpu:1... under which it is offered in addition. Each has an account for the memory of all modules
- * and calls on it, of any identity.
+ * The devices of a worker: first the devices other than the processor, then the processor. With
+ * `cpu_devices` above 1 in worker.yaml, the processor is also offered under the names cpu:0, cpu:1
+ * and so on. Each device has an account, to which the memory of all modules and calls on the device
+ * is charged, whatever their identity.
  */
 #include <stdio.h>
 #include <string.h>

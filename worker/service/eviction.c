@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Eviction of sessions whose identities a reload has removed from `allow`: the owner may no longer
- * open sessions, or a peer is no longer a peer. Sessions end when it costs their master least,
- * after a step or while no context is open, and in any case after a minute. Their masters receive
- * an ABORT with the reason, and have five seconds to read it, because a busy host may need more
- * than one.
+ * Eviction of sessions that a reload no longer allows, because `allow` does not have the owner as a
+ * master any more, or does not have one of the session's peers as a peer. The worker evicts a
+ * session when this costs the master least: after a step, while no context is open, or in any case
+ * after a minute. It sends the session's master an ABORT with the reason, and closes the session
+ * five seconds later, because a busy host may need more than a second to read the ABORT. Also ends
+ * sessions of identities whose certificate is revoked.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "worker/service/service_int.h"
 
+/* EVICTION_TIMEOUT_MS: time after which a session is evicted even in the middle of a step.
+ * ABORT_GRACE_MS: time between the ABORT to a master and the closing of its session. */
 enum { EVICTION_TIMEOUT_MS = 60000, ABORT_GRACE_MS = 5000 };
 
-static bool has_role(const clv_worker_settings *newest, const char *uri, clv_role role) {
-  const clv_allow_spec *a = clv_settings_allowed(newest, uri);
+static bool has_role(const clv_worker_settings *newest_settings, const char *uri, clv_role role) {
+  const clv_allow_spec *a = clv_settings_find_allowed(newest_settings, uri);
   return a && a->role == role;
 }
 
@@ -24,33 +27,34 @@ static const clv_remote_spec *find_peer_by_name(const clv_worker_config *c, cons
   return NULL;
 }
 
-/* Returns an identity of the session that is no longer allowed; NULL: none. Caller holds
- * s->lock. */
-static const char *find_disallowed_identity(const clv_worker_settings *newest,
+/* Returns the owner of the session or the identity of one of its peers that the newest settings do
+ * not allow any more; NULL: all are allowed. Caller holds s->lock. */
+static const char *find_disallowed_identity(const clv_worker_settings *newest_settings,
                                             const clv_session *s) {
   const clv_worker_config *session_config = s->settings->config;
-  if (!has_role(newest, s->owner, CLV_ROLE_MASTER)) return s->owner;
-  for (uint32_t i = 0; i < s->n_in; i++) {
-    const clv_remote_spec *p = find_peer_by_name(session_config, s->in[i].name);
-    if (p && !has_role(newest, p->identity, CLV_ROLE_PEER)) return p->identity;
+  if (!has_role(newest_settings, s->owner, CLV_ROLE_MASTER)) return s->owner;
+  for (uint32_t i = 0; i < s->n_accepted_links; i++) {
+    const clv_remote_spec *p = find_peer_by_name(session_config, s->accepted_links[i].name);
+    if (p && !has_role(newest_settings, p->identity, CLV_ROLE_PEER)) return p->identity;
   }
-  for (uint32_t i = 0; i < s->n_out; i++) {
-    const clv_remote_spec *p = find_peer_by_name(session_config, s->out[i].name);
-    const clv_remote_spec *q = find_peer_by_name(newest->config, s->out[i].name);
+  for (uint32_t i = 0; i < s->n_dialled_links; i++) {
+    const clv_remote_spec *p = find_peer_by_name(session_config, s->dialled_links[i].name);
+    const clv_remote_spec *q = find_peer_by_name(newest_settings->config, s->dialled_links[i].name);
     if (p && (!q || strcmp(p->identity, q->identity) != 0)) return p->identity;
   }
   return NULL;
 }
 
-/* Returns a peer whose certificate has been revoked; NULL: none. Caller holds s->lock. */
+/* Returns the identity of a peer of the session whose certificate is revoked; NULL: none. Caller
+ * holds s->lock. */
 static const char *find_revoked_peer(const clv_session *s) {
-  for (uint32_t i = 0; i < s->n_out; i++) {
-    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->out[i].name);
+  for (uint32_t i = 0; i < s->n_dialled_links; i++) {
+    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->dialled_links[i].name);
     if (p && clv_tls_is_peer_revoked(p->identity)) return p->identity;
   }
-  for (uint32_t i = 0; i < s->n_in; i++) {
-    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->in[i].name);
-    if (p && s->in[i].is_revoked) return p->identity;
+  for (uint32_t i = 0; i < s->n_accepted_links; i++) {
+    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->accepted_links[i].name);
+    if (p && s->accepted_links[i].is_revoked) return p->identity;
   }
   return NULL;
 }
@@ -62,55 +66,61 @@ static uint64_t count_steps(const clv_session *s) {
 }
 
 /* True if the session has no open context, has made a step since its eviction began, or its
- * eviction has lasted EVICTION_TIMEOUT_MS. Caller holds s->lock. */
+ * eviction began more than EVICTION_TIMEOUT_MS ago. Caller holds s->lock. */
 static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
   clv_context_counts k = {0};
   if (s->node) clv_node_context_count(s->node, &k);
-  return !k.contexts || count_steps(s) != s->eviction_steps ||
+  return !k.contexts || count_steps(s) != s->steps_at_eviction_start ||
          now_ms - s->eviction_began_ms > EVICTION_TIMEOUT_MS;
 }
 
-/* Advances the eviction of a session. True: send ABORT to its master, or, if ABORT_GRACE_MS have
- * passed since the ABORT, close the session. Caller holds s->lock. */
-static bool advance_eviction(const clv_worker_settings *newest, clv_session *s, uint64_t now_ms) {
+/* Begins, continues or cancels the eviction of a session. True: the caller must send ABORT to the
+ * session's master, or, if an ABORT was sent already, close the session. Caller holds s->lock. */
+static bool advance_eviction(const clv_worker_settings *newest_settings, clv_session *s,
+                             uint64_t now_ms) {
   if (s->abort_sent_ms) return !s->is_closing && now_ms - s->abort_sent_ms > ABORT_GRACE_MS;
-  const char *disallowed = s->is_closing ? NULL : find_disallowed_identity(newest, s);
-  const char *revoked = s->is_closing ? NULL : find_revoked_peer(s);
-  if (revoked) {
-    snprintf(s->abort_text, sizeof s->abort_text, "the certificate of %.300s is revoked", revoked);
+  const char *disallowed_identity =
+      s->is_closing ? NULL : find_disallowed_identity(newest_settings, s);
+  const char *revoked_identity = s->is_closing ? NULL : find_revoked_peer(s);
+  if (revoked_identity) {
+    snprintf(s->abort_text, sizeof s->abort_text, "the certificate of %.300s is revoked",
+             revoked_identity);
     return true;
   }
-  if (disallowed && !s->eviction_pending) {
+  if (disallowed_identity && !s->eviction_pending) {
     s->eviction_began_ms = now_ms;
-    s->eviction_steps = count_steps(s);
+    s->steps_at_eviction_start = count_steps(s);
   }
-  s->eviction_pending = disallowed != NULL;
-  if (!disallowed || !can_evict_now(s, now_ms)) return false;
+  s->eviction_pending = disallowed_identity != NULL;
+  if (!disallowed_identity || !can_evict_now(s, now_ms)) return false;
   snprintf(s->abort_text, sizeof s->abort_text,
-           "%.300s is no longer allowed (allow, peers in worker.yaml)", disallowed);
+           "%.300s is no longer allowed (allow, peers in worker.yaml)", disallowed_identity);
   return true;
 }
 
-static clv_session *find_evictable(clv_service *v, const clv_worker_settings *newest) {
-  clv_session *found = NULL;
+/* Returns a session for which advance_eviction returns true, with a new reference; NULL: none. */
+static clv_session *find_evictable_session(clv_service *v,
+                                           const clv_worker_settings *newest_settings) {
+  clv_session *evictable_session = NULL;
   pthread_mutex_lock(&v->lock);
-  for (uint32_t i = 0; i < v->n_sessions && !found; i++) {
+  for (uint32_t i = 0; i < v->n_sessions && !evictable_session; i++) {
     clv_session *s = v->sessions[i];
     pthread_mutex_lock(&s->lock);
-    if (advance_eviction(newest, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
+    if (advance_eviction(newest_settings, s, clv_now_ns() / 1000000u))
+      evictable_session = clv_session_ref(s);
     pthread_mutex_unlock(&s->lock);
   }
   pthread_mutex_unlock(&v->lock);
-  return found;
+  return evictable_session;
 }
 
 /* Marks the links that the identity `uri`, whose certificate is revoked, has dialled to the
- * session, and closes the session if `uri` owns it. The connections of the identity are cut
- * already, and it cannot attach again. The caller holds s->lock. */
+ * session, and marks the session for closing if `uri` owns it. common/net/tls has closed the
+ * connections of the identity already, and it cannot attach again. Caller holds s->lock. */
 static void mark_revoked(clv_session *s, const char *uri) {
-  for (uint32_t i = 0; i < s->n_in; i++) {
-    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->in[i].name);
-    s->in[i].is_revoked |= p && strcmp(p->identity, uri) == 0;
+  for (uint32_t i = 0; i < s->n_accepted_links; i++) {
+    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->accepted_links[i].name);
+    s->accepted_links[i].is_revoked |= p && strcmp(p->identity, uri) == 0;
   }
   if (s->is_closing || strcmp(s->owner, uri) != 0) return;
   s->is_closing = true;
@@ -128,8 +138,9 @@ void clv_service_revoke(clv_service *v, const char *uri) {
 }
 
 void clv_service_evict(clv_service *v) {
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest = clv_service_settings(v);
-  for (clv_session *s; (s = find_evictable(v, newest)) != NULL; clv_session_unref(s)) {
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest_settings = clv_service_ref_settings(v);
+  for (clv_session *s; (s = find_evictable_session(v, newest_settings)) != NULL;
+       clv_session_unref(s)) {
     if (s->abort_sent_ms) {
       clv_session_close(s, s->abort_text);
       continue;

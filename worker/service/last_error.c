@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The last error of a session, of an identity and of the worker.
+ * Sets the last error of a session, of an identity and of the worker, which Status reports.
  */
 #include <stdio.h>
 
 #include "worker/service/service_int.h"
 
-/* an error at most this long before the end of a session counts as the cause of the end */
+/* longest time between an error and the end of its session for which the error counts as the cause
+ * of the end */
 #define MAX_CAUSE_AGE_NS 10000000000u
 
-/* Stores a text as a last error. Makes the text printable, because it comes from peers and
- * libraries and is shown on terminals. */
-static void set_error(clv_last_error *t, const char *fmt, va_list ap) {
+/* Stores a text in *t. Makes the text printable, because peers and libraries may have written parts
+ * of it, and terminals show it. */
+static void set_last_error(clv_last_error *t, const char *fmt, va_list ap) {
   vsnprintf(t->text, sizeof t->text, fmt, ap);
   clv_text_to_printable(t->text);
   t->at_ns = clv_now_ns();
@@ -21,7 +22,7 @@ void clv_session_set_last_error(clv_session *s, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   pthread_mutex_lock(&s->lock);
-  set_error(&s->last_error, fmt, ap);
+  set_last_error(&s->last_error, fmt, ap);
   pthread_mutex_unlock(&s->lock);
   va_end(ap);
 }
@@ -31,7 +32,7 @@ void clv_service_set_last_error(clv_service *s, const char *identity, const char
   va_start(ap, fmt);
   pthread_mutex_lock(&s->lock);
   clv_member *m = identity ? clv_service_find_member(s, identity) : NULL;
-  set_error(&s->last_error, fmt, ap);
+  set_last_error(&s->last_error, fmt, ap);
   if (m) m->last_error = s->last_error;
   pthread_mutex_unlock(&s->lock);
   va_end(ap);
@@ -49,9 +50,10 @@ void clv_session_log_error(clv_session *s, const char *fmt, ...) {
   clv_service_set_last_error(s->service, s->owner, "session %s: %s", s->name, text);
 }
 
-/* Keeps the last failure of a session's node as the last error of its owner, because a master that
- * is refused something, such as a quota, often closes the session at once. A lost link to a peer is
- * no failure of the node: links also end normally. */
+/* Makes a recent failure of the session's node the last error of the session's owner. A master
+ * whose request was refused, for instance by a quota, often closes the session at once, and the
+ * failure is freed with the node. A lost link to a peer is no failure of the node, because links
+ * also end normally. */
 void clv_session_keep_last_error(clv_session *s, const char *reason) {
   clv_node_failure f = {0};
   pthread_mutex_lock(&s->lock);

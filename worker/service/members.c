@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds identities that are or were in `allow`, and peers, by their names.
+ * Finds data of identities that are or were in `allow`, and of peers, by their names.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@ clv_member *clv_service_find_member(clv_service *v, const char *uri) {
 
 clv_link_traffic_total *clv_service_find_traffic_total(clv_service *v, const char *peer) {
   for (size_t i = 0; i < v->n_traffic_totals; i++)
-    if (strcmp(v->traffic_totals[i]->peer, peer) == 0) return v->traffic_totals[i];
+    if (strcmp(v->traffic_totals[i]->peer_name, peer) == 0) return v->traffic_totals[i];
   return NULL;
 }
 
@@ -23,7 +23,7 @@ uint64_t clv_service_receive_window(clv_service *s, const char *uri) {
   const clv_member *m = clv_service_find_member(s, uri);
   uint64_t bytes = m ? m->receive_window_bytes : 0;
   pthread_mutex_unlock(&s->lock);
-  /* 0: no Hello has set the window */
+  /* 0: the identity has sent no Hello yet */
   return bytes ? bytes : clv_wire_limits_default().credit_bytes;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens sessions: checks what the caller asks for, charges its quota, and adds the session to the
- * table, in the place of an earlier attempt or of a session that an ended program has left.
+ * Opens sessions: checks the request, closes the session of an earlier attempt, charges the new
+ * session to the quota of its identity, and adds it to the table. If the quota refuses the session,
+ * closes a session that an ended program of this identity has left, and tries again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +10,8 @@
 
 #include "worker/service/service_int.h"
 
-/* Checks the session's reference lease against the worker's limit, because values of a lost node
- * are kept for one lease. */
+/* Checks the session's reference lease against the worker's limit. The worker limits the lease
+ * because it keeps the values that a lost node references for one lease. */
 static clv_code check_lease(const clv_session *s, clv_err *err) {
   uint64_t max_ms = s->settings->config->limits.reference_lease_ms;
   if (s->reference_lease_ms <= max_ms) return CLV_OK;
@@ -20,8 +21,8 @@ static clv_code check_lease(const clv_session *s, clv_err *err) {
                   (double)s->reference_lease_ms / 1e3, (double)max_ms / 1e3);
 }
 
-/* Adds a session to the table. Another identity's session may have the same id. Caller holds the
- * service's lock. */
+/* Adds a session to the table. Refuses an id that another session of the same owner has; sessions
+ * of other owners may have this id. Caller holds the service's lock. */
 static clv_code add_to_table(clv_service *v, clv_session *s, clv_err *err) {
   if (v->is_draining)
     return clv_fail(err, CLV_UNAVAILABLE,
@@ -42,14 +43,16 @@ static clv_code add_to_table(clv_service *v, clv_session *s, clv_err *err) {
 }
 
 static clv_code copy_peers(clv_session *s, const clv_wire_open_request *r, clv_err *err) {
-  CLV_TRY(clv_alloc(r->n_peer_identities, sizeof *s->peers, &s->peers, err));
-  for (; s->n_peers < r->n_peer_identities; s->n_peers++)
-    CLV_TRY(clv_strdup(r->peer_identities[s->n_peers], &s->peers[s->n_peers], err));
+  CLV_TRY(clv_alloc(r->n_peer_identities, sizeof *s->peer_identities, &s->peer_identities, err));
+  for (; s->n_peer_identities < r->n_peer_identities; s->n_peer_identities++)
+    CLV_TRY(clv_strdup(r->peer_identities[s->n_peer_identities],
+                       &s->peer_identities[s->n_peer_identities], err));
   return CLV_OK;
 }
 
-/* Returns the limits that are reported to the session. The session may get less, because it shares
- * the quotas of its identity with the identity's other sessions. */
+/* Returns the limits that the worker reports to the master of a session. The session may get less
+ * than these limits, because it shares the quotas of its identity with the identity's other
+ * sessions. */
 static clv_wire_limits limits_for_identity(const clv_worker_settings *settings,
                                            const clv_allow_spec *a) {
   clv_wire_limits l = settings->limits;
@@ -65,7 +68,7 @@ static clv_code open_accounts(clv_session *s, clv_err *err) {
   CLV_TRY(clv_service_new_session_account(s, &account, err));
   CLV_TRY(clv_pool_new_for_account(account, &s->pool, err));
   CLV_TRY(clv_service_new_device_accounts(s, err));
-  return clv_share_new(v->scheduler, s->member->tenant, &s->share, err);
+  return clv_share_new(v->scheduler, s->member->tenant_number, &s->share, err);
 }
 
 static clv_code new_session(clv_service *v, clv_worker_settings *settings, const char *uri,
@@ -73,7 +76,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *settings, const
   clv_session *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->service = v;
-  s->refs = 1;
+  s->n_refs = 1;
   s->id = r->session_id;
   s->epoch = r->attempt_number;
   s->is_only_attempt = r->is_only_attempt;
@@ -81,7 +84,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *settings, const
   s->n_bulk_lanes = r->n_lanes;
   s->opened_ms = clv_now_ns() / 1000000u;
   s->settings = clv_settings_ref(settings);
-  s->granted_limits = limits_for_identity(settings, clv_settings_allowed(settings, uri));
+  s->granted_limits = limits_for_identity(settings, clv_settings_find_allowed(settings, uri));
   pthread_mutex_lock(&v->lock);
   s->member = clv_service_find_member(v, uri);
   pthread_mutex_unlock(&v->lock);
@@ -102,23 +105,25 @@ static clv_code new_session(clv_service *v, clv_worker_settings *settings, const
   return CLV_OK;
 }
 
-/* Closes the session of an earlier attempt, whose master has ended or lost its connection. */
+/* Closes the session of an earlier attempt of this run, whose master has ended or lost its
+ * connection. */
 static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r) {
-  clv_session *earlier = NULL;
+  clv_session *earlier_session = NULL;
   pthread_mutex_lock(&v->lock);
-  for (uint32_t i = 0; i < v->n_sessions && !earlier; i++)
+  for (uint32_t i = 0; i < v->n_sessions && !earlier_session; i++)
     if (clv_session_has_id_and_owner(v->sessions[i], &r->session_id, uri) &&
         v->sessions[i]->epoch < r->attempt_number)
-      earlier = clv_session_ref(v->sessions[i]);
+      earlier_session = clv_session_ref(v->sessions[i]);
   pthread_mutex_unlock(&v->lock);
-  if (!earlier) return;
-  clv_session_close(earlier, "a newer attempt has taken its place");
-  clv_session_unref(earlier);
+  if (!earlier_session) return;
+  clv_session_close(earlier_session, "a newer attempt has taken its place");
+  clv_session_unref(earlier_session);
 }
 
-/* Registers the epoch of the attempt, its number within the run. An epoch below a registered one is
- * refused, so an earlier attempt that was disconnected cannot return while a later one runs.
- * *ret_session_config_changed: the session's configuration differs from the attempt's before. */
+/* Registers the epoch of the attempt, which is its number within the run. Refuses an epoch below a
+ * registered one, so that an earlier attempt that was disconnected cannot return while a later
+ * attempt runs. *ret_session_config_changed: the configuration of the session differs from that of
+ * the attempt before. */
 static clv_code register_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
                                  bool *ret_session_config_changed, clv_err *err) {
   *ret_session_config_changed = false;
@@ -129,34 +134,37 @@ static clv_code register_attempt(clv_service *v, const char *uri, const clv_wire
   return CLV_OK;
 }
 
-static clv_code add_once(clv_service *v, clv_session *s, clv_err *err) {
+static clv_code lock_and_add_to_table(clv_service *v, clv_session *s, clv_err *err) {
   pthread_mutex_lock(&v->lock);
   clv_code code = add_to_table(v, s, err);
   pthread_mutex_unlock(&v->lock);
   return code;
 }
 
-/* Adds a session to the table, in the place of an abandoned one if a quota refuses it. */
+/* Adds a session to the table. If a quota refuses the session, closes abandoned sessions and tries
+ * again. */
 static clv_code add_or_take_over(clv_service *v, clv_session *s, clv_err *err) {
-  clv_code code = add_once(v, s, err);
-  while (code == CLV_EXHAUSTED && clv_session_make_room(s)) code = add_once(v, s, err);
+  clv_code code = lock_and_add_to_table(v, s, err);
+  while (code == CLV_EXHAUSTED && clv_session_close_abandoned(s))
+    code = lock_and_add_to_table(v, s, err);
   return code;
 }
 
 static void count_refusal(clv_service *v, clv_code code) {
   pthread_mutex_lock(&v->lock);
-  v->refused[clv_refusal_of(code)]++;
+  v->n_refused_sessions[clv_refusal_from_code(code)]++;
   pthread_mutex_unlock(&v->lock);
 }
 
 clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_request *r,
-                          clv_wire_limits *ret_granted, clv_err *err) {
+                          clv_wire_limits *ret_granted_limits, clv_err *err) {
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest_settings = clv_service_ref_settings(v);
   bool session_config_changed;
   /* a reload may have removed the identity since the call began */
-  if (!clv_settings_allowed(now, uri)) return clv_fail(err, CLV_DENIED, "not allowed");
-  CLV_TRY(new_session(v, now, uri, r, &s, err));
+  if (!clv_settings_find_allowed(newest_settings, uri))
+    return clv_fail(err, CLV_DENIED, "not allowed");
+  CLV_TRY(new_session(v, newest_settings, uri, r, &s, err));
   clv_code code = register_attempt(v, uri, r, &session_config_changed, err);
   if (code == CLV_OK) code = add_or_take_over(v, s, err);
   if (code != CLV_OK) {
@@ -167,13 +175,13 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
     clv_service_set_last_error(v, uri, "session %s was refused: %s", r->session_name, err->text);
     return code;
   }
-  *ret_granted = s->granted_limits;
+  *ret_granted_limits = s->granted_limits;
   const clv_log_source source = {uri, "sessions opened",
                                  (unsigned)s->settings->config->log.lines_per_minute};
   clv_log_limited(
       CLV_LOG_INFO, "audit", &source, "open session=%s identity=%s attempt=%llu reason=\"%s\"",
       s->name, uri, (unsigned long long)s->epoch,
       session_config_changed ? "ok, its configuration is not that of the attempt before" : "ok");
-  s = NULL; /* the table owns the session from now on */
+  s = NULL; /* the table owns this reference to the session from now on */
   return CLV_OK;
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quotas: an account for each entry of `allow`, whose parent is the account of the worker, and an
- * account for each session below it; and shares of the cores by the weights of the entries.
+ * Makes the accounts that check quotas. Each session has an account. Its parent is the account of
+ * the session's identity, whose parent is the account of all sessions of the worker. Also makes the
+ * scheduler, which shares the cores between identities by their weights in `allow`.
  */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "worker/service/service_int.h"
 
-enum { SLICE_NS = 1000000 }; /* length of a time slice, ns; a wake-up costs a twentieth of it */
+/* length of a time slice; waking a thread costs about a twentieth of this */
+enum { SLICE_NS = 1000000 };
 
 uint64_t clv_settings_memory_limit(const clv_worker_settings *settings) {
   return settings->config->memory_limit == CLV_MEMORY_NONE ? 0 : settings->config->memory_limit;
@@ -39,7 +41,7 @@ static void set_member_quotas(clv_service *s, const clv_allow_spec *a) {
   clv_account_set_limit(m->account, CLV_QUOTA_BYTES, a->bytes);
   clv_account_set_limit(m->account, CLV_QUOTA_TENSORS, a->tensors);
   clv_account_set_limit(m->account, CLV_QUOTA_CALLS, a->calls);
-  clv_fair_scheduler_set_weight(s->scheduler, m->tenant, a->weight);
+  clv_fair_scheduler_set_weight(s->scheduler, m->tenant_number, a->weight);
 }
 
 void clv_service_set_quotas(clv_service *s) {

@@ -7,8 +7,10 @@
 
 #include "worker/service/service_int.h"
 
-enum { TRIM_INTERVAL_MS = 250 };
-enum { DETACHED_MS = 2000 }; /* wait of a draining worker for a master that is not connected */
+enum { TRIM_INTERVAL_MS = 250 }; /* shortest time between two calls of malloc_trim */
+enum { DETACHED_MS = 2000 };     /* time that a draining worker waits for a master to reconnect */
+/* CONNECTION_BYTES: memory that gRPC may use for each connection. MIN_TRANSPORT_BYTES: least memory
+ * that gRPC may use besides the memory of two messages. */
 enum { CONNECTION_BYTES = 1 << 20, MIN_TRANSPORT_BYTES = 64 << 20 };
 
 static void on_reflection_request(void *user, clv_rpc_stream *stream, const clv_iov *pieces,
@@ -35,15 +37,16 @@ static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *pe
                                           .on_closed = on_reflection_closed};
     return CLV_OK;
   }
-  return clv_lane_accept(&s->acceptor, peer, stream, ret_events, err);
+  return clv_lane_accept(&s->lane_acceptor, peer, stream, ret_events, err);
 }
 
-static clv_rpc_pem identity_pem(const clv_tls_identity *id) {
+static clv_rpc_pem pem_from_identity(const clv_tls_identity *id) {
   return (clv_rpc_pem){id->ca_pem, id->cert_pem, id->key_pem};
 }
 
-/* Returns the memory for gRPC: a read buffer for each connection, and a few messages of the largest
- * size. At most half of memory_limit, but at least enough for two such messages. */
+/* Returns the memory of the transport, bytes: enough for a read buffer for each connection and four
+ * messages of the largest size: at most half of memory_limit, but at least enough for two such
+ * messages. */
 size_t clv_service_transport_memory(const clv_worker_config *c) {
   uint64_t max_bytes = c->limits.connections * CONNECTION_BYTES + 4 * c->limits.message_bytes;
   uint64_t min_bytes = 2 * c->limits.message_bytes + MIN_TRANSPORT_BYTES;
@@ -52,7 +55,7 @@ size_t clv_service_transport_memory(const clv_worker_config *c) {
 }
 
 static clv_code start_server(clv_service *s, clv_err *err) {
-  static const char *const streams[] = {CLV_METHOD_SESSION, CLV_METHOD_REFLECTION};
+  static const char *const stream_methods[] = {CLV_METHOD_SESSION, CLV_METHOD_REFLECTION};
   const clv_worker_config *c = s->config;
   clv_rpc_server_options o = {.listen_address = c->listen,
                               .pem = s->pem,
@@ -62,8 +65,8 @@ static clv_code start_server(clv_service *s, clv_err *err) {
                               .authorize = clv_service_authorize,
                               .unary_methods = clv_service_methods,
                               .n_unary_methods = clv_service_n_methods,
-                              .stream_methods = streams,
-                              .n_stream_methods = CLV_COUNT(streams),
+                              .stream_methods = stream_methods,
+                              .n_stream_methods = CLV_COUNT(stream_methods),
                               .on_stream = on_stream,
                               .find_connection = clv_tls_accepted_find_connection,
                               .on_call_delivered = clv_tls_accepted_on_call,
@@ -90,13 +93,13 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   s->config = config;
   s->other_backends = *other_backends;
   s->runtime = runtime;
-  s->acceptor = (clv_lane_acceptor){s, clv_session_find_link};
+  s->lane_acceptor = (clv_lane_acceptor){s, clv_session_find_link};
   s->started_ms = clv_now_ns() / 1000000u;
   pthread_mutex_init(&s->lock, NULL);
   clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
-  clv_rpc_pem pem = identity_pem(identity);
+  clv_rpc_pem pem = pem_from_identity(identity);
   if (code == CLV_OK) code = clv_rpc_pem_copy(&pem, &s->pem, err);
-  s->certificate_end = identity->not_after;
+  s->certificate_expiry_s = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
   if (code == CLV_OK) code = open_settings(s, err);
   if (code == CLV_OK) code = clv_shared_tensors_new(&s->shared_tensors, err);
@@ -117,58 +120,60 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
 
 unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->server); }
 
-/* Applies a reload. The steps that can fail come first. Caller holds the lock. */
+/* Applies new settings and certificates. The steps that can fail come first, so that a failure
+ * changes nothing. Caller holds the service's lock. */
 static clv_code apply_reload(clv_service *s, const clv_worker_config *config,
-                             const clv_tls_identity *identity, clv_worker_settings *next,
+                             const clv_tls_identity *identity, clv_worker_settings *new_settings,
                              clv_err *err) {
-  CLV_AUTO(clv_rpc_pem_clear) clv_rpc_pem copy = {0};
-  clv_rpc_pem pem = identity_pem(identity);
+  CLV_AUTO(clv_rpc_pem_clear) clv_rpc_pem new_pem = {0};
+  clv_rpc_pem pem = pem_from_identity(identity);
   CLV_TRY(clv_settings_prepare(s, config, err));
-  CLV_TRY(clv_rpc_pem_copy(&pem, &copy, err));
-  CLV_TRY(clv_rpc_server_replace_certs(s->server, &copy, err));
-  clv_rpc_pem old = s->pem;
-  s->pem = copy;
-  copy = old;
-  s->certificate_end = identity->not_after;
-  clv_settings_swap(s, clv_settings_ref(next));
+  CLV_TRY(clv_rpc_pem_copy(&pem, &new_pem, err));
+  CLV_TRY(clv_rpc_server_replace_certs(s->server, &new_pem, err));
+  clv_rpc_pem old_pem = s->pem;
+  s->pem = new_pem;
+  new_pem = old_pem;
+  s->certificate_expiry_s = identity->not_after;
+  clv_settings_swap(s, clv_settings_ref(new_settings));
   return CLV_OK;
 }
 
 clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
                             const clv_tls_identity *identity, clv_err *err) {
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *next = NULL;
-  CLV_TRY(clv_settings_new(*config, &next, err));
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *new_settings = NULL;
+  CLV_TRY(clv_settings_new(*config, &new_settings, err));
   pthread_mutex_lock(&s->lock);
-  clv_code code = apply_reload(s, *config, identity, next, err);
-  ++*(code == CLV_OK ? &s->reloads : &s->failed_reloads);
+  clv_code code = apply_reload(s, *config, identity, new_settings, err);
+  ++*(code == CLV_OK ? &s->n_reloads : &s->n_failed_reloads);
   pthread_mutex_unlock(&s->lock);
-  if (code == CLV_OK) next->owned_config = clv_steal(config);
+  if (code == CLV_OK) new_settings->owned_config = clv_steal(config);
   return code;
 }
 
-/* Returns a session that must end, with a new reference, and the reason; NULL: none. */
+/* Returns a session that must be closed now, with a new reference; NULL: none. *ret_why: the
+ * reason. */
 static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
-  clv_session *found = NULL;
+  clv_session *ended_session = NULL;
   pthread_mutex_lock(&s->lock);
-  /* read the time under the lock, so no session in the table was opened later */
-  uint64_t now = clv_now_ns() / 1000000u;
-  for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
+  /* read the time under the lock, so that no session in the table was opened later */
+  uint64_t now_ms = clv_now_ns() / 1000000u;
+  for (uint32_t i = 0; i < s->n_sessions && !ended_session; i++) {
     clv_session *x = s->sessions[i];
     pthread_mutex_lock(&x->lock);
     bool has_lease_expired =
-        !x->master_link && now - x->opened_ms > x->settings->config->limits.lease_ms;
+        !x->master_link && now_ms - x->opened_ms > x->settings->config->limits.lease_ms;
     if (x->is_closing || has_lease_expired) {
-      found = clv_session_ref(x);
+      ended_session = clv_session_ref(x);
       *ret_why = x->is_closing ? x->abort_text : "no master attached within the lease";
     }
     pthread_mutex_unlock(&x->lock);
   }
   pthread_mutex_unlock(&s->lock);
-  return found;
+  return ended_session;
 }
 
-/* Logs how many callers without an identity were refused. rpc counts these callers, because they
- * never reach clv_service_authorize. */
+/* Logs how many calls of callers without an identity were refused since the last time. rpc refuses
+ * and counts these calls, so clv_service_authorize does not see them. */
 static void log_refused_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_get_counts(s->server, &c);
@@ -181,23 +186,25 @@ static void log_refused_without_identity(clv_service *s) {
   s->n_refused_without_identity = c.n_calls_unauthenticated;
 }
 
-/* Returns memory of ended sessions to the system, because malloc keeps it for threads that may not
- * exist any more. Also clears the cache of generated kernels, whose speed would reveal to the next
- * session the shapes of the others. Does nothing within TRIM_INTERVAL_MS of the last time, so that
- * opening and closing sessions does not slow down other sessions. */
+/* Returns memory of ended sessions to the system, because malloc keeps the memory in arenas of
+ * threads that may not exist any more. Also clears the caches of generated kernels: a kernel that
+ * is cached already starts sooner, which would reveal the shapes of earlier sessions to the next
+ * one. Does nothing within TRIM_INTERVAL_MS of the last time, so that opening and closing sessions
+ * does not slow down other sessions. */
 static void return_unused_memory(clv_service *s) {
-  uint64_t now = clv_now_ns() / 1000000u;
-  if (now - s->memory_returned_ms < TRIM_INTERVAL_MS) return;
+  uint64_t now_ms = clv_now_ns() / 1000000u;
+  if (now_ms - s->memory_returned_ms < TRIM_INTERVAL_MS) return;
   if (!__atomic_exchange_n(&s->has_freed_session, false, __ATOMIC_RELAXED)) return;
   for (uint32_t i = 0; i < s->n_devices; i++) {
     const clv_backend *b = s->devices[i].backend;
     if (b->trim && clv_service_is_first_with_backend(s, i)) b->trim(b);
   }
   malloc_trim(0);
-  s->memory_returned_ms = now;
+  s->memory_returned_ms = now_ms;
 }
 
-/* Returns session number i with a new reference; NULL: there are fewer. */
+/* Returns the session with index i of the table, with a new reference; NULL: there are fewer
+ * sessions. */
 static clv_session *ref_session(clv_service *s, uint32_t i) {
   pthread_mutex_lock(&s->lock);
   clv_session *x = i < s->n_sessions ? clv_session_ref(s->sessions[i]) : NULL;
@@ -205,8 +212,9 @@ static clv_session *ref_session(clv_service *s, uint32_t i) {
   return x;
 }
 
-/* Ends links whose lost connections were not made again in time. If a session ends meanwhile, its
- * place in the table is taken by another one, which the loop may skip until the next tick. */
+/* Ends links whose lost connections were not made again in time. If a session ends during the loop,
+ * another session takes its index in the table, and the loop may skip that session until the next
+ * tick. */
 static void end_expired_links(clv_service *s) {
   uint32_t i = 0;
   for (clv_session *x; (x = ref_session(s, i++)) != NULL; clv_session_unref(x))
@@ -227,16 +235,17 @@ void clv_service_tick(clv_service *s) {
   return_unused_memory(s);
 }
 
-void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_contexts) {
-  *ret_contexts = 0;
+void clv_service_count_sessions(clv_service *s, unsigned *ret_n_sessions,
+                                unsigned *ret_n_contexts) {
+  *ret_n_contexts = 0;
   pthread_mutex_lock(&s->lock);
-  *ret_sessions = s->n_sessions;
+  *ret_n_sessions = s->n_sessions;
   for (uint32_t i = 0; i < s->n_sessions; i++) {
     clv_context_counts k = {0};
     pthread_mutex_lock(&s->sessions[i]->lock);
     if (s->sessions[i]->node) clv_node_context_count(s->sessions[i]->node, &k);
     pthread_mutex_unlock(&s->sessions[i]->lock);
-    *ret_contexts += (unsigned)k.contexts;
+    *ret_n_contexts += (unsigned)k.contexts;
   }
   pthread_mutex_unlock(&s->lock);
 }
@@ -248,13 +257,13 @@ static uint32_t count_sessions(clv_service *s) {
   return n;
 }
 
-/* Ends a session whose master is not connected: its steps cannot continue, so draining does not
- * wait until its lease ends. */
+/* Marks a session for closing if its master has not been connected for DETACHED_MS. Its steps
+ * cannot continue, so a draining worker does not wait until the master's lease has expired. */
 static void end_if_detached(clv_session *x, uint64_t now_ms) {
   pthread_mutex_lock(&x->lock);
   bool is_attached = x->master_link && !clv_link_is_mending(x->master_link);
-  x->detached_ms = is_attached ? 0 : x->detached_ms ? x->detached_ms : now_ms;
-  if (!is_attached && !x->is_closing && now_ms - x->detached_ms >= DETACHED_MS) {
+  x->detached_since_ms = is_attached ? 0 : x->detached_since_ms ? x->detached_since_ms : now_ms;
+  if (!is_attached && !x->is_closing && now_ms - x->detached_since_ms >= DETACHED_MS) {
     x->is_closing = true;
     snprintf(x->abort_text, sizeof x->abort_text,
              "the worker is draining, and the master is not connected");
@@ -268,12 +277,12 @@ static void end_detached_sessions(clv_service *s) {
     end_if_detached(x, clv_now_ns() / 1000000u);
 }
 
-void clv_service_drain(clv_service *s, unsigned deadline_ms) {
-  uint64_t until = clv_now_ns() + (uint64_t)deadline_ms * 1000000u;
+void clv_service_drain(clv_service *s, unsigned timeout_ms) {
+  uint64_t deadline_ns = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
   pthread_mutex_lock(&s->lock);
   s->is_draining = true;
   pthread_mutex_unlock(&s->lock);
-  while (count_sessions(s) && clv_now_ns() < until) {
+  while (count_sessions(s) && clv_now_ns() < deadline_ns) {
     end_detached_sessions(s);
     clv_service_tick(s);
     nanosleep(&(struct timespec){0, 50 * 1000 * 1000}, NULL);

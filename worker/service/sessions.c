@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lifetime of sessions, their closing, and finding one. open.c opens them.
+ * References to sessions, closing a session, and finding a session. open.c opens sessions.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,16 +11,16 @@
 /* ---- references to a session ----------------------------------------------------------------- */
 
 clv_session *clv_session_ref(clv_session *s) {
-  __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&s->n_refs, 1, __ATOMIC_RELAXED);
   return s;
 }
 
 void clv_session_unref(clv_session *s) {
-  if (!s || __atomic_fetch_sub(&s->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+  if (!s || __atomic_fetch_sub(&s->n_refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_node_free(s->node);
   clv_share_free(s->share);
-  for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
-  free(s->peers);
+  for (uint32_t i = 0; i < s->n_peer_identities; i++) free(s->peer_identities[i]);
+  free(s->peer_identities);
   free(s->traffic_in_totals);
   clv_pool_unref(s->pool);
   for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->device_accounts[i]);
@@ -48,8 +48,8 @@ void clv_session_get_counts(clv_session *s, clv_wire_close_reply *ret) {
   *ret = (clv_wire_close_reply){0};
   pthread_mutex_lock(&s->lock);
   add_link_bytes(s->master_link, ret);
-  for (uint32_t i = 0; i < s->n_out; i++) add_link_bytes(s->out[i].link, ret);
-  for (uint32_t i = 0; i < s->n_in; i++) add_link_bytes(s->in[i].link, ret);
+  for (uint32_t i = 0; i < s->n_dialled_links; i++) add_link_bytes(s->dialled_links[i].link, ret);
+  for (uint32_t i = 0; i < s->n_accepted_links; i++) add_link_bytes(s->accepted_links[i].link, ret);
   clv_module_counts c = {0};
   if (s->node) clv_node_count_work(s->node, &c);
   ret->n_forwards = c.forwards;
@@ -62,10 +62,10 @@ static void close_links(clv_session *s) {
   uint32_t n = 0;
   pthread_mutex_lock(&s->lock);
   if (s->master_link) links[n++] = s->master_link;
-  for (uint32_t i = 0; i < s->n_out; i++) links[n++] = s->out[i].link;
-  for (uint32_t i = 0; i < s->n_in; i++) links[n++] = s->in[i].link;
+  for (uint32_t i = 0; i < s->n_dialled_links; i++) links[n++] = s->dialled_links[i].link;
+  for (uint32_t i = 0; i < s->n_accepted_links; i++) links[n++] = s->accepted_links[i].link;
   s->master_link = NULL;
-  s->n_out = s->n_in = 0;
+  s->n_dialled_links = s->n_accepted_links = 0;
   if (s->node) {
     clv_node_set_master(s->node, NULL);
     clv_node_remove_peers(s->node);
@@ -78,19 +78,20 @@ static void close_links(clv_session *s) {
   }
 }
 
-/* Lets queue threads poll if each session's threads leave them a core. The sum over sessions does
- * not matter: rpc polls only while no session computes, and an idle session must not cost the
- * others latency. Caller holds the service's lock. */
+/* Sets for how long rpc's queue threads poll before they sleep, so that they poll only if the
+ * compute threads of a session leave them a core. Uses the largest number of threads of one module,
+ * not the sum over sessions, because rpc polls only while no session computes, and because idle
+ * sessions must not add latency to the others. Caller holds the service's lock. */
 static void update_queue_polling(clv_service *v) {
-  unsigned threads = 0;
+  unsigned max_threads = 0;
   for (uint32_t i = 0; i < v->n_sessions; i++)
-    threads = CLV_MAX(threads, v->sessions[i]->max_module_threads);
-  clv_rpc_runtime_set_spin(v->runtime, threads ? clv_spin_us(threads) : 0);
+    max_threads = CLV_MAX(max_threads, v->sessions[i]->max_module_threads);
+  clv_rpc_runtime_set_spin(v->runtime, max_threads ? clv_spin_us(max_threads) : 0);
 }
 
-void clv_session_record_threads(clv_session *s, unsigned threads) {
+void clv_session_record_threads(clv_session *s, unsigned n_threads) {
   pthread_mutex_lock(&s->service->lock);
-  s->max_module_threads = CLV_MAX(s->max_module_threads, threads);
+  s->max_module_threads = CLV_MAX(s->max_module_threads, n_threads);
   update_queue_polling(s->service);
   pthread_mutex_unlock(&s->service->lock);
 }
@@ -112,7 +113,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   CLV_FAILPOINT("session.close");
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
-  /* from here on a running LoadModule starts no thread, and no link attaches */
+  /* after this a LoadModule that still runs starts no thread, and no link attaches */
   s->is_closing = true;
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
@@ -143,14 +144,15 @@ bool clv_session_has_id_and_owner(const clv_session *s, const clv_wire_id *id, c
 
 clv_code clv_session_find(clv_service *v, const clv_wire_id *id, uint64_t epoch, const char *uri,
                           clv_session **ret, clv_err *err) {
-  clv_session *found = NULL;
+  clv_session *matching_session = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
     clv_session *s = v->sessions[i];
-    if (clv_session_has_id_and_owner(s, id, uri) && s->epoch == epoch) found = clv_session_ref(s);
+    if (clv_session_has_id_and_owner(s, id, uri) && s->epoch == epoch)
+      matching_session = clv_session_ref(s);
   }
   pthread_mutex_unlock(&v->lock);
-  if (!found) return clv_fail(err, CLV_NOT_FOUND, "no such session");
-  *ret = found;
+  if (!matching_session) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  *ret = matching_session;
   return CLV_OK;
 }

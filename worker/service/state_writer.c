@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The writer of files of state: one thread of the worker, which writes what nodes have copied,
- * while their compute threads continue. If files of several identities wait, it does not write two
- * files of one identity in a row. Of one identity it writes the oldest file first.
+ * The writer of files of state: one thread of the worker. A node copies the tensors of a file, and
+ * the thread writes the copy while the node's compute thread continues. If files of several
+ * identities wait, the thread does not write two files of one identity in a row. Among the files of
+ * one identity it writes the oldest file first.
  *
- * A session that ends withdraws its files. A file that waits is dropped. A file that is being
- * written is given up: the thread stops reading the node's copy before the call returns, and
- * deletes the unfinished file later.
+ * A session that ends withdraws its files. A withdrawn file that waits is dropped. If the thread is
+ * writing the withdrawn file, it stops reading the node's copy before clv_state_writer_withdraw
+ * returns, and deletes the unfinished file later.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,37 +17,42 @@
 
 #include "worker/service/service_int.h"
 
-/* niceness of the writer's thread, because it hashes while other threads compute */
+/* niceness of the writer's thread, which hashes files while other threads compute */
 enum { NICE_VALUE = 10 };
 
-typedef struct job {
-  /* request of the node, which receives the result; NULL: the session has withdrawn it */
-  clv_state_save *save;
-  /* request whose data are written, also if `save` is NULL; readable while may_read_data is true */
-  const clv_state_save *data;
-  bool may_read_data; /* the writer's thread may still read `data` */
-  char session[CLV_WIRE_NAME + 1], owner[CLV_WIRE_URI + 1];
-  unsigned log_lines;
-  clv_state_claim claim;
+/* A file that waits or is being written. */
+typedef struct write_job {
+  /* request of the node, which receives the result; NULL: withdrawn, or the result is reported */
+  clv_state_save *request;
+  /* same pointer as `request`, but kept when the file is withdrawn; the writer's thread reads the
+   * tensors through this pointer while may_read_data is true */
+  const clv_state_save *data_source;
+  bool may_read_data;              /* the writer's thread may still read *data_source */
+  char session[CLV_WIRE_NAME + 1]; /* name of the session */
+  char owner[CLV_WIRE_URI + 1];    /* identity that opened the session */
+  unsigned log_lines_per_minute;   /* limit of log lines about files of the owner */
+  clv_state_claim claim;           /* claim on the name of the file */
   struct clv_state_writer *writer;
-  struct job *next;
-} job;
+  struct write_job *next;
+} write_job;
 
 struct clv_state_writer {
   clv_service *service;
   pthread_mutex_t lock;
+  /* signalled when a file is queued, or may_read_data becomes false */
   pthread_cond_t queue_changed;
   pthread_t thread;
   bool is_started, is_stopping;
-  job *first;                        /* files that wait, oldest first */
-  job *current;                      /* file that is being written; NULL: none */
-  char last_owner[CLV_WIRE_URI + 1]; /* owner of the file that was taken last */
+  write_job *first_waiting;          /* files that wait, oldest first */
+  write_job *current_job;            /* file that is being written; NULL: none */
+  char last_owner[CLV_WIRE_URI + 1]; /* owner of the file that was taken out of the queue last */
   clv_state_writes counts;
 };
 
 void clv_service_log_state(const char *verb, const char *session, const char *owner,
-                           const char *name, unsigned lines, clv_code code, const clv_err *err) {
-  const clv_log_source source = {owner, "files of state", lines};
+                           const char *name, unsigned lines_per_minute, clv_code code,
+                           const clv_err *err) {
+  const clv_log_source source = {owner, "files of state", lines_per_minute};
   clv_log_limited(code == CLV_OK ? CLV_LOG_INFO : CLV_LOG_WARN, "audit", &source,
                   "%s state session=%s identity=%s file=%s reason=\"%s\"", verb, session, owner,
                   name, code == CLV_OK ? "ok" : err->text);
@@ -54,70 +60,74 @@ void clv_service_log_state(const char *verb, const char *session, const char *ow
 
 /* ---- writing one file ------------------------------------------------------------------------ */
 
-static void job_free(job *j) {
+static void write_job_free(write_job *j) {
   clv_states_end_claim(j->writer->service->state_files, &j->claim);
   free(j);
 }
 
-static bool is_withdrawn(void *user) {
-  const job *j = user;
+static bool is_job_withdrawn(void *user) {
+  const write_job *j = user;
   pthread_mutex_lock(&j->writer->lock);
-  bool withdrawn = !j->save || j->writer->is_stopping;
+  bool is_withdrawn = !j->request || j->writer->is_stopping;
   pthread_mutex_unlock(&j->writer->lock);
-  return withdrawn;
+  return is_withdrawn;
 }
 
-/* Records that the node's copy is not read any more. */
+/* Callback of clv_states_save_claimed: records that the thread does not read the node's copy any
+ * more. */
 static void on_written(void *user) {
-  job *j = user;
+  write_job *j = user;
   pthread_mutex_lock(&j->writer->lock);
   j->may_read_data = false;
   pthread_cond_broadcast(&j->writer->queue_changed);
   pthread_mutex_unlock(&j->writer->lock);
 }
 
-static clv_code write_file(job *j, clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
+static clv_code write_file(write_job *j, clv_sha256 *ret_digest, uint64_t *ret_bytes,
+                           clv_err *err) {
   clv_service *v = j->writer->service;
-  const clv_cancel_hook waiter = {is_withdrawn, j};
-  const clv_state_save_request r = {.list = j->data->list,
-                                    .n = j->data->n,
+  const clv_cancel_hook cancel_hook = {is_job_withdrawn, j};
+  const clv_state_save_request r = {.list = j->data_source->list,
+                                    .n = j->data_source->n,
                                     .max_bytes = clv_service_state_quota(v, j->owner),
-                                    .waiter = &waiter,
+                                    .cancel_hook = &cancel_hook,
                                     .on_written = on_written,
                                     .user = j};
   return clv_states_save_claimed(v->state_files, &j->claim, &r, ret_digest, ret_bytes, err);
 }
 
-/* Reports the result to the node, unless the node has withdrawn the file. Caller holds the lock, so
- * that the node is not freed meanwhile. */
-static void report_result(job *j, clv_code code, const clv_err *err, const clv_sha256 *digest,
+/* Reports the result to the node, unless the node has withdrawn the file. The caller holds the
+ * writer's lock, so that the node cannot withdraw the file and be freed meanwhile. */
+static void report_result(write_job *j, clv_code code, const clv_err *err, const clv_sha256 *digest,
                           uint64_t bytes) {
-  clv_state_save *save = j->save;
+  clv_state_save *save = j->request;
   if (!save) return;
   save->code = code;
   if (code != CLV_OK) save->failure = *err;
   save->sha256 = *digest;
   save->bytes = bytes;
-  j->save = NULL;
+  j->request = NULL;
   save->on_done(save);
 }
 
-static void write_and_report(job *j) {
+static void write_and_report(write_job *j) {
   clv_state_writer *w = j->writer;
   clv_sha256 digest = {0};
-  uint64_t bytes = 0, began = clv_now_ns();
+  uint64_t bytes = 0, began_ns = clv_now_ns();
   clv_err err;
   clv_code code = write_file(j, &digest, &bytes, &err);
-  clv_service_log_state("save", j->session, j->owner, j->claim.name, j->log_lines, code, &err);
-  /* released first, because the node's next STATE_LOAD of this name would wait for the claim */
+  clv_service_log_state("save", j->session, j->owner, j->claim.name, j->log_lines_per_minute, code,
+                        &err);
+  /* end the claim before the report, because the node's next STATE_LOAD of this name waits until
+   * the claim has ended */
   clv_states_end_claim(w->service->state_files, &j->claim);
   pthread_mutex_lock(&w->lock);
-  w->counts.last_ns = clv_now_ns() - began;
-  w->counts.written += code == CLV_OK;
-  w->counts.failed += code != CLV_OK && code != CLV_CANCELLED;
+  w->counts.last_write_ns = clv_now_ns() - began_ns;
+  w->counts.n_written += code == CLV_OK;
+  w->counts.n_failed += code != CLV_OK && code != CLV_CANCELLED;
   report_result(j, code, &err, &digest, bytes);
   j->may_read_data = false;
-  w->current = NULL;
+  w->current_job = NULL;
   pthread_cond_broadcast(&w->queue_changed);
   pthread_mutex_unlock(&w->lock);
   free(j);
@@ -125,18 +135,18 @@ static void write_and_report(job *j) {
 
 /* ---- the writer's thread and its queue ------------------------------------------------------- */
 
-/* Takes out of the queue the oldest file of an identity other than that of the last file; if there
- * is none, the oldest file. Caller holds the lock. */
-static job *take_job(clv_state_writer *w) {
-  job **at = &w->first;
+/* Takes a file out of the queue: the oldest file of an identity other than last_owner, or, if there
+ * is none, the oldest file. Caller holds the writer's lock. */
+static write_job *take_next_job(clv_state_writer *w) {
+  write_job **at = &w->first_waiting;
   while (*at && strcmp((*at)->owner, w->last_owner) == 0) at = &(*at)->next;
-  if (!*at) at = &w->first;
-  job *j = *at;
+  if (!*at) at = &w->first_waiting;
+  write_job *j = *at;
   *at = j->next;
   snprintf(w->last_owner, sizeof w->last_owner, "%s", j->owner);
-  j->data = j->save;
+  j->data_source = j->request;
   j->may_read_data = true;
-  return w->current = j;
+  return w->current_job = j;
 }
 
 static void *write_files(void *user) {
@@ -144,8 +154,8 @@ static void *write_files(void *user) {
   (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE_VALUE);
   for (;;) {
     pthread_mutex_lock(&w->lock);
-    while (!w->first && !w->is_stopping) pthread_cond_wait(&w->queue_changed, &w->lock);
-    job *j = w->is_stopping ? NULL : take_job(w);
+    while (!w->first_waiting && !w->is_stopping) pthread_cond_wait(&w->queue_changed, &w->lock);
+    write_job *j = w->is_stopping ? NULL : take_next_job(w);
     pthread_mutex_unlock(&w->lock);
     if (!j) return NULL;
     write_and_report(j);
@@ -174,29 +184,29 @@ void clv_state_writer_free(clv_state_writer *w) {
   pthread_cond_broadcast(&w->queue_changed);
   pthread_mutex_unlock(&w->lock);
   if (w->is_started) pthread_join(w->thread, NULL);
-  for (job *j = w->first, *next; j; j = next) {
+  for (write_job *j = w->first_waiting, *next; j; j = next) {
     next = j->next;
-    job_free(j);
+    write_job_free(j);
   }
   pthread_cond_destroy(&w->queue_changed);
   pthread_mutex_destroy(&w->lock);
   free(w);
 }
 
-/* ---- functions for nodes --------------------------------------------------------------------- */
+/* ---- queueing and withdrawing files ---------------------------------------------------------- */
 
 clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_state_save *save,
                               clv_err *err) {
-  job *j;
+  write_job *j;
   CLV_TRY(clv_alloc(1, sizeof *j, &j, err));
-  j->save = save;
+  j->request = save;
   j->writer = w;
-  j->log_lines = (unsigned)s->settings->config->log.lines_per_minute;
+  j->log_lines_per_minute = (unsigned)s->settings->config->log.lines_per_minute;
   snprintf(j->session, sizeof j->session, "%s", s->name);
   snprintf(j->owner, sizeof j->owner, "%s", s->owner);
-  clv_states_claim(w->service->state_files, j->owner, save->name, &j->claim);
+  clv_states_begin_claim(w->service->state_files, j->owner, save->name, &j->claim);
   pthread_mutex_lock(&w->lock);
-  job **end = &w->first;
+  write_job **end = &w->first_waiting;
   while (*end) end = &(*end)->next;
   *end = j;
   pthread_cond_broadcast(&w->queue_changed);
@@ -204,32 +214,33 @@ clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_sta
   return CLV_OK;
 }
 
-/* Takes a waiting file out of the queue; NULL: it does not wait. Caller holds the lock. */
-static job *take_waiting(clv_state_writer *w, const clv_state_save *save) {
-  job **at = &w->first;
-  while (*at && (*at)->save != save) at = &(*at)->next;
-  job *j = *at;
+/* Takes the file of the request `save` out of the queue; NULL: the queue does not have it. Caller
+ * holds the writer's lock. */
+static write_job *take_waiting_job(clv_state_writer *w, const clv_state_save *save) {
+  write_job **at = &w->first_waiting;
+  while (*at && (*at)->request != save) at = &(*at)->next;
+  write_job *j = *at;
   if (j) *at = j->next;
   return j;
 }
 
 void clv_state_writer_withdraw(clv_state_writer *w, const clv_state_save *save) {
   pthread_mutex_lock(&w->lock);
-  job *waiting = take_waiting(w, save), *current = w->current;
-  if (current && current->save == save) {
-    current->save = NULL;
-    while (w->current == current && current->may_read_data)
+  write_job *waiting_job = take_waiting_job(w, save), *running_job = w->current_job;
+  if (running_job && running_job->request == save) {
+    running_job->request = NULL;
+    while (w->current_job == running_job && running_job->may_read_data)
       pthread_cond_wait(&w->queue_changed, &w->lock);
   }
   pthread_mutex_unlock(&w->lock);
-  if (waiting) job_free(waiting);
+  if (waiting_job) write_job_free(waiting_job);
 }
 
 clv_state_writes clv_state_writer_counts(clv_state_writer *w) {
   pthread_mutex_lock(&w->lock);
   clv_state_writes c = w->counts;
-  c.pending = w->current != NULL;
-  for (const job *j = w->first; j; j = j->next) c.pending++;
+  c.n_pending = w->current_job != NULL;
+  for (const write_job *j = w->first_waiting; j; j = j->next) c.n_pending++;
   pthread_mutex_unlock(&w->lock);
   return c;
 }

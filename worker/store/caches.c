@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches: STATE_DIR/cached/SHA-256 OF THE IDENTITY/SHA-256 OF THE KEY.rows. No cache is kept in
- * memory: the files on disk count, so quotas and expiry hold across restarts. The modification
- * time of a file is the time of its last use.
+ * Caches of rows: STATE_DIR/cached/SHA-256 OF THE IDENTITY/SHA-256 OF THE KEY.rows. Quotas and
+ * expiry are checked against the files on the disk, so they also hold after a restart of the
+ * worker. The modification time of a file is the time of the cache's last use.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,33 +23,34 @@ struct clv_caches {
 };
 
 /* An open cache. */
-typedef struct file {
+typedef struct cache_file {
   int fd;
   clv_bytes path;
   clv_cache_header header;
   int64_t last_used_s; /* time of the last use, seconds since 1970 */
-} file;
+} cache_file;
 
-static void file_done(file *f) {
+static void cache_file_done(cache_file *f) {
   if (f->fd >= 0) close(f->fd);
   clv_bytes_done(&f->path);
 }
 
 static int64_t now_s(void) { return (int64_t)(clv_wall_ms() / 1000); }
 
-/* True if a cache has expired. A cache whose time is in the future, after the clock was set back,
- * expires too. */
-static bool has_expired(const file *f, int64_t now) {
+/* True if the last use of the cache and time_s (seconds since 1970) are at least keep_s seconds
+ * apart. The last use may be later than time_s, if the clock was set back. */
+static bool has_expired(const cache_file *f, int64_t time_s) {
   uint64_t unused_s =
-      (uint64_t)(now > f->last_used_s ? now - f->last_used_s : f->last_used_s - now);
+      (uint64_t)(time_s > f->last_used_s ? time_s - f->last_used_s : f->last_used_s - time_s);
   return unused_s >= f->header.keep_s;
 }
 
 /* ---- paths of caches ------------------------------------------------------------------------- */
 
-/* Returns the path of a cache. Only the digest of the peer's key is part of it. */
-static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
-                           clv_err *err) {
+/* Appends the path of a cache to *ret. The file name is the digest of the key, because a master
+ * chooses the key. */
+static clv_code make_cache_path(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
+                                clv_err *err) {
   clv_sha256 digest;
   char hex[65];
   CLV_TRY(clv_sha256_of(key, sizeof *key, &digest, err));
@@ -60,29 +61,31 @@ static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv
 
 /* ---- opening and closing a cache ------------------------------------------------------------- */
 
-static clv_code read_at(const file *f, uint64_t offset, void *data, size_t len, clv_err *err) {
-  for (size_t got = 0; got < len;) {
-    ssize_t n = pread(f->fd, (char *)data + got, len - got, (off_t)(offset + got));
+static clv_code read_at(const cache_file *f, uint64_t offset, void *data, size_t len,
+                        clv_err *err) {
+  for (size_t n_read = 0; n_read < len;) {
+    ssize_t n = pread(f->fd, (char *)data + n_read, len - n_read, (off_t)(offset + n_read));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail_errno(f->path.data, err);
     if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "the file of the cache has been truncated");
-    got += (size_t)n;
+    n_read += (size_t)n;
   }
   return CLV_OK;
 }
 
-static clv_code write_at(const file *f, uint64_t offset, const void *data, size_t len,
+static clv_code write_at(const cache_file *f, uint64_t offset, const void *data, size_t len,
                          clv_err *err) {
-  for (size_t put = 0; put < len;) {
-    ssize_t n = pwrite(f->fd, (const char *)data + put, len - put, (off_t)(offset + put));
+  for (size_t n_written = 0; n_written < len;) {
+    ssize_t n =
+        pwrite(f->fd, (const char *)data + n_written, len - n_written, (off_t)(offset + n_written));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail_errno(f->path.data, err);
-    put += (size_t)n;
+    n_written += (size_t)n;
   }
   return CLV_OK;
 }
 
-static clv_code open_file(file *f, clv_err *err) {
+static clv_code open_file(cache_file *f, clv_err *err) {
   uint8_t header[CLV_CACHE_HEADER_BYTES];
   struct stat st;
   f->fd = open(f->path.data, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -97,14 +100,16 @@ static clv_code open_file(file *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* Opens a cache. CLV_NOT_FOUND: it does not exist, or was damaged or expired and is deleted. */
-static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, file *f,
+/* Opens a cache. Deletes it if it is damaged or has expired. CLV_NOT_FOUND: the cache does not
+ * exist, or was deleted. */
+static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, cache_file *f,
                            clv_err *err) {
-  CLV_TRY(cache_path(o, key, &f->path, err));
+  CLV_TRY(make_cache_path(o, key, &f->path, err));
   clv_code code = open_file(f, err);
-  bool damaged = code == CLV_DATA_LOSS;
-  if (code != CLV_OK && !damaged) return code;
-  bool is_right_key = !damaged && memcmp(&f->header.owner, &o->identity, sizeof o->identity) == 0 &&
+  bool is_damaged = code == CLV_DATA_LOSS;
+  if (code != CLV_OK && !is_damaged) return code;
+  bool is_right_key = !is_damaged &&
+                      memcmp(&f->header.owner, &o->identity, sizeof o->identity) == 0 &&
                       memcmp(&f->header.key, key, sizeof *key) == 0;
   if (is_right_key && !has_expired(f, now_s())) return CLV_OK;
   unlink(f->path.data);
@@ -112,37 +117,38 @@ static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, fil
                   is_right_key ? "no session has used for its keep time" : "was damaged");
 }
 
-static clv_code mark_used(const file *f, clv_err *err) {
+static clv_code mark_used(const cache_file *f, clv_err *err) {
   return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_fail_errno(f->path.data, err);
 }
 
 /* ---- quotas of identities -------------------------------------------------------------------- */
 
-typedef struct usage {
+/* Number of caches of an identity on the disk, and the bytes of their files. */
+typedef struct cache_usage {
   uint64_t bytes;
-  uint32_t n;
-} usage;
+  uint32_t n_caches;
+} cache_usage;
 
-static usage disk_usage(const char *dir) {
+static cache_usage measure_disk_usage(const char *dir) {
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(dir);
-  usage u = {0};
+  cache_usage u = {0};
   struct stat st;
   while (clv_folder_files_next(&f)) {
-    if (!clv_name_ends_with(f.name, CACHE_SUFFIX) || lstat(f.path.data, &st) != 0 ||
+    if (!clv_name_has_ending(f.name, CACHE_SUFFIX) || lstat(f.path.data, &st) != 0 ||
         !S_ISREG(st.st_mode))
       continue;
     u.bytes += (uint64_t)st.st_size;
-    u.n++;
+    u.n_caches++;
   }
   return u;
 }
 
 static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t max_bytes,
                             clv_err *err) {
-  usage u = disk_usage(o->dir.data);
-  if (u.n >= CLV_MAX_CACHES)
-    return clv_fail(err, CLV_EXHAUSTED, "this identity has %u caches already; at most %d", u.n,
-                    CLV_MAX_CACHES);
+  cache_usage u = measure_disk_usage(o->dir.data);
+  if (u.n_caches >= CLV_MAX_CACHES)
+    return clv_fail(err, CLV_EXHAUSTED, "this identity has %u caches already; at most %d",
+                    u.n_caches, CLV_MAX_CACHES);
   if (u.bytes <= max_bytes && bytes <= max_bytes - u.bytes) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "%llu bytes more exceed the quota of caches of this identity: %llu in use, the "
@@ -153,16 +159,16 @@ static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t 
 
 /* ---- making a cache -------------------------------------------------------------------------- */
 
-/* Allocates the disk space of a cache at once, if the file system can, so that a full disk is
- * reported before a row is stored. */
-static clv_code allocate_file(const file *f, clv_err *err) {
+/* Allocates the disk space for all rows of a cache, if the file system can, so that a full disk is
+ * reported before the first row is stored. */
+static clv_code allocate_file(const cache_file *f, clv_err *err) {
   if (fallocate(f->fd, 0, 0, (off_t)f->header.file_bytes) == 0) return CLV_OK;
   if (errno != EOPNOTSUPP && errno != ENOSYS) return clv_fail_errno(f->path.data, err);
   return ftruncate(f->fd, (off_t)f->header.file_bytes) == 0 ? CLV_OK
                                                             : clv_fail_errno(f->path.data, err);
 }
 
-static clv_code write_new_file(const file *f, const char *path, clv_err *err) {
+static clv_code write_new_file(const cache_file *f, const char *path, clv_err *err) {
   uint8_t header[CLV_CACHE_HEADER_BYTES];
   clv_cache_header_write(&f->header, header);
   CLV_TRY(allocate_file(f, err));
@@ -170,9 +176,9 @@ static clv_code write_new_file(const file *f, const char *path, clv_err *err) {
   return rename(f->path.data, path) == 0 ? CLV_OK : clv_fail_errno(path, err);
 }
 
-static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
+static clv_code make_cache(const clv_state_folder *o, cache_file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_TRY(cache_path(o, &f->header.key, &path, err));
+  CLV_TRY(make_cache_path(o, &f->header.key, &path, err));
   if (mkdir(o->dir.data, 0700) != 0 && errno != EEXIST) return clv_fail_errno(o->dir.data, err);
   clv_bytes_done(&f->path);
   clv_bytes_printf(&f->path, "%s.tmp", path.data);
@@ -182,7 +188,7 @@ static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   clv_code code = write_new_file(f, path.data, err);
   if (code == CLV_OK) return CLV_OK;
   unlink(f->path.data);
-  (void)rmdir(o->dir.data); /* rmdir fails unless the folder is empty */
+  (void)rmdir(o->dir.data); /* deletes the folder only if it is empty */
   return code;
 }
 
@@ -193,68 +199,72 @@ static clv_code make_header(const clv_state_folder *o, const clv_cache *c, const
                             .n_records = c->n_records,
                             .keep_s = c->keep_s,
                             .dtype = values->dtype,
-                            .row.rank = values->shape.rank - 1};
-  for (int i = 0; i < ret->row.rank; i++) ret->row.dim[i] = values->shape.dim[i + 1];
+                            .row_shape.rank = values->shape.rank - 1};
+  for (int i = 0; i < ret->row_shape.rank; i++) ret->row_shape.dim[i] = values->shape.dim[i + 1];
   return clv_cache_header_derive(ret, err);
 }
 
 static bool has_same_layout(const clv_cache_header *a, const clv_cache_header *b) {
-  return a->n_records == b->n_records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);
+  return a->n_records == b->n_records && a->dtype == b->dtype &&
+         clv_shape_equal(&a->row_shape, &b->row_shape);
 }
 
-static clv_code fail_other_layout(const clv_cache_header *given, const clv_cache_header *stored,
-                                  clv_err *err) {
-  char given_row[160], stored_row[160];
-  return clv_fail(err, CLV_INVALID,
-                  "rows are %s %s of %llu records, but the cache stores %s %s of %llu records: "
-                  "delete the cache or use another key",
-                  clv_dtype_name(given->dtype),
-                  clv_shape_format(&given->row, given_row, sizeof given_row),
-                  (unsigned long long)given->n_records, clv_dtype_name(stored->dtype),
-                  clv_shape_format(&stored->row, stored_row, sizeof stored_row),
-                  (unsigned long long)stored->n_records);
+static clv_code fail_other_layout(const clv_cache_header *given_header,
+                                  const clv_cache_header *stored_header, clv_err *err) {
+  char given_shape_text[160], stored_shape_text[160];
+  return clv_fail(
+      err, CLV_INVALID,
+      "rows are %s %s of %llu records, but the cache stores %s %s of %llu records: "
+      "delete the cache or use another key",
+      clv_dtype_name(given_header->dtype),
+      clv_shape_format(&given_header->row_shape, given_shape_text, sizeof given_shape_text),
+      (unsigned long long)given_header->n_records, clv_dtype_name(stored_header->dtype),
+      clv_shape_format(&stored_header->row_shape, stored_shape_text, sizeof stored_shape_text),
+      (unsigned long long)stored_header->n_records);
 }
 
-/* Opens the cache of a key, or makes it. */
+/* Opens the cache that `c` names. If it does not exist, makes it for rows like those of
+ * `values`. */
 static clv_code open_or_make_cache(const clv_state_folder *o, const clv_cache *c,
-                                   uint64_t max_bytes, const clv_tensor *values, file *f,
+                                   uint64_t max_bytes, const clv_tensor *values, cache_file *f,
                                    clv_err *err) {
-  clv_cache_header expected;
+  clv_cache_header expected_header;
   clv_err why;
-  CLV_TRY(make_header(o, c, values, &expected, err));
+  CLV_TRY(make_header(o, c, values, &expected_header, err));
   clv_code code = open_cache(o, &c->key, f, &why);
-  if (code == CLV_OK && has_same_layout(&f->header, &expected)) return CLV_OK;
-  if (code == CLV_OK) return fail_other_layout(&expected, &f->header, err);
+  if (code == CLV_OK && has_same_layout(&f->header, &expected_header)) return CLV_OK;
+  if (code == CLV_OK) return fail_other_layout(&expected_header, &f->header, err);
   if (code != CLV_NOT_FOUND) return clv_fail(err, code, "%s", why.text);
-  file_done(f);
-  *f = (file){.fd = -1, .header = expected};
-  CLV_TRY(check_quota(o, expected.file_bytes, max_bytes, err));
+  cache_file_done(f);
+  *f = (cache_file){.fd = -1, .header = expected_header};
+  CLV_TRY(check_quota(o, expected_header.file_bytes, max_bytes, err));
   return make_cache(o, f, err);
 }
 
 /* ---- rows of a cache ------------------------------------------------------------------------- */
 
-typedef struct row_mark {
-  uint32_t is_stored; /* 1: the row is stored; 0: it is not */
+/* Status of a row in the file. */
+typedef struct row_status {
+  uint32_t is_stored; /* 1: the row is stored; 0: the row is not stored */
   uint32_t crc32c;    /* checksum of the row's number and data */
-} row_mark;
+} row_status;
 
-_Static_assert(sizeof(row_mark) == CLV_CACHE_MARK_BYTES, "as it lies in the file");
+_Static_assert(sizeof(row_status) == CLV_CACHE_ROW_STATUS_BYTES, "as it lies in the file");
 
-static row_mark compute_row_mark(const file *f, int64_t row, const void *data) {
+static row_status compute_row_status(const cache_file *f, int64_t row, const void *data) {
   uint32_t crc = clv_crc32c(0, &row, sizeof row);
-  return (row_mark){1, clv_crc32c(crc, data, (size_t)f->header.row_bytes)};
+  return (row_status){1, clv_crc32c(crc, data, (size_t)f->header.row_bytes)};
 }
 
-static uint64_t row_mark_offset(const file *f, int64_t row) {
-  return f->header.row_marks_at + CLV_CACHE_MARK_BYTES * (uint64_t)row;
+static uint64_t row_status_offset(const cache_file *f, int64_t row) {
+  return f->header.row_statuses_offset + CLV_CACHE_ROW_STATUS_BYTES * (uint64_t)row;
 }
 
-static uint64_t row_offset(const file *f, int64_t row) {
-  return f->header.rows_at + f->header.row_bytes * (uint64_t)row;
+static uint64_t row_offset(const cache_file *f, int64_t row) {
+  return f->header.rows_offset + f->header.row_bytes * (uint64_t)row;
 }
 
-/* Checks row numbers. Errors name the sample by its index in the batch. */
+/* Checks record numbers. An error names a record by its index in the batch. */
 static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, clv_err *err) {
   for (size_t i = 0; i < n; i++)
     if (rows[i] < 0 || (uint64_t)rows[i] >= c->n_records)
@@ -263,67 +273,71 @@ static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, cl
   return CLV_OK;
 }
 
-static clv_code put_row(const file *f, int64_t row, const void *data, clv_err *err) {
-  row_mark m = compute_row_mark(f, row, data);
+static clv_code put_row(const cache_file *f, int64_t row, const void *data, clv_err *err) {
+  row_status m = compute_row_status(f, row, data);
   CLV_TRY(write_at(f, row_offset(f, row), data, (size_t)f->header.row_bytes, err));
-  return write_at(f, row_mark_offset(f, row), &m, sizeof m, err);
+  return write_at(f, row_status_offset(f, row), &m, sizeof m, err);
 }
 
-static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, clv_err *err) {
-  row_mark m, no_mark = {0};
-  CLV_TRY(read_at(f, row_mark_offset(f, row), &m, sizeof m, err));
+static clv_code get_row(const cache_file *f, int64_t row, int64_t sample_index, void *data,
+                        clv_err *err) {
+  row_status m, no_status = {0};
+  CLV_TRY(read_at(f, row_status_offset(f, row), &m, sizeof m, err));
   if (m.is_stored != 1)
     return clv_fail(err, CLV_NOT_FOUND, "the row of sample %lld is not in the cache",
-                    (long long)sample);
+                    (long long)sample_index);
   CLV_TRY(read_at(f, row_offset(f, row), data, (size_t)f->header.row_bytes, err));
-  if (m.crc32c == compute_row_mark(f, row, data).crc32c) return CLV_OK;
-  CLV_TRY(write_at(f, row_mark_offset(f, row), &no_mark, sizeof no_mark, err));
+  if (m.crc32c == compute_row_status(f, row, data).crc32c) return CLV_OK;
+  CLV_TRY(write_at(f, row_status_offset(f, row), &no_status, sizeof no_status, err));
   return clv_fail(
       err, CLV_DATA_LOSS,
       "the row of sample %lld is damaged in the cache (its CRC does not fit) and was dropped",
-      (long long)sample);
+      (long long)sample_index);
 }
 
-/* ---- functions for other files --------------------------------------------------------------- */
+/* ---- storing and reading rows ---------------------------------------------------------------- */
 
 clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t max_bytes,
                         const clv_cache *cache, const int64_t *rows, const clv_tensor *values,
                         clv_err *err) {
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  CLV_AUTO(file_done) file f = {.fd = -1};
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  CLV_AUTO(cache_file_done) cache_file f = {.fd = -1};
   size_t n = values->shape.rank ? (size_t)values->shape.dim[0] : 0;
   if (!n || !values->bytes)
     return clv_fail(err, CLV_INVALID, "there are no rows to store in the cache");
   CLV_TRY(check_rows(cache, rows, n, err));
-  CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
+  CLV_TRY(clv_state_folder_lock(&c->folders, identity, &o, err));
   CLV_TRY(open_or_make_cache(&o, cache, max_bytes, values, &f, err));
   const char *data = values->data;
   for (size_t i = 0; i < n; i++) CLV_TRY(put_row(&f, rows[i], data + i * f.header.row_bytes, err));
   return mark_used(&f, err);
 }
 
-clv_code clv_caches_rows_shape(clv_caches *c, const char *identity, const clv_cache *cache,
-                               size_t n, clv_dtype *ret_dtype, clv_shape *ret_shape, clv_err *err) {
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  CLV_AUTO(file_done) file f = {.fd = -1};
-  CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
+clv_code clv_caches_get_rows_shape(clv_caches *c, const char *identity, const clv_cache *cache,
+                                   size_t n, clv_dtype *ret_dtype, clv_shape *ret_shape,
+                                   clv_err *err) {
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  CLV_AUTO(cache_file_done) cache_file f = {.fd = -1};
+  CLV_TRY(clv_state_folder_lock(&c->folders, identity, &o, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
   *ret_dtype = f.header.dtype;
-  *ret_shape = (clv_shape){.rank = f.header.row.rank + 1, .dim = {(int64_t)n}};
-  for (int i = 0; i < f.header.row.rank; i++) ret_shape->dim[i + 1] = f.header.row.dim[i];
+  *ret_shape = (clv_shape){.rank = f.header.row_shape.rank + 1, .dim = {(int64_t)n}};
+  for (int i = 0; i < f.header.row_shape.rank; i++)
+    ret_shape->dim[i + 1] = f.header.row_shape.dim[i];
   return CLV_OK;
 }
 
 clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *cache,
                         const int64_t *rows, clv_tensor *values, clv_err *err) {
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  CLV_AUTO(file_done) file f = {.fd = -1};
-  clv_cache_header expected;
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  CLV_AUTO(cache_file_done) cache_file f = {.fd = -1};
+  clv_cache_header expected_header;
   CLV_TRY(check_rows(cache, rows, (size_t)values->shape.dim[0], err));
-  CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
-  CLV_TRY(make_header(&o, cache, values, &expected, err));
+  CLV_TRY(clv_state_folder_lock(&c->folders, identity, &o, err));
+  CLV_TRY(make_header(&o, cache, values, &expected_header, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
-  if (!has_same_layout(&f.header, &expected)) return fail_other_layout(&expected, &f.header, err);
+  if (!has_same_layout(&f.header, &expected_header))
+    return fail_other_layout(&expected_header, &f.header, err);
   char *data = values->data;
   for (int64_t i = 0; i < values->shape.dim[0]; i++)
     CLV_TRY(get_row(&f, rows[i], i, data + (size_t)i * f.header.row_bytes, err));
@@ -332,82 +346,90 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
 
 /* ---- listing and deleting caches ------------------------------------------------------------- */
 
-static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
-  row_mark marks[512];
+static clv_code count_rows(const cache_file *f, uint64_t *ret, clv_err *err) {
+  row_status statuses[512];
   *ret = 0;
-  for (uint64_t first = 0; first < f->header.n_records; first += CLV_COUNT(marks)) {
-    size_t n = (size_t)CLV_MIN(f->header.n_records - first, (uint64_t)CLV_COUNT(marks));
-    CLV_TRY(read_at(f, row_mark_offset(f, (int64_t)first), marks, n * sizeof *marks, err));
-    for (size_t i = 0; i < n; i++) *ret += marks[i].is_stored == 1;
+  for (uint64_t first_record = 0; first_record < f->header.n_records;
+       first_record += CLV_COUNT(statuses)) {
+    size_t n = (size_t)CLV_MIN(f->header.n_records - first_record, (uint64_t)CLV_COUNT(statuses));
+    CLV_TRY(read_at(f, row_status_offset(f, (int64_t)first_record), statuses, n * sizeof *statuses,
+                    err));
+    for (size_t i = 0; i < n; i++) *ret += statuses[i].is_stored == 1;
   }
   return CLV_OK;
 }
 
+/* A listing of the caches of an identity, while list_file adds entries. */
 typedef struct listing {
   const clv_sha256 *key; /* NULL: all keys */
-  bool remove;
-  clv_cache_status *list;
-  uint32_t n;
+  bool deletes_listed;   /* each listed cache is deleted */
+  clv_cache_status *entries;
+  uint32_t n_entries;
 } listing;
 
 static void list_file(listing *l, const char *path, const char *name) {
-  CLV_AUTO(file_done) file f = {.fd = -1};
+  CLV_AUTO(cache_file_done) cache_file f = {.fd = -1};
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
-  if (!clv_name_ends_with(name, CACHE_SUFFIX) || f.path.failed || l->n == CLV_MAX_CACHES) return;
+  if (!clv_name_has_ending(name, CACHE_SUFFIX) || f.path.failed || l->n_entries == CLV_MAX_CACHES)
+    return;
   clv_code code = open_file(&f, &err);
   bool is_listed =
       code == CLV_OK && (!l->key || memcmp(&f.header.key, l->key, sizeof *l->key) == 0);
-  if (l->remove && (is_listed || (!l->key && code == CLV_DATA_LOSS))) unlink(path);
+  if (l->deletes_listed && (is_listed || (!l->key && code == CLV_DATA_LOSS))) unlink(path);
   if (!is_listed || has_expired(&f, now_s())) return;
-  clv_cache_status *s = &l->list[l->n];
+  clv_cache_status *s = &l->entries[l->n_entries];
   *s = (clv_cache_status){.key = f.header.key,
                           .n_records = f.header.n_records,
                           .row_bytes = f.header.row_bytes,
                           .disk_bytes = f.header.file_bytes,
                           .unused_s = (uint64_t)CLV_MAX(now_s() - f.last_used_s, (int64_t)0)};
   s->expires_s = f.header.keep_s - CLV_MIN(s->unused_s, f.header.keep_s);
-  if (count_rows(&f, &s->n_rows, &err) == CLV_OK) l->n++;
+  if (count_rows(&f, &s->n_rows, &err) == CLV_OK) l->n_entries++;
 }
 
-clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key, bool remove,
-                         clv_cache_status ret[CLV_MAX_CACHES], uint32_t *ret_n, clv_err *err) {
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  listing l = {.key = key, .remove = remove, .list = ret};
-  CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
+clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key,
+                         bool deletes_listed, clv_cache_status ret[CLV_MAX_CACHES], uint32_t *ret_n,
+                         clv_err *err) {
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  listing l = {.key = key, .deletes_listed = deletes_listed, .entries = ret};
+  CLV_TRY(clv_state_folder_lock(&c->folders, identity, &o, err));
   CLV_AUTO(clv_folder_files_close) clv_folder_files files = clv_folder_files_open(o.dir.data);
   while (clv_folder_files_next(&files)) list_file(&l, files.path.data, files.name);
-  if (remove) (void)rmdir(o.dir.data); /* rmdir fails unless the folder is empty */
-  *ret_n = l.n;
+  if (deletes_listed) (void)rmdir(o.dir.data); /* deletes the folder only if it is empty */
+  *ret_n = l.n_entries;
   return CLV_OK;
 }
 
-/* Deletes an expired or damaged cache, or an unfinished one of a process that was killed. */
-static bool sweep_file(const char *path, const char *name, int64_t at_s) {
-  CLV_AUTO(file_done) file f = {.fd = -1};
+/* Deletes a file if it is an expired or damaged cache, or an unfinished file of a killed process.
+ * True: the file was deleted. */
+static bool sweep_file(const char *path, const char *name, int64_t time_s) {
+  CLV_AUTO(cache_file_done) cache_file f = {.fd = -1};
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
   if (f.path.failed) return false;
-  clv_code code = clv_name_ends_with(name, CACHE_SUFFIX) ? open_file(&f, &err) : CLV_DATA_LOSS;
-  bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;
-  return !keep && unlink(path) == 0;
+  clv_code code = clv_name_has_ending(name, CACHE_SUFFIX) ? open_file(&f, &err) : CLV_DATA_LOSS;
+  bool is_kept = code == CLV_OK ? !has_expired(&f, time_s) : code != CLV_DATA_LOSS;
+  return !is_kept && unlink(path) == 0;
 }
 
-static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t at_s) {
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  uint32_t removed = 0;
-  if (!clv_state_folder_begin_named(&c->folders, name, &o)) return 0;
+/* Deletes the files in the identity's folder `name` that sweep_file finds expired or damaged.
+ * Returns the number of deleted files. */
+static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t time_s) {
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  uint32_t n_deleted = 0;
+  if (!clv_state_folder_lock_named(&c->folders, name, &o)) return 0;
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(o.dir.data);
-  while (clv_folder_files_next(&f)) removed += sweep_file(f.path.data, f.name, at_s);
-  (void)rmdir(o.dir.data); /* rmdir fails unless the folder is empty */
-  return removed;
+  while (clv_folder_files_next(&f)) n_deleted += sweep_file(f.path.data, f.name, time_s);
+  (void)rmdir(o.dir.data); /* deletes the folder only if it is empty */
+  return n_deleted;
 }
 
-uint32_t clv_caches_evict_expired(clv_caches *c, int64_t at_s) {
+uint32_t clv_caches_evict_expired(clv_caches *c, int64_t time_s) {
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(c->folders.dir);
-  uint32_t removed = 0;
-  while (clv_folder_files_next(&f)) removed += sweep_folder(c, f.name, at_s);
-  return removed;
+  uint32_t n_deleted = 0;
+  while (clv_folder_files_next(&f)) n_deleted += sweep_folder(c, f.name, time_s);
+  return n_deleted;
 }
 
 clv_code clv_caches_open(const char *state_dir, clv_caches **ret, clv_err *err) {

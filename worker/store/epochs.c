@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The highest epoch of each session, least recently used first. An epoch is the number of an
- * attempt within a run. The complete file is rewritten with each change, before the attempt is
- * admitted.
+ * The highest epoch of each session. An epoch is the number of an attempt within a run. The entries
+ * are sorted by their last use, oldest first. With each change the complete file is rewritten,
+ * before the session of the attempt is opened.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -22,28 +22,29 @@ enum {
 
 static const char first_line[] = "cleave-epochs 1";
 
+/* The highest epoch of one session of one identity. */
 typedef struct epoch_entry {
   uint64_t epoch;
-  uint8_t session[16];
-  clv_sha256 digest;
+  uint8_t session_id[16];
+  clv_sha256 config_digest;
   char *identity;
 } epoch_entry;
 
 struct clv_epochs {
-  char *path; /* NULL: kept in memory only */
+  char *path; /* path of the file STATE_DIR/epochs; NULL: the entries are kept in memory only */
   pthread_mutex_t lock;
-  epoch_entry list[MAX_ENTRIES];
-  size_t n;
+  epoch_entry entries[MAX_ENTRIES];
+  size_t n_entries;
 };
 
 static void remove_entry(clv_epochs *e, size_t i) {
-  free(e->list[i].identity);
-  memmove(&e->list[i], &e->list[i + 1], (--e->n - i) * sizeof e->list[0]);
+  free(e->entries[i].identity);
+  memmove(&e->entries[i], &e->entries[i + 1], (--e->n_entries - i) * sizeof e->entries[0]);
 }
 
 void clv_epochs_free(clv_epochs *e) {
   if (!e) return;
-  while (e->n) remove_entry(e, e->n - 1);
+  while (e->n_entries) remove_entry(e, e->n_entries - 1);
   pthread_mutex_destroy(&e->lock);
   free(e->path);
   free(e);
@@ -53,8 +54,8 @@ void clv_epochs_free(clv_epochs *e) {
 
 static void write_entry(const epoch_entry *x, clv_bytes *out) {
   char session[33], digest[65];
-  clv_hex(x->session, sizeof x->session, session);
-  clv_sha256_hex(&x->digest, digest);
+  clv_hex(x->session_id, sizeof x->session_id, session);
+  clv_sha256_hex(&x->config_digest, digest);
   clv_bytes_printf(out, "%llu %s %s %s\n", (unsigned long long)x->epoch, session, digest,
                    x->identity);
 }
@@ -63,7 +64,7 @@ static clv_code write_file(const clv_epochs *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   if (!e->path) return CLV_OK;
   clv_bytes_printf(&out, "%s\n", first_line);
-  for (size_t i = 0; i < e->n; i++) write_entry(&e->list[i], &out);
+  for (size_t i = 0; i < e->n_entries; i++) write_entry(&e->entries[i], &out);
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_file_write_durable(e->path, out.data, out.len, 0600, err);
 }
@@ -75,33 +76,35 @@ static bool parse_epoch(const char *text, uint64_t *ret) {
   return n_digits && !text[n_digits] && !errno && *ret;
 }
 
-/* Parses "EPOCH SESSION DIGEST IDENTITY"; splits the line in place. */
+/* Parses a line "EPOCH SESSION DIGEST IDENTITY". Splits the line in place, so ret->identity points
+ * into it. */
 static bool parse_entry(char *line, epoch_entry *ret) {
-  char *save = NULL, *epoch = strtok_r(line, " ", &save), *session = strtok_r(NULL, " ", &save),
-       *digest = strtok_r(NULL, " ", &save);
-  ret->identity = strtok_r(NULL, " ", &save);
-  if (!epoch || !session || !digest || !ret->identity || strtok_r(NULL, " ", &save)) return false;
+  char *strtok_state = NULL, *epoch = strtok_r(line, " ", &strtok_state),
+       *session = strtok_r(NULL, " ", &strtok_state), *digest = strtok_r(NULL, " ", &strtok_state);
+  ret->identity = strtok_r(NULL, " ", &strtok_state);
+  if (!epoch || !session || !digest || !ret->identity || strtok_r(NULL, " ", &strtok_state))
+    return false;
   return parse_epoch(epoch, &ret->epoch) &&
-         clv_hex_parse(session, ret->session, sizeof ret->session) &&
-         clv_sha256_parse(digest, &ret->digest) && strlen(ret->identity) <= MAX_URI_LEN;
+         clv_hex_parse(session, ret->session_id, sizeof ret->session_id) &&
+         clv_sha256_parse(digest, &ret->config_digest) && strlen(ret->identity) <= MAX_URI_LEN;
 }
 
 static clv_code append_entry(clv_epochs *e, const epoch_entry *x, clv_err *err) {
-  epoch_entry *at = &e->list[e->n];
+  epoch_entry *at = &e->entries[e->n_entries];
   *at = *x;
   CLV_TRY(clv_strdup(x->identity, &at->identity, err));
-  e->n++;
+  e->n_entries++;
   return CLV_OK;
 }
 
 clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err *err) {
-  char *save = NULL, *line = strtok_r(text, "\n", &save);
+  char *strtok_state = NULL, *line = strtok_r(text, "\n", &strtok_state);
   if (!line || strcmp(line, first_line) != 0)
     return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s': move the file away to begin a new one",
                     label, first_line);
-  for (size_t line_number = 2; (line = strtok_r(NULL, "\n", &save)); line_number++) {
+  for (size_t line_number = 2; (line = strtok_r(NULL, "\n", &strtok_state)); line_number++) {
     epoch_entry x;
-    if (e->n == MAX_ENTRIES || !parse_entry(line, &x))
+    if (e->n_entries == MAX_ENTRIES || !parse_entry(line, &x))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
                       "lines; without the file earlier attempts of sessions are let in again",
@@ -114,7 +117,7 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
 static clv_code read_file(clv_epochs *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_code code = clv_file_read(e->path, MAX_FILE_BYTES, &text, err);
-  /* write the file now, so that an error is found at the start */
+  /* write an empty file now, so that an error of the disk is found at the start of the worker */
   if (code == CLV_NOT_FOUND) return write_file(e, err);
   CLV_TRY(code);
   return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, e->path, err);
@@ -146,69 +149,71 @@ clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) 
 
 /* ---- registering an attempt ------------------------------------------------------------------ */
 
-static size_t find_entry(const clv_epochs *e, const char *identity, const uint8_t session[16]) {
+static size_t find_entry(const clv_epochs *e, const char *identity, const uint8_t session_id[16]) {
   size_t i = 0;
-  while (i < e->n && (memcmp(e->list[i].session, session, 16) != 0 ||
-                      strcmp(e->list[i].identity, identity) != 0))
+  while (i < e->n_entries && (memcmp(e->entries[i].session_id, session_id, 16) != 0 ||
+                              strcmp(e->entries[i].identity, identity) != 0))
     i++;
   return i;
 }
 
-/* Makes room for an entry. If the identity has MAX_ENTRIES_PER_IDENTITY entries already, drops its
- * oldest one, so that it cannot displace entries of other identities. */
-static void make_room(clv_epochs *e, const char *identity) {
-  size_t n = 0, oldest = 0;
-  for (size_t i = e->n; i-- > 0;) {
-    if (strcmp(e->list[i].identity, identity) != 0) continue;
-    oldest = i;
+/* Drops an entry if there is no room for another entry of the identity: the identity's oldest
+ * entry, so that it does not displace entries of others, or the oldest of all if it has none. */
+static void evict_entry_if_full(clv_epochs *e, const char *identity) {
+  size_t n = 0, oldest_index = 0;
+  for (size_t i = e->n_entries; i-- > 0;) {
+    if (strcmp(e->entries[i].identity, identity) != 0) continue;
+    oldest_index = i;
     n++;
   }
-  if (n >= MAX_ENTRIES_PER_IDENTITY || (n && e->n == MAX_ENTRIES))
-    remove_entry(e, oldest);
-  else if (e->n == MAX_ENTRIES)
+  if (n >= MAX_ENTRIES_PER_IDENTITY || (n && e->n_entries == MAX_ENTRIES))
+    remove_entry(e, oldest_index);
+  else if (e->n_entries == MAX_ENTRIES)
     remove_entry(e, 0);
 }
 
-/* Refuses an epoch lower than the last, or the same epoch with another configuration. last: NULL
- * for the first attempt. */
-static clv_code check_epoch(const epoch_entry *last, const epoch_entry *x, bool config_changed,
-                            clv_err *err) {
-  if (last && x->epoch < last->epoch)
+/* Refuses an epoch below the registered one, and the registered epoch with another configuration.
+ * previous_entry: entry of the session; NULL: this is the first attempt. */
+static clv_code check_epoch(const epoch_entry *previous_entry, const epoch_entry *x,
+                            bool config_changed, clv_err *err) {
+  if (previous_entry && x->epoch < previous_entry->epoch)
     return clv_fail(
         err, CLV_PRECONDITION,
         "attempt %llu of this session is refused: attempt %llu, a newer one, has been registered",
-        (unsigned long long)x->epoch, (unsigned long long)last->epoch);
-  if (last && x->epoch == last->epoch && config_changed)
+        (unsigned long long)x->epoch, (unsigned long long)previous_entry->epoch);
+  if (previous_entry && x->epoch == previous_entry->epoch && config_changed)
     return clv_fail(err, CLV_PRECONDITION,
                     "attempt %llu of this session was registered with another configuration",
                     (unsigned long long)x->epoch);
   return CLV_OK;
 }
 
-static clv_code register_locked(clv_epochs *e, const epoch_entry *x, bool *ret_config_changed,
-                                clv_err *err) {
-  size_t i = find_entry(e, x->identity, x->session);
-  const epoch_entry *last = i < e->n ? &e->list[i] : NULL;
-  bool config_changed = last && memcmp(&last->digest, &x->digest, sizeof x->digest) != 0;
-  CLV_TRY(check_epoch(last, x, config_changed, err));
-  if (last)
+static clv_code register_entry(clv_epochs *e, const epoch_entry *x, bool *ret_config_changed,
+                               clv_err *err) {
+  size_t i = find_entry(e, x->identity, x->session_id);
+  const epoch_entry *previous_entry = i < e->n_entries ? &e->entries[i] : NULL;
+  bool config_changed = previous_entry && memcmp(&previous_entry->config_digest, &x->config_digest,
+                                                 sizeof x->config_digest) != 0;
+  CLV_TRY(check_epoch(previous_entry, x, config_changed, err));
+  if (previous_entry)
     remove_entry(e, i);
   else
-    make_room(e, x->identity);
+    evict_entry_if_full(e, x->identity);
   CLV_TRY(append_entry(e, x, err));
   CLV_TRY(write_file(e, err));
   *ret_config_changed = config_changed;
   return CLV_OK;
 }
 
-clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t session[16],
-                             uint64_t epoch, const clv_sha256 *digest, bool *ret_config_changed,
-                             clv_err *err) {
-  epoch_entry x = {.epoch = epoch, .digest = *digest, .identity = (char *)(uintptr_t)identity};
-  memcpy(x.session, session, sizeof x.session);
+clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t session_id[16],
+                             uint64_t epoch, const clv_sha256 *config_digest,
+                             bool *ret_config_changed, clv_err *err) {
+  epoch_entry x = {
+      .epoch = epoch, .config_digest = *config_digest, .identity = (char *)(uintptr_t)identity};
+  memcpy(x.session_id, session_id, sizeof x.session_id);
   *ret_config_changed = false;
   pthread_mutex_lock(&e->lock);
-  clv_code code = register_locked(e, &x, ret_config_changed, err);
+  clv_code code = register_entry(e, &x, ret_config_changed, err);
   pthread_mutex_unlock(&e->lock);
   return code;
 }

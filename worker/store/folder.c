@@ -13,9 +13,9 @@ clv_code clv_fail_errno(const char *path, clv_err *err) {
   return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path, strerror(errno));
 }
 
-bool clv_name_ends_with(const char *name, const char *end) {
-  size_t n = strlen(name), m = strlen(end);
-  return n > m && strcmp(name + n - m, end) == 0;
+bool clv_name_has_ending(const char *name, const char *ending) {
+  size_t n = strlen(name), m = strlen(ending);
+  return n > m && strcmp(name + n - m, ending) == 0;
 }
 
 clv_folder_files clv_folder_files_open(const char *folder_path) {
@@ -44,7 +44,7 @@ clv_code clv_state_folders_open(const char *state_dir, const char *kind, clv_sta
   clv_bytes_printf(&path, "%s/%s", state_dir, kind);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (mkdir(path.data, 0700) != 0 && errno != EEXIST) return clv_fail_errno(path.data, err);
-  for (size_t i = 0; i < CLV_STATE_FOLDER_LOCKS; i++) pthread_mutex_init(&ret->locks[i], NULL);
+  for (size_t i = 0; i < CLV_N_STATE_FOLDER_LOCKS; i++) pthread_mutex_init(&ret->locks[i], NULL);
   ret->dir = path.data;
   path = (clv_bytes){0};
   return CLV_OK;
@@ -52,17 +52,17 @@ clv_code clv_state_folders_open(const char *state_dir, const char *kind, clv_sta
 
 void clv_state_folders_done(clv_state_folders *f) {
   if (!f || !f->dir) return;
-  for (size_t i = 0; i < CLV_STATE_FOLDER_LOCKS; i++) pthread_mutex_destroy(&f->locks[i]);
+  for (size_t i = 0; i < CLV_N_STATE_FOLDER_LOCKS; i++) pthread_mutex_destroy(&f->locks[i]);
   free(f->dir);
 }
 
 static void lock_folder(clv_state_folders *f, clv_state_folder *ret) {
-  ret->lock = &f->locks[ret->identity.bytes[0] % CLV_STATE_FOLDER_LOCKS];
+  ret->lock = &f->locks[ret->identity.bytes[0] % CLV_N_STATE_FOLDER_LOCKS];
   pthread_mutex_lock(ret->lock);
 }
 
-clv_code clv_state_folder_begin(clv_state_folders *f, const char *identity, clv_state_folder *ret,
-                                clv_err *err) {
+clv_code clv_state_folder_lock(clv_state_folders *f, const char *identity, clv_state_folder *ret,
+                               clv_err *err) {
   char hex[65];
   CLV_TRY(clv_sha256_of(identity, strlen(identity), &ret->identity, err));
   clv_sha256_hex(&ret->identity, hex);
@@ -72,7 +72,7 @@ clv_code clv_state_folder_begin(clv_state_folders *f, const char *identity, clv_
   return CLV_OK;
 }
 
-bool clv_state_folder_begin_named(clv_state_folders *f, const char *name, clv_state_folder *ret) {
+bool clv_state_folder_lock_named(clv_state_folders *f, const char *name, clv_state_folder *ret) {
   if (!clv_sha256_parse(name, &ret->identity)) return false;
   clv_bytes_printf(&ret->dir, "%s/%s", f->dir, name);
   if (ret->dir.failed) return false;
@@ -80,7 +80,7 @@ bool clv_state_folder_begin_named(clv_state_folders *f, const char *name, clv_st
   return true;
 }
 
-void clv_state_folder_done(clv_state_folder *f) {
+void clv_state_folder_unlock(clv_state_folder *f) {
   if (!f) return;
   if (f->lock) pthread_mutex_unlock(f->lock);
   clv_bytes_done(&f->dir);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Claims. A claim says that a writer writes a file of state, or waits to write it. Claims keep the
- * order of the writers of a name, and reserve the bytes of a file that is not complete yet.
+ * Claims of writers on names of files of state. A writer holds a claim while it writes a file or
+ * waits to write it. Claims keep the writers of a name in order, and reserve quota for files that
+ * are not complete yet.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +13,8 @@
 
 enum { POLL_MS = 100 }; /* interval at which a waiting thread checks its cancellation hook */
 
-void clv_states_claim(clv_states *s, const char *identity, const char *name, clv_state_claim *c) {
+void clv_states_begin_claim(clv_states *s, const char *identity, const char *name,
+                            clv_state_claim *c) {
   *c = (clv_state_claim){.identity = identity};
   snprintf(c->name, sizeof c->name, "%s", name);
   pthread_mutex_lock(&s->lock);
@@ -32,15 +34,16 @@ static void remove_claim(clv_states *s, const clv_state_claim *c) {
 }
 
 void clv_states_end_claim(clv_states *s, clv_state_claim *c) {
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  clv_err ignored;
-  /* Ends the claim with the folder's lock held, so that a writer that adds up the sizes sees
-   * either the claim or its new file. If the folder cannot be locked, no other writer adds up
-   * its sizes. */
-  (void)!clv_state_folder_begin(&s->folders, c->identity, &o, &ignored);
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  clv_err ignored_err;
+  /* Hold the folder's lock, so that another writer, which adds up the bytes of files and claims,
+   * counts either the claim or its new file. If the folder cannot be locked, end the claim
+   * nevertheless. */
+  (void)!clv_state_folder_lock(&s->folders, c->identity, &o, &ignored_err);
   remove_claim(s, c);
 }
 
+/* True if a claim on the name exists that is older than own_claim; own_claim NULL: any claim. */
 static bool is_claimed(const clv_states *s, const char *identity, const char *name,
                        const clv_state_claim *own_claim) {
   for (const clv_state_claim *c = s->first_claim; c && c != own_claim; c = c->next)
@@ -49,23 +52,23 @@ static bool is_claimed(const clv_states *s, const char *identity, const char *na
 }
 
 static void wait_for_claim_end(clv_states *s) {
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_nsec += POLL_MS * 1000000;
-  until.tv_sec += until.tv_nsec / 1000000000;
-  until.tv_nsec %= 1000000000;
-  pthread_cond_timedwait(&s->claim_ended, &s->lock, &until);
+  struct timespec wake_time;
+  clock_gettime(CLOCK_MONOTONIC, &wake_time);
+  wake_time.tv_nsec += POLL_MS * 1000000;
+  wake_time.tv_sec += wake_time.tv_nsec / 1000000000;
+  wake_time.tv_nsec %= 1000000000;
+  pthread_cond_timedwait(&s->claim_ended, &s->lock, &wake_time);
 }
 
 clv_code clv_state_await_claims(clv_states *s, const char *identity, const char *name,
-                                const clv_state_claim *own_claim, const clv_cancel_hook *waiter,
-                                clv_err *err) {
+                                const clv_state_claim *own_claim,
+                                const clv_cancel_hook *cancel_hook, clv_err *err) {
   clv_code code = CLV_OK;
   pthread_mutex_lock(&s->lock);
   while (code == CLV_OK && is_claimed(s, identity, name, own_claim)) {
     wait_for_claim_end(s);
     pthread_mutex_unlock(&s->lock);
-    code = clv_cancel_hook_check(waiter, err);
+    code = clv_cancel_hook_check(cancel_hook, err);
     pthread_mutex_lock(&s->lock);
   }
   pthread_mutex_unlock(&s->lock);
@@ -74,59 +77,63 @@ clv_code clv_state_await_claims(clv_states *s, const char *identity, const char 
 
 /* ---- quotas of identities -------------------------------------------------------------------- */
 
-static uint64_t size_on_disk(const char *dir, const char *name) {
+/* Returns the bytes of a file of state, rounded up to blocks; 0: the file does not exist. */
+static uint64_t get_file_bytes_on_disk(const char *dir, const char *name) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  struct stat at;
-  clv_err ignored;
-  if (clv_state_path(dir, name, &path, &ignored) != CLV_OK || lstat(path.data, &at) != 0) return 0;
-  return S_ISREG(at.st_mode) ? clv_state_round_to_block((uint64_t)at.st_size) : 0;
+  struct stat st;
+  clv_err ignored_err;
+  if (clv_state_make_path(dir, name, &path, &ignored_err) != CLV_OK || lstat(path.data, &st) != 0)
+    return 0;
+  return S_ISREG(st.st_mode) ? clv_state_round_to_block((uint64_t)st.st_size) : 0;
 }
 
-/* True if a claim other than `own_claim` has reserved bytes for the file. */
+/* True if another claim of the identity has reserved bytes for the file `name`. */
 static bool is_reserved(clv_states *s, const clv_state_claim *own_claim, const char *name) {
-  bool found = false;
-  for (const clv_state_claim *c = s->first_claim; c && !found; c = c->next)
-    found = c != own_claim && c->reserved_bytes && strcmp(c->name, name) == 0 &&
-            strcmp(c->identity, own_claim->identity) == 0;
-  return found;
+  bool is_found = false;
+  for (const clv_state_claim *c = s->first_claim; c && !is_found; c = c->next)
+    is_found = c != own_claim && c->reserved_bytes && strcmp(c->name, name) == 0 &&
+               strcmp(c->identity, own_claim->identity) == 0;
+  return is_found;
 }
 
-/* Returns the size on disk of the files in the folder, except the file of `own_claim` and files for
+/* Returns the bytes of the files in the folder `dir`, except the file of own_claim and files for
  * which another claim has reserved bytes. */
-static uint64_t bytes_of_files(clv_states *s, const char *dir, const clv_state_claim *own_claim) {
+static uint64_t sum_file_bytes(clv_states *s, const char *dir, const clv_state_claim *own_claim) {
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(dir);
   char name[CLV_FILE_NAME + 1];
-  uint64_t used = 0;
+  uint64_t used_bytes = 0;
   while (clv_folder_files_next(&f))
-    if (clv_state_name_of(f.name, name) && strcmp(name, own_claim->name) != 0 &&
+    if (clv_state_parse_file_name(f.name, name) && strcmp(name, own_claim->name) != 0 &&
         !is_reserved(s, own_claim, name))
-      used += size_on_disk(dir, name);
-  return used;
+      used_bytes += get_file_bytes_on_disk(dir, name);
+  return used_bytes;
 }
 
-/* Returns the bytes of the files for which other claims of the identity have reserved bytes. */
-static uint64_t bytes_of_claims(const clv_states *s, const char *dir,
+/* Returns the bytes that other claims of the identity count: for each the larger size of the old
+ * and the new file. */
+static uint64_t sum_claim_bytes(const clv_states *s, const char *dir,
                                 const clv_state_claim *own_claim) {
-  uint64_t used = 0;
+  uint64_t used_bytes = 0;
   for (const clv_state_claim *c = s->first_claim; c; c = c->next)
     if (c != own_claim && c->reserved_bytes && strcmp(c->identity, own_claim->identity) == 0)
-      used += CLV_MAX(c->reserved_bytes, size_on_disk(dir, c->name));
-  return used;
+      used_bytes += CLV_MAX(c->reserved_bytes, get_file_bytes_on_disk(dir, c->name));
+  return used_bytes;
 }
 
-clv_code clv_state_reserve(clv_states *s, const clv_state_folder *o, clv_state_claim *own_claim,
-                           uint64_t bytes, uint64_t max_bytes, clv_err *err) {
-  uint64_t needed = clv_state_round_to_block(bytes);
+clv_code clv_state_reserve_bytes(clv_states *s, const clv_state_folder *o,
+                                 clv_state_claim *own_claim, uint64_t bytes, uint64_t max_bytes,
+                                 clv_err *err) {
+  uint64_t needed_bytes = clv_state_round_to_block(bytes);
   pthread_mutex_lock(&s->lock);
-  uint64_t used =
-      bytes_of_files(s, o->dir.data, own_claim) + bytes_of_claims(s, o->dir.data, own_claim);
-  bool fits = used <= max_bytes && needed <= max_bytes - used;
-  if (fits) own_claim->reserved_bytes = needed;
+  uint64_t used_bytes =
+      sum_file_bytes(s, o->dir.data, own_claim) + sum_claim_bytes(s, o->dir.data, own_claim);
+  bool is_within_quota = used_bytes <= max_bytes && needed_bytes <= max_bytes - used_bytes;
+  if (is_within_quota) own_claim->reserved_bytes = needed_bytes;
   pthread_mutex_unlock(&s->lock);
-  if (fits) return CLV_OK;
+  if (is_within_quota) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "%llu bytes more exceed the quota of files of state of this identity: %llu in "
                   "use, the limit is %llu; raise allow[].state_bytes in worker.yaml",
-                  (unsigned long long)needed, (unsigned long long)used,
+                  (unsigned long long)needed_bytes, (unsigned long long)used_bytes,
                   (unsigned long long)max_bytes);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state: STATE_DIR/states/SHA-256 OF THE IDENTITY/NAME.safetensors. The files on disk
- * count: quotas are checked against the folder, so they hold across restarts. The file `identity`
- * next to them is for the administrator of the disk.
+ * Saves, loads and removes files of state: STATE_DIR/states/SHA-256 OF THE
+ * IDENTITY/NAME.safetensors. Quotas are checked against the files in the folder, so they also hold
+ * after a restart of the worker. The file `identity` in each folder tells an administrator whose
+ * folder it is.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,11 +13,12 @@
 
 #include "worker/store/states_int.h"
 
-/* bytes that are written between two checks whether the caller has left */
+/* largest number of bytes that are written between two checks of the cancellation hook */
 enum { MAX_PIECE_BYTES = 1 << 20 };
 
 /* ---- saving a file of state ------------------------------------------------------------------ */
 
+/* Makes the folder of an identity with the file `identity` in it, unless the folder exists. */
 static clv_code make_folder(const clv_state_folder *o, const char *identity, const char *name,
                             clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, line = {0};
@@ -35,17 +37,18 @@ static clv_code make_folder(const clv_state_folder *o, const char *identity, con
 }
 
 static void remember_digest(clv_states *s, const char *path, const clv_sha256 *digest) {
-  struct stat at;
-  if (lstat(path, &at) == 0) clv_known_digest_add(&s->digests, &at, digest);
+  struct stat st;
+  if (lstat(path, &st) == 0) clv_known_digest_add(&s->digests, &st, digest);
 }
 
-/* Writes the items in pieces, and asks between them whether the caller has left. */
-static clv_code put_items(const clv_state_save_request *r, clv_weights_writer *w, clv_err *err) {
+/* Writes the data of all tensors in pieces, and checks the cancellation hook before each piece. */
+static clv_code write_tensors(const clv_state_save_request *r, clv_weights_writer *w,
+                              clv_err *err) {
   for (size_t i = 0; i < r->n; i++) {
     size_t bytes;
     CLV_TRY(clv_shape_bytes(&r->list[i].shape, r->list[i].dtype, &bytes, err));
     for (size_t at = 0; at < bytes; at += MAX_PIECE_BYTES) {
-      CLV_TRY(clv_cancel_hook_check(r->waiter, err));
+      CLV_TRY(clv_cancel_hook_check(r->cancel_hook, err));
       CLV_TRY(clv_weights_writer_put(w, i, at, (const char *)r->list[i].data + at,
                                      CLV_MIN(bytes - at, (size_t)MAX_PIECE_BYTES), err));
     }
@@ -54,26 +57,27 @@ static clv_code put_items(const clv_state_save_request *r, clv_weights_writer *w
   return CLV_OK;
 }
 
-/* Writes the file. On a failure errno is that of the disk. */
+/* Writes a file of state and publishes it under its name. If the disk fails, errno tells how. */
 static clv_code write_file(const char *path, const clv_state_save_request *r,
                            clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *w = NULL;
   CLV_TRY(clv_weights_writer_begin(path, r->list, r->n, NULL, 0, &w, err));
   CLV_TRY(clv_weights_writer_make_private(w, err));
-  CLV_TRY(put_items(r, w, err));
-  CLV_TRY(clv_weights_writer_sync(w, r->waiter, ret_digest, err));
-  CLV_TRY(clv_cancel_hook_check(r->waiter, err));
+  CLV_TRY(write_tensors(r, w, err));
+  CLV_TRY(clv_weights_writer_sync(w, r->cancel_hook, ret_digest, err));
+  CLV_TRY(clv_cancel_hook_check(r->cancel_hook, err));
   return clv_weights_writer_publish(w, ret_bytes, err);
 }
 
-static clv_code reserve(clv_states *s, const clv_state_save_request *r, clv_state_claim *c,
-                        clv_bytes *ret_path, clv_err *err) {
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
+/* Reserves quota for the file, and makes the folder of the identity if it does not exist. */
+static clv_code reserve_and_make_folder(clv_states *s, const clv_state_save_request *r,
+                                        clv_state_claim *c, clv_bytes *ret_path, clv_err *err) {
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
   uint64_t bytes;
   CLV_TRY(clv_weights_file_size(r->list, r->n, &bytes, err));
-  CLV_TRY(clv_state_folder_begin(&s->folders, c->identity, &o, err));
-  CLV_TRY(clv_state_path(o.dir.data, c->name, ret_path, err));
-  CLV_TRY(clv_state_reserve(s, &o, c, bytes, r->max_bytes, err));
+  CLV_TRY(clv_state_folder_lock(&s->folders, c->identity, &o, err));
+  CLV_TRY(clv_state_make_path(o.dir.data, c->name, ret_path, err));
+  CLV_TRY(clv_state_reserve_bytes(s, &o, c, bytes, r->max_bytes, err));
   return make_folder(&o, c->identity, c->name, err);
 }
 
@@ -87,8 +91,8 @@ clv_code clv_states_save_claimed(clv_states *s, clv_state_claim *c, const clv_st
                                  clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(clv_state_check_name(c->name, err));
-  CLV_TRY(clv_state_await_claims(s, c->identity, c->name, c, r->waiter, err));
-  CLV_TRY(reserve(s, r, c, &path, err));
+  CLV_TRY(clv_state_await_claims(s, c->identity, c->name, c, r->cancel_hook, err));
+  CLV_TRY(reserve_and_make_folder(s, r, c, &path, err));
   errno = 0;
   clv_code code = write_file(path.data, r, ret_digest, ret_bytes, err);
   if (code == CLV_OK) remember_digest(s, path.data, ret_digest);
@@ -102,7 +106,7 @@ clv_code clv_states_save(clv_states *s, const char *identity, const char *name,
                          uint64_t *ret_bytes, clv_err *err) {
   clv_state_claim c;
   CLV_TRY(clv_state_check_name(name, err));
-  clv_states_claim(s, identity, name, &c);
+  clv_states_begin_claim(s, identity, name, &c);
   clv_code code = clv_states_save_claimed(s, &c, r, ret_digest, ret_bytes, err);
   clv_states_end_claim(s, &c);
   return code;
@@ -110,22 +114,22 @@ clv_code clv_states_save(clv_states *s, const char *identity, const char *name,
 
 /* ---- loading and removing a file of state ---------------------------------------------------- */
 
-/* Waits for writers of the name, and locks the folder. */
-static clv_code begin_when_unclaimed(clv_states *s, const char *identity, const char *name,
-                                     const clv_cancel_hook *waiter, clv_state_folder *o,
-                                     clv_bytes *ret_path, clv_err *err) {
+/* Waits until all claims on the name have ended, and then locks the folder of the identity. */
+static clv_code lock_folder_when_unclaimed(clv_states *s, const char *identity, const char *name,
+                                           const clv_cancel_hook *cancel_hook, clv_state_folder *o,
+                                           clv_bytes *ret_path, clv_err *err) {
   CLV_TRY(clv_state_check_name(name, err));
-  CLV_TRY(clv_state_await_claims(s, identity, name, NULL, waiter, err));
-  CLV_TRY(clv_state_folder_begin(&s->folders, identity, o, err));
-  return clv_state_path(o->dir.data, name, ret_path, err);
+  CLV_TRY(clv_state_await_claims(s, identity, name, NULL, cancel_hook, err));
+  CLV_TRY(clv_state_folder_lock(&s->folders, identity, o, err));
+  return clv_state_make_path(o->dir.data, name, ret_path, err);
 }
 
 clv_code clv_states_open_file(clv_states *s, const char *identity, const char *name,
-                              size_t max_bytes, const clv_cancel_hook *waiter,
+                              size_t max_bytes, const clv_cancel_hook *cancel_hook,
                               clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, label = {0};
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  CLV_TRY(begin_when_unclaimed(s, identity, name, waiter, &o, &path, err));
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  CLV_TRY(lock_folder_when_unclaimed(s, identity, name, cancel_hook, &o, &path, err));
   clv_bytes_printf(&label, "file of state '%s'", name);
   if (label.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_weights_open_labelled(path.data, label.data, max_bytes, ret, err);
@@ -133,10 +137,10 @@ clv_code clv_states_open_file(clv_states *s, const char *identity, const char *n
 }
 
 clv_code clv_states_remove(clv_states *s, const char *identity, const char *name,
-                           const clv_cancel_hook *waiter, clv_err *err) {
+                           const clv_cancel_hook *cancel_hook, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  CLV_TRY(begin_when_unclaimed(s, identity, name, waiter, &o, &path, err));
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  CLV_TRY(lock_folder_when_unclaimed(s, identity, name, cancel_hook, &o, &path, err));
   if (unlink(path.data) == 0 && clv_file_sync_folder(path.data, err) == CLV_OK) return CLV_OK;
   if (errno == ENOENT || errno == ENOTDIR) return clv_state_fail_missing(name, err);
   return clv_state_fail_disk(path.data, name, errno, err);
@@ -144,18 +148,18 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
 
 /* ---- opening the store ----------------------------------------------------------------------- */
 
-/* Deletes an unfinished file of a process that was killed. */
-static void remove_unfinished(clv_states *s, const char *name) {
-  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  if (!clv_state_folder_begin_named(&s->folders, name, &o)) return;
+/* Deletes unfinished files of a killed process in the folder `name`. */
+static void remove_unfinished_files(clv_states *s, const char *name) {
+  CLV_AUTO(clv_state_folder_unlock) clv_state_folder o = {0};
+  if (!clv_state_folder_lock_named(&s->folders, name, &o)) return;
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(o.dir.data);
   while (clv_folder_files_next(&f))
-    if (clv_name_ends_with(f.name, ".tmp")) unlink(f.path.data);
+    if (clv_name_has_ending(f.name, ".tmp")) unlink(f.path.data);
 }
 
-static void remove_all_unfinished(clv_states *s) {
+static void remove_all_unfinished_files(clv_states *s) {
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(s->folders.dir);
-  while (clv_folder_files_next(&f)) remove_unfinished(s, f.name);
+  while (clv_folder_files_next(&f)) remove_unfinished_files(s, f.name);
 }
 
 clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) {
@@ -165,12 +169,12 @@ clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) 
   pthread_mutex_init(&s->digests.lock, NULL);
   pthread_mutex_init(&s->hashing_lock, NULL);
   pthread_mutex_init(&s->lock, NULL);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&s->claim_ended, &monotonic);
-  pthread_condattr_destroy(&monotonic);
-  remove_all_unfinished(s);
+  pthread_condattr_t cond_attr;
+  pthread_condattr_init(&cond_attr);
+  pthread_condattr_setclock(&cond_attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&s->claim_ended, &cond_attr);
+  pthread_condattr_destroy(&cond_attr);
+  remove_all_unfinished_files(s);
   *ret = clv_steal(&s);
   return CLV_OK;
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #define READS(setting) (1u << CLV_OPTIM_SET_##setting)
 #define ABSENT_IF_0(setting) (1u << CLV_OPTIM_SET_##setting)
@@ -70,6 +71,11 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
   if (!row) return fail_unknown_kind(c->kind, err);
   CLV_TRY(check_range(c, CLV_OPTIM_SET_lr, err));
+  if (!(c->ema >= 0 && c->ema < 1))
+    return clv_fail(err, CLV_INVALID,
+                    "the decay of the average of the weights (ema) is %g; it must be from 0 up to "
+                    "1, excluded",
+                    c->ema);
   for (int i = 0; i < CLV_OPTIM_SETTINGS; i++)
     if (row->settings >> i & 1) CLV_TRY(check_range(c, (clv_optim_setting)i, err));
   if ((row->settings & READS(nesterov)) && c->nesterov && c->momentum == 0)
@@ -102,7 +108,18 @@ uint32_t clv_optim_moment_mask(const clv_optim_config *c) {
         is_present = clv_optim_setting_value(c, (clv_optim_setting)k) != 0;
     set |= (uint32_t)is_present << i;
   }
-  return set;
+  return c->ema > 0 ? set | 1u << CLV_OPTIM_EMA : set;
 }
 
 int clv_optim_count_moments(uint32_t moments) { return __builtin_popcount(moments); }
+
+const char *clv_optim_moment_name_of(clv_optim_kind kind, int i) {
+  const clv_optimizer_row *row = clv_optimizer_row_of(kind);
+  if (i == CLV_OPTIM_EMA) return &CLV_EMA_SUFFIX[1];
+  return row && i >= 0 && i < CLV_OPTIM_MAX_MOMENTS ? row->moments[i].name : NULL;
+}
+
+bool clv_optim_is_ema(const char *name) {
+  size_t n = strlen(name), len = sizeof CLV_EMA_SUFFIX - 1;
+  return n > len && strcmp(name + n - len, CLV_EMA_SUFFIX) == 0;
+}

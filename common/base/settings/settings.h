@@ -67,6 +67,10 @@ typedef struct clv_optim_config {
   double eps;                       /* all but sgd: added to the denominator */
   bool nesterov;                    /* sgd: needs momentum > 0 */
   bool centered;                    /* rmsprop: divide by the variance */
+  /* all kinds, the same in all groups: decay of the average of the parameters, 0 <= ema < 1; 0: no
+   * average. ema_warmup: step t = 1, 2, ... has the decay min(ema, (1 + t) / (10 + t)) */
+  double ema;
+  bool ema_warmup;
 } clv_optim_config;
 
 /* Indices of the settings: bit clv_optim_setting of a set. */
@@ -76,7 +80,9 @@ typedef enum clv_optim_setting {
 #undef CLV_OPTIM_NUMBER_OF
 } clv_optim_setting;
 
-enum { CLV_OPTIM_MAX_MOMENTS = 3 };
+/* CLV_OPTIM_EMA: the index of the average of the parameters in a set of moments, after the moments
+ * of each row. CLV_OPTIM_MAX_STATES: most blocks of state of an optimiser. */
+enum { CLV_OPTIM_MAX_MOMENTS = 3, CLV_OPTIM_EMA = CLV_OPTIM_MAX_MOMENTS, CLV_OPTIM_MAX_STATES };
 
 typedef struct clv_optimizer_row {
   const char *name;  /* name in session files */
@@ -102,9 +108,15 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) CLV_USE_RESULT
 void clv_optim_set_defaults(clv_optim_config *c);
 
 /* Returns the moments that these settings need: bit i for moments[i] of the clv_optimizer_row of
- * c->kind. An optimiser needs the moments of all its groups. */
+ * c->kind, bit CLV_OPTIM_EMA for the average of the parameters. An optimiser needs the moments of
+ * all its groups. */
 uint32_t clv_optim_moment_mask(const clv_optim_config *c);
 int clv_optim_count_moments(uint32_t moments);
+/* Returns the name of moment i, as bit i of clv_optim_moment_mask; NULL: the kind has no such
+ * moment. */
+const char *clv_optim_moment_name_of(clv_optim_kind kind, int i);
+/* True if `name` is that of an average, "<param>.ema". */
+bool clv_optim_is_ema(const char *name);
 
 /* ---- formats of data files ------------------------------------------------------------------- */
 

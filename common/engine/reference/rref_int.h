@@ -426,7 +426,7 @@ bool clv_rref_post_is_active(const clv_rref_post *post);
 /* Ends the post whose number the peer has acknowledged, and returns it; NULL: there is no such
  * post. */
 clv_rref_post *clv_rref_end_acked_post(clv_rrefs *t, clv_rref_peer *p, uint64_t number);
-/* sends the posts to a peer again that are due */
+/* Sends again those posts to a peer that are due. */
 void clv_rref_posts_resend(clv_rrefs *t, clv_rref_peer *p);
 /* True if a received message is to be handled. False: it was handled already, or its number is
  * older than the window. */

@@ -493,6 +493,11 @@ typedef struct clv_train_config {
   uint64_t accumulate;
   double clip_grad_norm; /* 0: no clipping */
   clv_text_list freeze;  /* glob patterns of parameter names */
+  /* decay of the average of the trained parameters, below 1; 0: no average. ema_warmup: smaller at
+   * first, as clv_optim_config says */
+  clv_config_pos ema_pos;
+  double ema;
+  bool ema_warmup;
   struct {
     clv_config_pos pos, score_pos;
     clv_best_metric score; /* CLV_BEST_NONE: the run does not stop early */

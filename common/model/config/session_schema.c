@@ -719,6 +719,13 @@ static const clv_row rows[] = {
     {.path = "train.freeze", .kind = CLV_ROW_TEXTS, .offset = AT(train.freeze),
      .pos_offset = AT(train.freeze_pos), .sample = "[\"0.*\"]",
      .doc = "Patterns of the names of parameters that are not trained."},
+    {.path = "train.ema", .kind = CLV_ROW_NUMBER, .offset = AT(train.ema), .pos_offset = AT(train.ema_pos),
+     .high = 1, .default_text = "0",
+     .doc = "Decay of an exponential moving average of the trained weights, below 1, as 0.999; 0 is off. Each "
+            "node keeps that of its stages, checkpoints have it, and --weights ema computes with it."},
+    {.path = "train.ema_warmup", .kind = CLV_ROW_BOOL, .offset = AT(train.ema_warmup), .pos_offset = AT(train.ema_pos),
+     .default_text = "false",
+     .doc = "Smaller decays at first: step t = 1, 2, ... has at most (1 + t) / (10 + t)."},
     {.path = "train.early_stopping", .kind = CLV_ROW_SECTION, .pos_offset = AT(train.early_stopping.pos),
      .is_commented_out = true,
      .doc = "Stop when validations no longer improve. Checkpoints have what it counts, so that a "

@@ -256,7 +256,7 @@ static void remove_dropped_steps(clv_plan *p) {
 
 /* Bytes that oneDNN keeps for the kernels of a convolution and its gradients. Other ops need less.
  */
-enum { KERNEL_BYTES = 22 << 10 };
+enum { KERNEL_OBJECT_BYTES = 22 << 10 };
 
 static void set_plan_info(clv_plan *p) {
   clv_plan_info *info = &p->info;
@@ -273,7 +273,7 @@ static void set_plan_info(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes; i++) {
     const clv_kernel *k = p->nodes[i].kernel;
     if (!k) continue;
-    info->kernel_bytes += KERNEL_BYTES;
+    info->kernel_bytes += KERNEL_OBJECT_BYTES;
     info->reorders_refresh += k->refresh ? k->reorders_refresh : 0;
     info->reorders_forward += k->reorders_forward;
     info->reorders_backward += p->nodes[i].needs_grad ? k->reorders_backward : 0;

@@ -15,9 +15,11 @@ struct clv_optim {
   const clv_backend *backend;
   clv_extent *group_extents;              /* the spans of the parameter block, ordered by group */
   size_t n_extents[CLV_OPTIM_MAX_GROUPS]; /* number of spans of each group */
+  size_t total_extents;                   /* sum of n_extents */
   uint32_t moment_mask;                   /* bit k: at least one group has moment k of the kind */
-  float *moment_blocks[CLV_OPTIM_MAX_MOMENTS]; /* in the backend's memory; NULL: no group has it */
-  int64_t steps_taken;                         /* number of steps taken */
+  float *moment_blocks[CLV_OPTIM_MAX_STATES]; /* in the backend's memory; NULL: no group has it */
+  size_t block_bytes;                         /* bytes of each block */
+  int64_t steps_taken;                        /* number of steps taken */
 };
 
 /* ---- settings of groups -------------------------------------------------------------------------
@@ -32,6 +34,9 @@ static clv_code check_groups(const clv_optim_config *groups, size_t n, clv_err *
     if (groups[i].kind != groups[0].kind)
       return clv_fail(err, CLV_INVALID, "optimizer group %zu is of kind %d, group 0 of kind %d", i,
                       (int)groups[i].kind, (int)groups[0].kind);
+    if (groups[i].ema != groups[0].ema || groups[i].ema_warmup != groups[0].ema_warmup)
+      return clv_fail(err, CLV_INVALID, "optimizer group %zu has ema %g, group 0 has %g", i,
+                      groups[i].ema, groups[0].ema);
   }
   return CLV_OK;
 }
@@ -63,13 +68,15 @@ static void sort_spans(clv_optim *o, const clv_optim_span *spans, size_t n_spans
         *next++ = (clv_extent){spans[i].offset / sizeof(float), spans[i].n};
     o->n_extents[g] = (size_t)(next - first);
   }
+  o->total_extents = (size_t)(next - o->group_extents);
 }
 
 static clv_code alloc_memory(clv_optim *o, size_t block_bytes, const clv_optim_span *spans,
                              size_t n_spans, clv_err *err) {
   CLV_TRY(clv_alloc(n_spans, sizeof *o->group_extents, &o->group_extents, err));
   sort_spans(o, spans, n_spans);
-  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
+  o->block_bytes = block_bytes;
+  for (int i = 0; i < CLV_OPTIM_MAX_STATES; i++) {
     if (!(o->moment_mask >> i & 1)) continue;
     CLV_TRY(clv_backend_allocate(o->backend, block_bytes, &o->moment_blocks[i], err));
     CLV_TRY(clv_backend_fill(o->backend, o->moment_blocks[i], 0, block_bytes, err));
@@ -111,7 +118,7 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
 
 clv_optim *clv_optim_free(clv_optim *o) {
   if (!o) return NULL;
-  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
+  for (int i = 0; i < CLV_OPTIM_MAX_STATES; i++)
     clv_backend_free_memory(o->backend, o->moment_blocks[i]);
   free(o->group_extents);
   free(o);
@@ -119,6 +126,39 @@ clv_optim *clv_optim_free(clv_optim *o) {
 }
 
 void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
+
+/* ---- the average of the parameters --------------------------------------------------------------
+ */
+
+clv_code clv_optim_begin_ema(clv_optim *o, const float *params, clv_err *err) {
+  float *ema = o->moment_blocks[CLV_OPTIM_EMA];
+  if (!ema) return CLV_OK;
+  CLV_TRY(clv_backend_copy(o->backend, ema, params, o->block_bytes, err));
+  return clv_backend_finish(o->backend, err);
+}
+
+float *clv_optim_ema(const clv_optim *o) { return o->moment_blocks[CLV_OPTIM_EMA]; }
+
+/* Moves the average towards the parameters by sgd's formula: with the gradient -sign p and weight
+ * decay 1 it computes ema -= rate (ema - sign p), with the rounding of torch's lerp. So backends
+ * need no formula of their own. */
+static void move_average(clv_optim *o, const float *params, double rate, float sign) {
+  float *const no_moments[CLV_OPTIM_MAX_MOMENTS] = {NULL};
+  const clv_step_args a = {
+      .kind = CLV_OPTIM_SGD, .grad_scale = -sign, .weight_decay = 1, .step_size = (float)rate};
+  o->backend->step(o->backend, &a, o->moment_blocks[CLV_OPTIM_EMA], params, no_moments,
+                   o->group_extents, o->total_extents);
+}
+
+/* Updates the average after a step. The first one sets it to 0 before it adds all of the
+ * parameters, because ema - (ema - p) is not p to the bit. */
+static void update_average(clv_optim *o, const float *params) {
+  double t = (double)o->steps_taken, decay = o->groups[0].ema;
+  if (!o->moment_blocks[CLV_OPTIM_EMA]) return;
+  if (o->groups[0].ema_warmup) decay = CLV_MIN(decay, (1 + t) / (10 + t));
+  if (o->steps_taken == 1) move_average(o, params, 1, 0);
+  move_average(o, params, o->steps_taken == 1 ? 1 : 1 - decay, 1);
+}
 
 /* ---- one step -----------------------------------------------------------------------------------
  */
@@ -136,6 +176,7 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
       moments[k] = group_moment_mask >> k & 1 ? o->moment_blocks[k] : NULL;
     o->backend->step(o->backend, &a, params, grads, moments, extents, o->n_extents[g]);
   }
+  update_average(o, params);
 }
 
 size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
@@ -147,14 +188,14 @@ int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->
 
 /* Returns the index in the kind's row of moment i of this optimiser; -1: it has no moment i. */
 static int moment_index_in_row(const clv_optim *o, int i) {
-  for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS && i >= 0; k++)
+  for (int k = 0; k < CLV_OPTIM_MAX_STATES && i >= 0; k++)
     if ((o->moment_mask >> k & 1) && i-- == 0) return k;
   return -1;
 }
 
 const char *clv_optim_moment_name(const clv_optim *o, int i) {
   int k = moment_index_in_row(o, i);
-  return k < 0 ? NULL : clv_optimizer_row_of(o->groups[0].kind)->moments[k].name;
+  return k < 0 ? NULL : clv_optim_moment_name_of(o->groups[0].kind, k);
 }
 
 float *clv_optim_moment(clv_optim *o, int i) {

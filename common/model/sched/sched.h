@@ -117,9 +117,10 @@ typedef struct clv_sched_options {
   /* For 1f1b, zb-h1, pipedream, pipedream-2bw: maximum micro-batches in flight at the first stage
    * with a backward; 0: the number of stages from there on, as in textbooks. */
   uint32_t window;
-  /* Costs by which the generator chooses where a window, or several stages at one rank, leave a
-   * choice. Stages whose F, I and W cost nothing (the loss) do not count as stages of the pipeline.
-   * NULL: equal costs for all stages, and no costs for links. */
+  /* Costs by which the generator chooses the next instruction of a rank where several may be next,
+   * because of a window or of several stages at the rank. Stages whose forward, input gradient and
+   * weight gradient cost nothing (the loss) do not count as stages of the pipeline. NULL: equal
+   * costs for all stages, and no costs for links. */
   const clv_sched_costs *costs;
 } clv_sched_options;
 

@@ -24,6 +24,7 @@ struct clv_checkpoint {
   clv_trainer_state state;
   json_t *state_root;
   clv_kv *state_extra;
+  bool uses_ema; /* files of parameters have the averages of these */
 };
 
 void clv_checkpoint_free(clv_checkpoint *c) {
@@ -115,6 +116,9 @@ clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv
   return CLV_OK;
 }
 
+void clv_checkpoint_use_ema(clv_checkpoint *c) { c->uses_ema = true; }
+bool clv_checkpoint_uses_ema(const clv_checkpoint *c) { return c->uses_ema; }
+
 static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t stage, bool is_lazy,
                            clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
@@ -132,9 +136,21 @@ static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t s
   return CLV_OK;
 }
 
+static clv_code open_model(const clv_checkpoint *c, uint32_t stage, bool is_lazy,
+                           clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *averages = NULL;
+  CLV_TRY(open_stage(c, "model", stage, is_lazy, &model, err));
+  if (c->uses_ema) {
+    CLV_TRY(open_stage(c, "optimizer", stage, is_lazy, &averages, err));
+    clv_weights_take_ema(model, &averages);
+  }
+  *ret = clv_steal(&model);
+  return CLV_OK;
+}
+
 clv_code clv_checkpoint_open_model(const clv_checkpoint *c, uint32_t stage, clv_weights_file **ret,
                                    clv_err *err) {
-  return open_stage(c, "model", stage, false, ret, err);
+  return open_model(c, stage, false, ret, err);
 }
 
 clv_code clv_checkpoint_open_optimizer(const clv_checkpoint *c, uint32_t stage,
@@ -144,7 +160,7 @@ clv_code clv_checkpoint_open_optimizer(const clv_checkpoint *c, uint32_t stage,
 
 clv_code clv_checkpoint_open_model_lazy(const clv_checkpoint *c, uint32_t stage,
                                         clv_weights_file **ret, clv_err *err) {
-  return open_stage(c, "model", stage, true, ret, err);
+  return open_model(c, stage, true, ret, err);
 }
 
 clv_code clv_checkpoint_open_optimizer_lazy(const clv_checkpoint *c, uint32_t stage,

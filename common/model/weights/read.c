@@ -33,12 +33,14 @@ struct clv_weights_file {
   clv_sha256 digest;
   clv_weights_fd fd; /* the open file, for a lazy file; fd -1: the data are in memory */
   clv_weights_file_stamp hashed_stamp; /* stamp of a lazy file when it was hashed */
+  clv_weights_file *averages;          /* file of the data of entries with is_ema; NULL: none */
 };
 
 void clv_weights_close(clv_weights_file *f) {
   if (!f) return;
   json_decref(f->header_root);
   clv_weights_fd_close(&f->fd);
+  clv_weights_close(f->averages);
   free(f->entries);
   free(f->file_memory);
   free(f->label);
@@ -391,6 +393,21 @@ clv_code clv_weights_open_lazy(const char *path, clv_weights_file **ret, clv_err
   return clv_weights_open_lazy_fd(&fd, ret, err);
 }
 
+void clv_weights_take_ema(clv_weights_file *f, clv_weights_file **averages) {
+  char name[CLV_WEIGHTS_MAX_NAME + 8];
+  f->averages = clv_steal(averages);
+  for (size_t i = 0; i < f->n; i++) {
+    clv_weights_entry *e = &f->entries[i];
+    snprintf(name, sizeof name, "%s" CLV_EMA_SUFFIX, e->name);
+    const clv_weights_entry *average = clv_weights_find_entry(f->averages, name);
+    if (!average || average->dtype != e->dtype || !clv_shape_equal(&average->shape, &e->shape))
+      continue;
+    e->at = average->at;
+    e->data = average->data;
+    e->is_ema = true;
+  }
+}
+
 clv_code clv_weights_read_range(const clv_weights_file *f, const clv_weights_entry *e,
                                 uint64_t offset, void *dst, size_t n, clv_err *err) {
   if (offset > e->bytes || n > e->bytes - offset)
@@ -401,6 +418,7 @@ clv_code clv_weights_read_range(const clv_weights_file *f, const clv_weights_ent
     if (n) memcpy(dst, (const char *)e->data + offset, n);
     return CLV_OK;
   }
+  if (e->is_ema) f = f->averages;
   CLV_TRY(clv_weights_fd_pread(&f->fd, dst, n, e->at + offset, err));
   return clv_weights_check_stamp(f->fd.fd, f->label, &f->hashed_stamp, err);
 }

@@ -111,8 +111,8 @@ clv_code clv_packet_new_drop(clv_pool *pool, uint64_t context, uint64_t n_calls,
                              const uint64_t *values, uint32_t n, clv_packet **ret,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Makes a SPARE, which is sent before END_CONTEXT and names values of this node that a kept value
- * of another node needs: the node does not free them with the context. */
+/* Makes a SPARE, which is sent to a node before END_CONTEXT. It names values of that node that a
+ * kept value of another node needs, so that the node does not free them with the context. */
 clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
                               clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 

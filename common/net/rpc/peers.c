@@ -273,8 +273,8 @@ typedef struct port_count {
   unsigned port, n;
 } port_count;
 
-/* Counts connected sockets with the local port. A listener has no peer, and a dialled connection
- * has another local port. */
+/* Counts a connected socket whose local port is count->port. A listener has no peer, and a dialled
+ * connection has another local port. */
 static void count_if_port(int fd, void *user) {
   port_count *count = user;
   char text[RPC_ADDRESS];

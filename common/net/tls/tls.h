@@ -243,7 +243,7 @@ clv_code clv_tls_revocation_read(const char *path, const clv_tls_identity *ident
 void clv_tls_revocation_set(clv_tls_crl **crl);
 clv_code clv_tls_revocation_load(const char *path, const clv_tls_identity *identity,
                                  clv_err *err) CLV_USE_RESULT;
-/* earliest expiry of the list in force; 0: none is in force */
+/* earliest expiry among the revocation lists in force; 0: none is in force */
 int64_t clv_tls_revocation_expiry(void);
 /* Returns CLV_TLS_ADMITTED, or CLV_TLS_REVOKED or CLV_TLS_NO_CRL with the reason in *err. */
 clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err);

@@ -120,7 +120,7 @@ typedef enum clv_tls_bucket {
   CLV_TLS_REQUESTS, /* new streams; the level falls by one for each call that gRPC delivers */
   CLV_TLS_CONTROL,  /* SETTINGS, PING, RST_STREAM, PRIORITY, CONTINUATION and unknown types */
   CLV_TLS_WINDOWS,  /* WINDOW_UPDATE; the level falls for each record that this side sends */
-  /* DATA below 1 KiB; the level falls by 3 for each message that gRPC delivers */
+  /* DATA below 1 KiB; the bucket's level falls by 3 for each message that gRPC delivers */
   CLV_TLS_SMALL_DATA,
   CLV_TLS_BUCKETS
 } clv_tls_bucket;

@@ -255,7 +255,10 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
   (void)payload_len;
   bool is_item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
   bool is_gradients = f->state.part == CLV_STATE_GRADIENTS;
-  if (f->state.part != CLV_STATE_WEIGHTS && f->state.part != CLV_STATE_OPTIMIZER && !is_gradients)
+  bool is_ema =
+      f->state.part == CLV_STATE_EMA && (f->kind == CLV_STATE_LOAD || f->kind == CLV_STATE_FILE);
+  if (f->state.part != CLV_STATE_WEIGHTS && f->state.part != CLV_STATE_OPTIMIZER && !is_gradients &&
+      !is_ema)
     return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.part);
   if (is_gradients && f->kind == CLV_STATE_PUT && !f->context)
     return clv_fail(err, CLV_INVALID, "a STATE_PUT of a gradient without its context");

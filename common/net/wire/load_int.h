@@ -45,6 +45,8 @@ typedef struct clv_wire_optimizer {
   clv_wire_opt_kind kind;
   bool steps_are_final; /* nothing is kept from before a step, so REVERT is not possible */
   CLV_OPTIM_FIELDS
+  double ema; /* decay of the average of the parameters; 0: no average */
+  bool ema_warmup;
 } clv_wire_optimizer;
 
 /* Parameters with settings of their own. The decoder checks that kind and final are the module's,

@@ -199,7 +199,11 @@ static clv_code decode_optimizer(const Cleave__V1__Optimizer *from, clv_wire_opt
     return clv_fail(err, CLV_INVALID, "unknown optimizer %d", (int)from->kind);
 #define FINITE(name, ...) CLV_TRY(clv_check_finite(from->name, "a number of the optimizer", err));
   CLV_OPTIM_NUMBERS(FINITE)
-  *m = (clv_wire_optimizer){.kind = (clv_wire_opt_kind)from->kind, .steps_are_final = from->final};
+  FINITE(ema)
+  *m = (clv_wire_optimizer){.kind = (clv_wire_opt_kind)from->kind,
+                            .steps_are_final = from->final,
+                            .ema = from->ema,
+                            .ema_warmup = from->ema_warmup};
   CLV_OPTIM_COPY(m, from);
   return CLV_OK;
 }
@@ -372,6 +376,8 @@ static void encode_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimiz
   cleave__v1__optimizer__init(to);
   to->kind = (Cleave__V1__OptimizerKind)from->kind;
   to->final = from->steps_are_final;
+  to->ema = from->ema;
+  to->ema_warmup = from->ema_warmup;
   CLV_OPTIM_COPY(to, from);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A dry-run table: its functions do nothing except report workspace sizes.
+ * The vendor table of a dry run: its functions compute nothing and only report sizes of workspaces.
  */
 #include "kernels/cuda/dryrun/dryrun.h"
 
@@ -8,14 +8,15 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* One device for each value of clv_cuda_dry_run_workspace; the value is the device's number. */
+/* The dry run has one device for each value of clv_cuda_dry_run_workspace, numbered by the
+ * value. */
 enum { N_DEVICES = CLV_CUDA_DRY_RUN_MAX + 1 };
 
-/* Dummy non-NULL handles that nothing dereferences. A stream handle is the address of
- * its device's entry. */
+/* Memory whose addresses serve as handles; no function reads it. The handle of a device's stream is
+ * the address of streams[device]. */
 static char dummy, streams[N_DEVICES];
 
-static size_t assumed_workspace(int device, size_t max_bytes) {
+static size_t get_assumed_workspace(int device, size_t max_bytes) {
   return device == CLV_CUDA_DRY_RUN_MAX ? max_bytes : 0;
 }
 
@@ -39,7 +40,7 @@ static clv_code allocate_host_memory(size_t bytes, void **ret, clv_err *err) {
   return clv_alloc_aligned(bytes, ret, err);
 }
 
-static clv_code fill(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err) {
+static clv_code fill_nothing(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err) {
   (void)s, (void)dst, (void)byte, (void)bytes, (void)err;
   return CLV_OK;
 }
@@ -66,7 +67,7 @@ static clv_code matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_m
                            size_t *ret_workspace, clv_err *err) {
   (void)d, (void)err;
   *ret = (clv_cuda_matmul *)&dummy;
-  *ret_workspace = assumed_workspace(device, CLV_CUDA_MATMUL_MAX_WORKSPACE);
+  *ret_workspace = get_assumed_workspace(device, CLV_CUDA_MATMUL_MAX_WORKSPACE);
   return CLV_OK;
 }
 
@@ -76,15 +77,14 @@ static clv_code conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv 
                          size_t *ret_workspace, clv_err *err) {
   (void)d, (void)err;
   *ret = (clv_cuda_conv *)&dummy;
-  *ret_workspace = assumed_workspace(device, CLV_CUDA_CONV_MAX_WORKSPACE);
+  *ret_workspace = get_assumed_workspace(device, CLV_CUDA_CONV_MAX_WORKSPACE);
   return CLV_OK;
 }
 
 static void conv_free(clv_cuda_conv *c) { (void)c; }
 
 /* Number of f32 values that an LSTM saves for backward in each step and layer, for each hidden
- * unit: four gates, the cell and the hidden value. The dry run's largest estimate is that a library
- * saves twice as many. */
+ * unit: four gates, the cell and the hidden value. CLV_CUDA_DRY_RUN_MAX assumes twice as many. */
 enum { VALUES_SAVED_PER_STEP = 6 };
 
 static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
@@ -92,21 +92,22 @@ static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cu
   (void)err;
   int device = (int)((const char *)s - streams);
   size_t h = (size_t)d->h, n_later_layers = (size_t)d->layers - 1;
-  size_t values = 4 * h * ((size_t)d->f + h) + n_later_layers * 8 * h * h;
-  if (d->bias) values += (n_later_layers + 1) * 8 * h;
-  size_t steps = (n_later_layers + 1) * (size_t)(d->n * d->t) * h;
-  size_t reserve = d->has_backward ? VALUES_SAVED_PER_STEP * steps * sizeof(float) : 0;
+  size_t n_weights = 4 * h * ((size_t)d->f + h) + n_later_layers * 8 * h * h;
+  if (d->bias) n_weights += (n_later_layers + 1) * 8 * h;
+  size_t n_hidden_values = (n_later_layers + 1) * (size_t)(d->n * d->t) * h;
+  size_t reserve_bytes =
+      d->has_backward ? VALUES_SAVED_PER_STEP * n_hidden_values * sizeof(float) : 0;
   *ret = (clv_cuda_lstm *)&dummy;
-  *ret_space =
-      (clv_cuda_lstm_space){.weights = values * sizeof(float),
-                            .reserve = reserve + assumed_workspace(device, reserve),
-                            .workspace = assumed_workspace(device, CLV_CUDA_MATMUL_MAX_WORKSPACE)};
+  *ret_space = (clv_cuda_lstm_space){
+      .weights = n_weights * sizeof(float),
+      .reserve = reserve_bytes + get_assumed_workspace(device, reserve_bytes),
+      .workspace = get_assumed_workspace(device, CLV_CUDA_MATMUL_MAX_WORKSPACE)};
   return CLV_OK;
 }
 
 static void lstm_free(clv_cuda_lstm *l) { (void)l; }
 
-/* ---- the table of the dry run's functions ---------------------------------------------------- */
+/* ---- the vendor table of a dry run ----------------------------------------------------------- */
 
 static const clv_vendor vendor = {
     .abi = CLV_VENDOR_ABI,
@@ -117,7 +118,7 @@ static const clv_vendor vendor = {
     .free = free_nothing,
     .host_allocate = allocate_host_memory,
     .host_free = free,
-    .fill = fill,
+    .fill = fill_nothing,
     .stream_new = stream_new,
     .stream_free = stream_free,
     .event_new = event_new,

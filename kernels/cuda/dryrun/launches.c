@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stubs for the launchers in .cu files, which are compiled only for devices. A program that only
- * prepares kernels in a dry run is linked with these stubs and calls none of them.
+ * Stubs for the launchers in .cu files. A program that only makes dry runs is linked with the stubs
+ * in place of the .cu files, and calls none of them.
  */
 #include <stdlib.h>
 

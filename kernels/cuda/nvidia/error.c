@@ -10,13 +10,13 @@
 
 /* The meaning of an error of NVIDIA's runtime for the caller. Errors not listed are CLV_INTERNAL.
  * `marks_lost`: the process cannot use the device any more. */
-typedef struct meaning {
+typedef struct error_meaning {
   cudaError_t error;
   clv_code code;
   bool marks_lost;
-} meaning;
+} error_meaning;
 
-static const meaning meanings[] = {
+static const error_meaning error_meanings[] = {
     {cudaErrorMemoryAllocation, CLV_EXHAUSTED, false},
     {cudaErrorNoDevice, CLV_UNAVAILABLE, false},
     {cudaErrorInvalidDevice, CLV_UNAVAILABLE, false},
@@ -46,27 +46,27 @@ static const meaning meanings[] = {
 };
 
 /* For each device, the error that made it unusable; cudaSuccess: the device is usable. */
-static _Atomic(int) fatal_error[NVIDIA_MAX_DEVICES];
+static _Atomic(int) fatal_errors[NVIDIA_MAX_DEVICES];
 
-static const meaning *find_error_meaning(cudaError_t answer) {
-  static const meaning other = {.code = CLV_INTERNAL};
-  for (size_t i = 0; i < CLV_COUNT(meanings); i++)
-    if (meanings[i].error == answer) return &meanings[i];
-  return &other;
+static const error_meaning *find_error_meaning(cudaError_t answer) {
+  static const error_meaning unlisted_error = {.code = CLV_INTERNAL};
+  for (size_t i = 0; i < CLV_COUNT(error_meanings); i++)
+    if (error_meanings[i].error == answer) return &error_meanings[i];
+  return &unlisted_error;
 }
 
-clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device, const char *words,
-                                 clv_code code, clv_err *err) {
+clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device,
+                                 const char *reason, clv_code code, clv_err *err) {
   char name[24] = "cuda";
   if (device >= 0) snprintf(name, sizeof name, "cuda:%d", device);
-  return clv_fail_at(where, err, code, "%s: %s: %s", name, call, words);
+  return clv_fail_at(where, err, code, "%s: %s: %s", name, call, reason);
 }
 
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err) {
-  const meaning *m = find_error_meaning(answer);
+  const error_meaning *m = find_error_meaning(answer);
   if (m->marks_lost && device >= 0 && device < NVIDIA_MAX_DEVICES)
-    atomic_store(&fatal_error[device], (int)answer);
+    atomic_store(&fatal_errors[device], (int)answer);
   cudaGetLastError(); /* clears the error, so that the next call does not report it again */
   return clv_nvidia_fail_text_at(where, call, device, cudaGetErrorString(answer), m->code, err);
 }
@@ -74,9 +74,9 @@ clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cud
 clv_code clv_nvidia_check_not_lost(int device, clv_err *err) {
   if (device < 0 || device >= NVIDIA_MAX_DEVICES)
     return clv_fail(err, CLV_UNAVAILABLE, "there is no device cuda:%d", device);
-  int fatal = atomic_load(&fatal_error[device]);
-  if (fatal == cudaSuccess) return CLV_OK;
+  int error = atomic_load(&fatal_errors[device]);
+  if (error == cudaSuccess) return CLV_OK;
   return clv_fail(err, CLV_UNAVAILABLE,
                   "this process cannot use cuda:%d after an earlier error: %s: restart the process",
-                  device, cudaGetErrorString((cudaError_t)fatal));
+                  device, cudaGetErrorString((cudaError_t)error));
 }

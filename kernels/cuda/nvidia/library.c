@@ -11,32 +11,32 @@
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-typedef struct function {
+typedef struct library_function {
   const char *name;
   size_t table_offset; /* offset of the function's pointer in the table */
-} function;
+} library_function;
 
 typedef struct library {
   const char *file;
-  const function *functions;
+  const library_function *functions;
   size_t n;
   void *table;
-  bool is_tried;
-  clv_code code; /* result of opening the library; valid if is_tried */
+  bool was_open_tried;
+  clv_code code; /* result of opening the library; valid if was_open_tried */
   clv_err err;
 } library;
 
 static nvidia_cublas cublas_table;
 static nvidia_cudnn cudnn_table;
 
-static const function cublas_functions[] = {
+static const library_function cublas_functions[] = {
 #define CUBLAS(name) {#name, offsetof(nvidia_cublas, name)},
 #define CUDNN(name)
 #include "kernels/cuda/nvidia/functions.def"
 #undef CUBLAS
 #undef CUDNN
 };
-static const function cudnn_functions[] = {
+static const library_function cudnn_functions[] = {
 #define CUBLAS(name)
 #define CUDNN(name) {#name, offsetof(nvidia_cudnn, name)},
 #include "kernels/cuda/nvidia/functions.def"
@@ -53,24 +53,24 @@ static library cudnn = {.file = "libcudnn.so." CLV_STR(CUDNN_MAJOR),
                         .n = CLV_COUNT(cudnn_functions),
                         .table = &cudnn_table};
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t libraries_lock = PTHREAD_MUTEX_INITIALIZER;
 static char search_folders[4096]; /* folders that are searched first, separated by colons */
 
 void clv_nvidia_set_folders(const char *folders) {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&libraries_lock);
   snprintf(search_folders, sizeof search_folders, "%s", folders ? folders : "");
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&libraries_lock);
 }
 
 /* Opens the library in one of search_folders, or else where the loader finds it. */
-static void *open_file(const char *file) {
+static void *open_library_file(const char *file) {
   char path[4096 + 64];
-  for (const char *at = search_folders; *at;) {
-    size_t n = strcspn(at, ":");
-    snprintf(path, sizeof path, "%.*s/%s", (int)n, at, file);
+  for (const char *folder = search_folders; *folder;) {
+    size_t n = strcspn(folder, ":");
+    snprintf(path, sizeof path, "%.*s/%s", (int)n, folder, file);
     void *handle = n ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (handle) return handle;
-    at += n + (at[n] == ':');
+    folder += n + (folder[n] == ':');
   }
   return dlopen(file, RTLD_NOW | RTLD_LOCAL);
 }
@@ -82,7 +82,7 @@ static const char buffers_variable[] = "CUBLAS_WORKSPACE_CONFIG", one_buffer_siz
 
 static clv_code load_functions(library *l) {
   if (l == &cudnn) setenv(buffers_variable, one_buffer_size, 0);
-  void *handle = open_file(l->file);
+  void *handle = open_library_file(l->file);
   if (!handle) {
     const char *why = dlerror();
     return clv_fail(&l->err, CLV_UNAVAILABLE, "%s was not opened%s%.200s: %.200s", l->file,
@@ -90,48 +90,48 @@ static clv_code load_functions(library *l) {
                     why ? why : "the loader does not say why");
   }
   for (size_t i = 0; i < l->n; i++) {
-    void *found = dlsym(handle, l->functions[i].name);
-    if (!found)
+    void *address = dlsym(handle, l->functions[i].name);
+    if (!address)
       return clv_fail(&l->err, CLV_UNAVAILABLE, "%s has no function %s: it is of another version",
                       l->file, l->functions[i].name);
-    memcpy((char *)l->table + l->functions[i].table_offset, &found, sizeof found);
+    memcpy((char *)l->table + l->functions[i].table_offset, &address, sizeof address);
   }
   return CLV_OK;
 }
 
-static clv_code open_once(library *l, clv_err *err) {
-  pthread_mutex_lock(&lock);
-  if (!l->is_tried) l->code = load_functions(l);
-  l->is_tried = true;
-  pthread_mutex_unlock(&lock);
+static clv_code open_library_once(library *l, clv_err *err) {
+  pthread_mutex_lock(&libraries_lock);
+  if (!l->was_open_tried) l->code = load_functions(l);
+  l->was_open_tried = true;
+  pthread_mutex_unlock(&libraries_lock);
   if (l->code != CLV_OK && err) *err = l->err;
   return l->code;
 }
 
 clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
-  CLV_TRY(open_once(&cublas, err));
+  CLV_TRY(open_library_once(&cublas, err));
   *ret = &cublas_table;
   return CLV_OK;
 }
 
 /* Oldest supported version of cuDNN; older versions do not accept the description of a device. */
-enum { MIN_CUDNN = 90800 };
+enum { MIN_CUDNN_VERSION = 90800 };
 
 clv_code clv_nvidia_check_determinism(clv_err *err) {
   const char *value = getenv(buffers_variable);
-  size_t colons = 0;
-  for (const char *at = value ? value : ""; *at; at++) colons += *at == ':';
-  if (colons == 2) return CLV_OK;
+  size_t n_colons = 0;
+  for (const char *c = value ? value : ""; *c; c++) n_colons += *c == ':';
+  if (n_colons == 2) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s is %.40s: an LSTM of cuDNN needs one size, as in %s",
                   buffers_variable, value ? value : "not set", one_buffer_size);
 }
 
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
-  CLV_TRY(open_once(&cudnn, err));
+  CLV_TRY(open_library_once(&cudnn, err));
   size_t version = cudnn_table.cudnnGetVersion();
-  if (version < MIN_CUDNN)
+  if (version < MIN_CUDNN_VERSION)
     return clv_fail(err, CLV_UNAVAILABLE, "%s is of version %zu, older than %d", cudnn.file,
-                    version, MIN_CUDNN);
+                    version, MIN_CUDNN_VERSION);
   *ret = &cudnn_table;
   return CLV_OK;
 }

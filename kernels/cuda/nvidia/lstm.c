@@ -39,17 +39,18 @@ static clv_code describe_network(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, 
   return CLV_OK;
 }
 
-/* Describes values [n, t, width], where all samples have t steps. */
-static clv_code describe_values(const nvidia_cudnn *lib, const clv_cuda_lstm_desc *d, int64_t width,
-                                const int *lengths, cudnnRNNDataDescriptor_t *ret, clv_err *err) {
-  LSTM_TRY(lib, err, cudnnCreateRNNDataDescriptor, ret);
-  LSTM_TRY(lib, err, cudnnSetRNNDataDescriptor, *ret, CUDNN_DATA_FLOAT,
-           CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED, (int)d->t, (int)d->n, (int)width, lengths,
-           NULL);
+/* Describes values [n, t, n_features], where all samples have t steps. */
+static clv_code describe_values(const nvidia_cudnn *cudnn, const clv_cuda_lstm_desc *d,
+                                int64_t n_features, const int *lengths,
+                                cudnnRNNDataDescriptor_t *ret, clv_err *err) {
+  LSTM_TRY(cudnn, err, cudnnCreateRNNDataDescriptor, ret);
+  LSTM_TRY(cudnn, err, cudnnSetRNNDataDescriptor, *ret, CUDNN_DATA_FLOAT,
+           CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED, (int)d->t, (int)d->n, (int)n_features,
+           lengths, NULL);
   return CLV_OK;
 }
 
-static clv_code describe_all(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_err *err) {
+static clv_code make_descriptors(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_err *err) {
   CLV_AUTO(clv_freep) int *lengths = NULL;
   const int dims[3] = {d->layers, (int)d->n, (int)d->h};
   const int strides[3] = {(int)(d->n * d->h), (int)d->h, 1};
@@ -66,16 +67,16 @@ static clv_code describe_all(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_
 /* ---- layout of the weights ------------------------------------------------------------------- */
 
 /* Arguments of cudnnGetRNNWeightParams, with which the parameters are found. */
-typedef struct weight_view {
+typedef struct weight_query {
   cudnnHandle_t handle;
   char *space;
   cudnnTensorDescriptor_t matrix, bias;
-} weight_view;
+} weight_query;
 
 /* Finds the indices, in values, of a gate's matrix and bias: those for the input (part 0) or for h
  * (part 1). */
-static clv_code find_gate(const clv_cuda_lstm *l, const weight_view *v, int layer, int part,
-                          int gate, size_t ret[2], clv_err *err) {
+static clv_code find_gate_indices(const clv_cuda_lstm *l, const weight_query *v, int layer,
+                                  int part, int gate, size_t ret[2], clv_err *err) {
   void *matrix = NULL, *bias = NULL;
   LSTM_TRY(l->cudnn, err, cudnnGetRNNWeightParams, v->handle, l->rnn, layer, l->space.weights,
            v->space, 4 * part + gate, v->matrix, &matrix, v->bias, &bias);
@@ -86,40 +87,42 @@ static clv_code find_gate(const clv_cuda_lstm *l, const weight_view *v, int laye
 
 /* Finds the indices of a layer's parameters for the input (part 0) or for h (part 1). Fails unless
  * cuDNN stores the four gates i, f, g, o of each parameter one after another, as a module does. */
-static clv_code find_part(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const weight_view *v,
-                          int layer, int part, clv_err *err) {
-  size_t width = (size_t)(part || layer ? d->h : d->f), h = (size_t)d->h, at[2];
-  size_t *matrix = &l->space.at[layer][part], *bias = &l->space.at[layer][2 + part];
-  CLV_TRY(find_gate(l, v, layer, part, 0, at, err));
-  *matrix = at[0];
-  *bias = at[1];
+static clv_code find_param_indices(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d,
+                                   const weight_query *v, int layer, int part, clv_err *err) {
+  size_t n_inputs = (size_t)(part || layer ? d->h : d->f), h = (size_t)d->h, gate_index[2];
+  size_t *matrix = &l->space.param_index[layer][part],
+         *bias = &l->space.param_index[layer][2 + part];
+  CLV_TRY(find_gate_indices(l, v, layer, part, 0, gate_index, err));
+  *matrix = gate_index[0];
+  *bias = gate_index[1];
   for (size_t gate = 1; gate < 4; gate++) {
-    CLV_TRY(find_gate(l, v, layer, part, (int)gate, at, err));
-    if (at[0] != *matrix + gate * h * width || (d->bias && at[1] != *bias + gate * h))
+    CLV_TRY(find_gate_indices(l, v, layer, part, (int)gate, gate_index, err));
+    if (gate_index[0] != *matrix + gate * h * n_inputs ||
+        (d->bias && gate_index[1] != *bias + gate * h))
       return clv_fail(err, CLV_UNIMPLEMENTED,
                       "cuDNN does not store an LSTM's gates one after another");
   }
   return CLV_OK;
 }
 
-static clv_code find_parts(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const weight_view *v,
-                           clv_err *err) {
-  for (int i = 0; i < 2 * d->layers; i++) CLV_TRY(find_part(l, d, v, i / 2, i % 2, err));
+static clv_code find_all_param_indices(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d,
+                                       const weight_query *v, clv_err *err) {
+  for (int i = 0; i < 2 * d->layers; i++) CLV_TRY(find_param_indices(l, d, v, i / 2, i % 2, err));
   return CLV_OK;
 }
 
 /* Finds the indices of all parameters in cuDNN's buffer of weights. cuDNN reports them only for
  * allocated memory. */
-static clv_code find_weights(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
-                             clv_err *err) {
-  weight_view v = {.handle = s->cudnn};
+static clv_code locate_params(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
+                              clv_err *err) {
+  weight_query v = {.handle = s->cudnn};
   void *space;
   CLV_TRY(clv_nvidia_allocate(s, l->space.weights, &space, err));
   v.space = space;
   cudnnStatus_t answer = l->cudnn->cudnnCreateTensorDescriptor(&v.matrix);
   if (answer == CUDNN_STATUS_SUCCESS) answer = l->cudnn->cudnnCreateTensorDescriptor(&v.bias);
   clv_code code = answer == CUDNN_STATUS_SUCCESS
-                      ? find_parts(l, d, &v, err)
+                      ? find_all_param_indices(l, d, &v, err)
                       : clv_nvidia_dnn_fail(l->cudnn, "cudnnCreateTensorDescriptor", answer, err);
   if (v.matrix) l->cudnn->cudnnDestroyTensorDescriptor(v.matrix);
   if (v.bias) l->cudnn->cudnnDestroyTensorDescriptor(v.bias);
@@ -135,12 +138,12 @@ static cudnnForwardMode_t forward_mode(const clv_cuda_lstm *l) {
 
 static clv_code make_lstm(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
                           clv_err *err) {
-  CLV_TRY(describe_all(l, d, err));
+  CLV_TRY(make_descriptors(l, d, err));
   CLV_TRY(clv_nvidia_cudnn_handle(s, l->cudnn, err));
   LSTM_TRY(l->cudnn, err, cudnnGetRNNWeightSpaceSize, s->cudnn, l->rnn, &l->space.weights);
   LSTM_TRY(l->cudnn, err, cudnnGetRNNTempSpaceSizes, s->cudnn, l->rnn, forward_mode(l), l->x,
            &l->space.workspace, &l->space.reserve);
-  return find_weights(l, d, s, err);
+  return locate_params(l, d, s, err);
 }
 
 static clv_code check_sizes(const clv_cuda_lstm_desc *d, clv_err *err) {
@@ -149,7 +152,7 @@ static clv_code check_sizes(const clv_cuda_lstm_desc *d, clv_err *err) {
   return clv_nvidia_check_determinism(err);
 }
 
-static clv_code new_lstm(const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret, clv_err *err) {
+static clv_code allocate_lstm(const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret, clv_err *err) {
   const nvidia_cudnn *cudnn;
   clv_err why;
   if (clv_nvidia_cudnn(&cudnn, &why) != CLV_OK)
@@ -165,7 +168,7 @@ clv_code clv_nvidia_lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, cl
                              clv_cuda_lstm_space *ret_space, clv_err *err) {
   clv_cuda_lstm *l;
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
-  CLV_TRY(new_lstm(d, &l, err));
+  CLV_TRY(allocate_lstm(d, &l, err));
   clv_code code = make_lstm(l, d, s, err);
   if (code != CLV_OK) {
     clv_nvidia_lstm_free(l);
@@ -187,8 +190,8 @@ void clv_nvidia_lstm_free(clv_cuda_lstm *l) {
 
 clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) {
   clv_cuda_lstm *l;
-  CLV_TRY(new_lstm(d, &l, err));
-  clv_code code = describe_all(l, d, err);
+  CLV_TRY(allocate_lstm(d, &l, err));
+  clv_code code = make_descriptors(l, d, err);
   clv_nvidia_lstm_free(l);
   return code;
 }

@@ -12,8 +12,8 @@
 /* Alignment of the operands. Algorithms for aligned operands are faster, but wrong for others, so
  * each case has its own algorithm. Operands are usually aligned. */
 enum { ALIGNED, NOT_ALIGNED, N_ALIGNMENTS };
-static const uint32_t alignment_of[N_ALIGNMENTS] = {16, 4},
-                      bf16_alignment_of[N_ALIGNMENTS] = {16, 2};
+static const uint32_t f32_alignment_bytes[N_ALIGNMENTS] = {16, 4},
+                      bf16_alignment_bytes[N_ALIGNMENTS] = {16, 2};
 
 struct clv_cuda_matmul {
   const nvidia_cublas *cublas;
@@ -60,14 +60,14 @@ static clv_code find_handle(clv_cuda_matmul *m, clv_err *err) {
 
 /* ---- description of a product ---------------------------------------------------------------- */
 
-static clv_code layout_new(const clv_cuda_matmul *m, cudaDataType_t type, int64_t rows,
-                           int64_t columns, int64_t ld, int64_t batch, int64_t stride,
-                           cublasLtMatrixLayout_t *ret, clv_err *err) {
-  int32_t count = (int32_t)batch;
+static clv_code make_layout(const clv_cuda_matmul *m, cudaDataType_t type, int64_t rows,
+                            int64_t columns, int64_t ld, int64_t batch, int64_t stride,
+                            cublasLtMatrixLayout_t *ret, clv_err *err) {
+  int32_t n_products = (int32_t)batch;
   LT_TRY(m, err, cublasLtMatrixLayoutCreate, ret, type, (uint64_t)rows, (uint64_t)columns, ld);
   if (batch == 1) return CLV_OK;
-  LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
-         sizeof count);
+  LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+         &n_products, sizeof n_products);
   LT_TRY(m, err, cublasLtMatrixLayoutSetAttribute, *ret,
          CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
   return CLV_OK;
@@ -75,11 +75,11 @@ static clv_code layout_new(const clv_cuda_matmul *m, cudaDataType_t type, int64_
 
 static clv_code describe_layouts(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
   m->factor_type = d->math == CLV_CUDA_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-  CLV_TRY(layout_new(m, m->factor_type, d->a_t ? d->k : d->m, d->a_t ? d->m : d->k, d->lda,
-                     d->batch, d->stride_a, &m->a, err));
-  CLV_TRY(layout_new(m, m->factor_type, d->b_t ? d->n : d->k, d->b_t ? d->k : d->n, d->ldb,
-                     d->batch, d->stride_b, &m->b, err));
-  return layout_new(m, CUDA_R_32F, d->m, d->n, d->ldd, d->batch, d->stride_d, &m->d, err);
+  CLV_TRY(make_layout(m, m->factor_type, d->a_t ? d->k : d->m, d->a_t ? d->m : d->k, d->lda,
+                      d->batch, d->stride_a, &m->a, err));
+  CLV_TRY(make_layout(m, m->factor_type, d->b_t ? d->n : d->k, d->b_t ? d->k : d->n, d->ldb,
+                      d->batch, d->stride_b, &m->b, err));
+  return make_layout(m, CUDA_R_32F, d->m, d->n, d->ldd, d->batch, d->stride_d, &m->d, err);
 }
 
 static clv_code set_bias(const clv_cuda_matmul *m, const float *bias, clv_err *err) {
@@ -110,19 +110,21 @@ static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc 
 
 static clv_code set_preferences(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p,
                                 int alignment_case, clv_err *err) {
-  static const cublasLtMatmulPreferenceAttributes_t operands[] = {
+  static const cublasLtMatmulPreferenceAttributes_t alignment_attributes[] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
   uint64_t max_workspace = CLV_CUDA_MATMUL_MAX_WORKSPACE;
-  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  uint32_t allowed_schemes =
+      CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
          &max_workspace, sizeof max_workspace);
   LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p,
-         CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
-  for (size_t i = 0; i < CLV_COUNT(operands); i++) {
+         CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &allowed_schemes, sizeof allowed_schemes);
+  for (size_t i = 0; i < CLV_COUNT(alignment_attributes); i++) {
     uint32_t alignment =
-        (m->factor_type == CUDA_R_16BF && i < 2 ? bf16_alignment_of : alignment_of)[alignment_case];
-    LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, operands[i], &alignment,
+        (m->factor_type == CUDA_R_16BF && i < 2 ? bf16_alignment_bytes
+                                                : f32_alignment_bytes)[alignment_case];
+    LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, alignment_attributes[i], &alignment,
            sizeof alignment);
   }
   return CLV_OK;
@@ -166,7 +168,7 @@ static clv_code add_relu(clv_cuda_matmul *m, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code matmul_make(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
+static clv_code make_matmul(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
   CLV_TRY(clv_nvidia_cublas(&m->cublas, err));
   CLV_TRY(find_handle(m, err));
   CLV_TRY(describe_product(m, d, err));
@@ -187,7 +189,7 @@ clv_code clv_nvidia_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cu
                     (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->batch);
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   m->device = device;
-  clv_code code = matmul_make(m, d, err);
+  clv_code code = make_matmul(m, d, err);
   if (code != CLV_OK) {
     clv_nvidia_matmul_free(m);
     return code;
@@ -208,7 +210,7 @@ void clv_nvidia_matmul_free(clv_cuda_matmul *m) {
 
 static int alignment_case_of(const void *a, const void *b, const float *d) {
   uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d;
-  return bits % alignment_of[ALIGNED] ? NOT_ALIGNED : ALIGNED;
+  return bits % f32_alignment_bytes[ALIGNED] ? NOT_ALIGNED : ALIGNED;
 }
 
 clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,

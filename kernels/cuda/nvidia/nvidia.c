@@ -18,7 +18,7 @@ static const clv_vendor vendor = {
 #undef ENTRY_VOID
 };
 
-const clv_vendor *clv_nvidia(void) { return &vendor; }
+const clv_vendor *clv_nvidia_vendor(void) { return &vendor; }
 
 /* Lowest compute capability for which the kernels are compiled. A device needs cuBLASLt, because
  * almost all ops use it. cuDNN is optional, because convolutions have another implementation. */
@@ -37,14 +37,14 @@ static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
   return clv_cuda_open(&vendor, device, ret, err);
 }
 
-static clv_code libraries(clv_err *err) {
+static clv_code check_libraries(clv_err *err) {
   const nvidia_cublas *cublas;
   return clv_nvidia_cublas(&cublas, err);
 }
 
 static clv_code count_devices(int *ret, clv_err *err) {
   CLV_TRY(clv_nvidia_count(ret, err));
-  return libraries(err);
+  return check_libraries(err);
 }
 
 static clv_code describe_device(int device, clv_device_info *ret, clv_err *err) {
@@ -64,7 +64,7 @@ static const clv_cuda_library library = {
     .set_folders = clv_nvidia_set_folders,
     .set_plan_store = clv_nvidia_set_plan_store,
     .count = count_devices,
-    .libraries = libraries,
+    .libraries = check_libraries,
     .describe = describe_device,
     .open = open_device,
     .close = clv_cuda_close,

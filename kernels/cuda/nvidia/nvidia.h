@@ -13,7 +13,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/load/load.h"
 
-const clv_vendor *clv_nvidia(void);
+const clv_vendor *clv_nvidia_vendor(void);
 
 /* Returns the functions of this library, which is its one exported symbol; NULL if `abi` is not
  * CLV_CUDA_ABI of this build. */

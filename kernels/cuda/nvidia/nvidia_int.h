@@ -22,8 +22,8 @@ enum { NVIDIA_MAX_DEVICES = 64 };
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err);
 /* As clv_nvidia_fail_at, but for the error of another library, given as text. */
-clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device, const char *words,
-                                 clv_code code, clv_err *err);
+clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device,
+                                 const char *reason, clv_code code, clv_err *err);
 
 /* Fails with CLV_UNAVAILABLE if an earlier error has made the device unusable for this process. */
 clv_code clv_nvidia_check_not_lost(int device, clv_err *err) CLV_USE_RESULT;
@@ -123,11 +123,12 @@ clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_de
 /* These functions make a cuDNN descriptor, set its attributes one by one, and finalise it. */
 clv_code clv_nvidia_make_descriptor(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
                                     cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_nvidia_set_attribute(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
+clv_code clv_nvidia_set_attribute(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t descriptor,
                                   cudnnBackendAttributeName_t name,
                                   cudnnBackendAttributeType_t type, int64_t n, const void *values,
                                   clv_err *err) CLV_USE_RESULT;
-clv_code clv_nvidia_finish_descriptor(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
+clv_code clv_nvidia_finish_descriptor(const nvidia_cudnn *cudnn,
+                                      cudnnBackendDescriptor_t descriptor,
                                       clv_err *err) CLV_USE_RESULT;
 clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnStatus_t answer,
                              clv_err *err);

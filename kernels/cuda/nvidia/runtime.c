@@ -31,7 +31,7 @@ clv_code clv_nvidia_set_stream_device(const clv_cuda_stream *s, clv_err *err) {
 
 /* Fails with an error that says whether the driver is missing or too old; the runtime has one error
  * code for both. */
-static clv_code refuse_driver(clv_err *err) {
+static clv_code fail_driver(clv_err *err) {
   const int major = CUDART_VERSION / 1000, minor = CUDART_VERSION % 1000 / 10;
   int v = 0;
   if (cudaDriverGetVersion(&v) != cudaSuccess || v == 0)
@@ -46,7 +46,7 @@ static clv_code refuse_driver(clv_err *err) {
 clv_code clv_nvidia_count(int *ret, clv_err *err) {
   int n = 0;
   cudaError_t answer = cudaGetDeviceCount(&n);
-  if (answer == cudaErrorInsufficientDriver) return refuse_driver(err);
+  if (answer == cudaErrorInsufficientDriver) return fail_driver(err);
   if (answer == cudaErrorNoDevice || (answer == cudaSuccess && n == 0))
     return clv_fail(err, CLV_UNAVAILABLE, "NVIDIA's driver sees no device");
   if (answer != cudaSuccess)
@@ -76,7 +76,7 @@ static struct {
 } pools[NVIDIA_MAX_DEVICES];
 
 /* Makes a pool that keeps freed memory for the process, so that allocating it again is cheap. */
-static clv_code pool_new(int device, cudaMemPool_t *ret, clv_err *err) {
+static clv_code make_pool(int device, cudaMemPool_t *ret, clv_err *err) {
   struct cudaMemPoolProps properties = {
       .allocType = cudaMemAllocationTypePinned,
       .location = {.type = cudaMemLocationTypeDevice, .id = device}};
@@ -97,7 +97,7 @@ clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) {
   CLV_TRY(clv_nvidia_set_device(device, err));
   pthread_mutex_lock(&pools_lock);
   clv_code code = CLV_OK;
-  if (!pools[device].pool) code = pool_new(device, &pools[device].pool, err);
+  if (!pools[device].pool) code = make_pool(device, &pools[device].pool, err);
   *ret = pools[device].pool;
   pthread_mutex_unlock(&pools_lock);
   if (code == CLV_OK) atomic_store(&device_in_use, device);
@@ -106,16 +106,16 @@ clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) {
 
 clv_code clv_nvidia_allocate(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   cudaMemPool_t pool;
-  char size[32];
+  char size_text[32];
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   CLV_TRY(clv_nvidia_pool(s->device, &pool, err));
   cudaError_t answer = cudaMallocFromPoolAsync(ret, bytes ? bytes : 1, pool, s->stream);
-  if (answer == cudaErrorMemoryAllocation) clv_format_size(bytes, size, sizeof size);
+  if (answer == cudaErrorMemoryAllocation) clv_format_size(bytes, size_text, sizeof size_text);
   if (answer == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return clv_fail(err, CLV_EXHAUSTED,
                     "cuda:%d has no %s of memory left: use a smaller batch or another device",
-                    s->device, size);
+                    s->device, size_text);
   }
   if (answer != cudaSuccess)
     return clv_nvidia_fail_at(CLV_HERE, "cudaMallocFromPoolAsync", s->device, answer, err);
@@ -131,26 +131,27 @@ void clv_nvidia_free(clv_cuda_stream *s, void *p) {
 
 /* Writes the free and total bytes of the device. Unused memory in the pool counts as free. */
 clv_code clv_nvidia_get_free_bytes(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
-  uint64_t pool_bytes = 0, used = 0;
+  uint64_t pool_bytes = 0, used_bytes = 0;
   cudaMemPool_t pool;
   CLV_TRY(clv_nvidia_pool(device, &pool, err));
   NVIDIA_TRY(device, err, cudaMemGetInfo, ret_free, ret_total);
   NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent,
              &pool_bytes);
-  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrUsedMemCurrent, &used);
-  if (pool_bytes > used) *ret_free += pool_bytes - used;
+  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrUsedMemCurrent,
+             &used_bytes);
+  if (pool_bytes > used_bytes) *ret_free += pool_bytes - used_bytes;
   return CLV_OK;
 }
 
 clv_code clv_nvidia_other_process_bytes(int device, size_t *ret, clv_err *err) {
-  size_t free_bytes = 0, total = 0;
+  size_t free_bytes = 0, total_bytes = 0;
   uint64_t pool_bytes = 0;
   cudaMemPool_t pool;
   CLV_TRY(clv_nvidia_pool(device, &pool, err));
-  NVIDIA_TRY(device, err, cudaMemGetInfo, &free_bytes, &total);
+  NVIDIA_TRY(device, err, cudaMemGetInfo, &free_bytes, &total_bytes);
   NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent,
              &pool_bytes);
-  *ret = total - free_bytes - CLV_MIN(total - free_bytes, (size_t)pool_bytes);
+  *ret = total_bytes - free_bytes - CLV_MIN(total_bytes - free_bytes, (size_t)pool_bytes);
   return CLV_OK;
 }
 
@@ -170,7 +171,7 @@ void clv_nvidia_host_free(void *p) {
 
 /* ---- copies of memory ------------------------------------------------------------------------ */
 
-static clv_code copy_between(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
+static clv_code enqueue_copy(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
                              enum cudaMemcpyKind kind, clv_err *err) {
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaMemcpyAsync, dst, src, bytes, kind, s->stream);
@@ -179,22 +180,22 @@ static clv_code copy_between(clv_cuda_stream *s, void *dst, const void *src, siz
 
 clv_code clv_nvidia_put(clv_cuda_stream *s, void *dst, const void *host, size_t bytes,
                         clv_err *err) {
-  return copy_between(s, dst, host, bytes, cudaMemcpyHostToDevice, err);
+  return enqueue_copy(s, dst, host, bytes, cudaMemcpyHostToDevice, err);
 }
 
 clv_code clv_nvidia_get(clv_cuda_stream *s, void *host, const void *src, size_t bytes,
                         clv_err *err) {
-  return copy_between(s, host, src, bytes, cudaMemcpyDeviceToHost, err);
+  return enqueue_copy(s, host, src, bytes, cudaMemcpyDeviceToHost, err);
 }
 
 clv_code clv_nvidia_copy(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
                          clv_err *err) {
-  return copy_between(s, dst, src, bytes, cudaMemcpyDeviceToDevice, err);
+  return enqueue_copy(s, dst, src, bytes, cudaMemcpyDeviceToDevice, err);
 }
 
 /* Gives device `reader` access to the memory pool of device `owner` if the two are connected;
  * otherwise copies pass through the host. */
-static clv_code enable_access(int owner, int reader, clv_err *err) {
+static clv_code enable_peer_access(int owner, int reader, clv_err *err) {
   struct cudaMemAccessDesc access = {.location = {.type = cudaMemLocationTypeDevice, .id = reader},
                                      .flags = cudaMemAccessFlagsProtReadWrite};
   cudaMemPool_t pool;
@@ -215,8 +216,8 @@ static clv_code enable_access(int owner, int reader, clv_err *err) {
 clv_code clv_nvidia_copy_peer(clv_cuda_stream *s, void *dst, int dst_device, const void *src,
                               int src_device, size_t bytes, clv_err *err) {
   if (dst_device != src_device) {
-    CLV_TRY(enable_access(src_device, dst_device, err));
-    CLV_TRY(enable_access(dst_device, src_device, err));
+    CLV_TRY(enable_peer_access(src_device, dst_device, err));
+    CLV_TRY(enable_peer_access(dst_device, src_device, err));
   }
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaMemcpyPeerAsync, dst, dst_device, src, src_device, bytes,

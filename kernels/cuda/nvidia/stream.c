@@ -9,7 +9,7 @@
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static clv_code stream_open(clv_cuda_stream *s, bool is_urgent, clv_err *err) {
+static clv_code create_stream(clv_cuda_stream *s, bool is_urgent, clv_err *err) {
   int lowest_priority = 0, highest_priority = 0;
   cudaMemPool_t pool;
   CLV_TRY(clv_nvidia_pool(s->device, &pool, err));
@@ -23,7 +23,7 @@ clv_code clv_nvidia_stream_new(int device, bool is_urgent, clv_cuda_stream **ret
   clv_cuda_stream *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->device = device;
-  clv_code code = stream_open(s, is_urgent, err);
+  clv_code code = create_stream(s, is_urgent, err);
   if (code != CLV_OK) {
     free(s);
     return code;
@@ -73,7 +73,7 @@ clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, 
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /* Makes an event. A thread that waits for it sleeps instead of polling. */
-static clv_code event_open(clv_cuda_event *e, bool is_timed, clv_err *err) {
+static clv_code create_event(clv_cuda_event *e, bool is_timed, clv_err *err) {
   unsigned flags = cudaEventBlockingSync | (is_timed ? 0u : cudaEventDisableTiming);
   CLV_TRY(clv_nvidia_set_device(e->device, err));
   NVIDIA_TRY(e->device, err, cudaEventCreateWithFlags, &e->event, flags);
@@ -84,7 +84,7 @@ clv_code clv_nvidia_event_new(int device, bool is_timed, clv_cuda_event **ret, c
   clv_cuda_event *e;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   e->device = device;
-  clv_code code = event_open(e, is_timed, err);
+  clv_code code = create_event(e, is_timed, err);
   if (code != CLV_OK) {
     free(e);
     return code;
@@ -159,14 +159,14 @@ clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
 /* Mutex that is held while a graph is made, so that each graph's memory is counted once. */
 static pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static clv_code instantiate(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured_graph,
-                            size_t *ret_bytes, clv_err *err) {
-  size_t before = 0, after = 0;
-  CLV_TRY(clv_nvidia_other_process_bytes(s->device, &before, err));
+static clv_code instantiate_graph(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured_graph,
+                                  size_t *ret_bytes, clv_err *err) {
+  size_t bytes_before = 0, bytes_after = 0;
+  CLV_TRY(clv_nvidia_other_process_bytes(s->device, &bytes_before, err));
   NVIDIA_TRY(s->device, err, cudaGraphInstantiate, &g->exec, captured_graph, 0);
   NVIDIA_TRY(s->device, err, cudaGraphUpload, g->exec, s->stream);
-  CLV_TRY(clv_nvidia_other_process_bytes(s->device, &after, err));
-  *ret_bytes = after - CLV_MIN(after, before);
+  CLV_TRY(clv_nvidia_other_process_bytes(s->device, &bytes_after, err));
+  *ret_bytes = bytes_after - CLV_MIN(bytes_after, bytes_before);
   return CLV_OK;
 }
 
@@ -176,7 +176,7 @@ static clv_code make_graph(clv_cuda_stream *s, cudaGraph_t captured_graph, clv_c
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->device = s->device;
   pthread_mutex_lock(&graph_lock);
-  clv_code code = instantiate(s, g, captured_graph, ret_bytes, err);
+  clv_code code = instantiate_graph(s, g, captured_graph, ret_bytes, err);
   pthread_mutex_unlock(&graph_lock);
   if (code == CLV_OK)
     *ret = g;

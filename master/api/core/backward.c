@@ -260,8 +260,8 @@ static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t n
 
 /* Copies a gradient that the program gives, as f32 for a worker that does not know values in
  * bf16. */
-static cleave_status gradient_for_node(cleave_runtime *rt, clv_tensor *t, uint32_t node,
-                                       clv_tensor **ret, cleave_error *error) {
+static cleave_status make_gradient_for_node(cleave_runtime *rt, clv_tensor *t, uint32_t node,
+                                            clv_tensor **ret, cleave_error *error) {
   if (t->dtype == CLV_BF16 && node && !rt->peers[node].has_bf16_values)
     TRY(clv_pool_convert_tensor(rt->pool, t, CLV_F32, ret, &err));
   else
@@ -276,7 +276,7 @@ static cleave_status send_given_gradients(cleave_runtime *rt, const api_context 
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     clv_packet *p;
     if (!given_gradient_of(s, i)) continue;
-    TRY_API(gradient_for_node(rt, given_gradient_of(s, i), v->module->node, &t, error));
+    TRY_API(make_gradient_for_node(rt, given_gradient_of(s, i), v->module->node, &t, error));
     TRY(clv_packet_new_gradient(rt->pool, c->id, c->last_pass, v->id, 0, "", t, &p, &err));
     TRY_API(api_send(rt, v->module->node, p, error));
   }

@@ -101,7 +101,7 @@ typedef struct api_peer {
   bool has_session; /* a session is open at the worker */
   bool has_module;  /* a module was loaded at the peer */
   /* features of the worker's version */
-  bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties;
+  bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties, has_ema;
   bool has_bf16_weights, has_kept, has_bf16_values;
   uint64_t last_packet_ns; /* monotonic time of the peer's last packet */
   /* monotonic time since which the peer reports that it mends a link to another worker; 0: none */

@@ -351,14 +351,14 @@ static handler *const handlers[CLV_FRAME_KINDS] = {
 
 void api_on_packet(api_peer *from, clv_packet *p) {
   cleave_runtime *rt = from->runtime;
-  bool is_taken = false;
+  bool is_packet_taken = false;
   api_lock(rt);
-  if (handlers[p->frame.kind]) is_taken = handlers[p->frame.kind](rt, from, p);
+  if (handlers[p->frame.kind]) is_packet_taken = handlers[p->frame.kind](rt, from, p);
   bool wake = rt->needs_wake;
   rt->needs_wake = false;
   api_unlock(rt);
   if (wake) api_wake(rt);
-  if (!is_taken) clv_packet_free(p);
+  if (!is_packet_taken) clv_packet_free(p);
 }
 
 void api_on_program_packet(void *user, clv_packet *p) {

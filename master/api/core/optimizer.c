@@ -78,6 +78,20 @@ cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime, cleave_optimiz
   return CLEAVE_OK;
 }
 
+cleave_status cleave_optimizer_set_ema(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                       double decay, bool warmup, cleave_error *error) {
+  NOT_NULL(runtime, optimizer);
+  TRY_API(check_owner(runtime, optimizer, error));
+  LOCKED(runtime);
+  for (size_t i = 0; i < optimizer->n_groups; i++) {
+    clv_optim_config *o = &optimizer->groups[i].optim;
+    o->ema = decay;
+    o->ema_warmup = warmup;
+    TRY(clv_optim_check(o, &err));
+  }
+  return CLEAVE_OK;
+}
+
 /* Finds a group by its number. Fails if the optimiser is of another runtime or has no such
  * group. */
 static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, size_t group,

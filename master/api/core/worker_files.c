@@ -28,17 +28,19 @@ static cleave_status check_name(const char *name, cleave_error *error) {
 }
 
 /* Fails for a module at the master, because only workers store such files. */
-static cleave_status check_node(const cleave_module *m, cleave_error *error) {
+static cleave_status check_node(const cleave_module *m, clv_state_kind kind, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
-  if (m->node && p->has_state_files) return CLEAVE_OK;
+  if (m->node && p->has_state_files && (p->has_ema || kind != CLV_STATE_EMA)) return CLEAVE_OK;
   if (!m->node)
     return api_fail(error, CLV_INVALID,
                     "module '%s' is at the master: cleave_state_save and cleave_state_load have "
                     "files here",
                     m->name);
   api_fail(error, CLV_UNIMPLEMENTED,
-           "worker '%s' keeps no files of state: it has no state_dir in its worker.yaml, or is of "
-           "an older version",
+           p->has_state_files
+               ? "worker '%s' cannot load averages of weights: it is of an older version"
+               : "worker '%s' keeps no files of state: it has no state_dir in its worker.yaml, or "
+                 "is of an older version",
            p->name);
   api_set_error_node(error, p->name, m->name);
   return CLEAVE_UNIMPLEMENTED;
@@ -51,14 +53,15 @@ cleave_status api_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   f->state_kind = (clv_state_kind)a->kind;
   f->frame_kind = a->frame_kind;
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
-  if (a->kind != CLEAVE_STATE_WEIGHTS && a->kind != CLEAVE_STATE_OPTIMIZER)
+  bool is_ema = (int)a->kind == CLEAVE_STATE_EMA && a->frame_kind == CLV_STATE_LOAD && a->digest;
+  if (a->kind != CLEAVE_STATE_WEIGHTS && a->kind != CLEAVE_STATE_OPTIMIZER && !is_ema)
     return api_fail(error, CLV_INVALID, "no kind of state %d", (int)a->kind);
   TRY_API(check_name(a->name, error));
   snprintf(f->file, sizeof f->file, "%s", a->name);
   if (a->digest) f->request.sha256 = *a->digest;
   snprintf(f->subject, sizeof f->subject, "%s", m->name);
   TRY_API(api_module_place(m, false, f->deadline_ms, error));
-  TRY_API(check_node(m, error));
+  TRY_API(check_node(m, f->state_kind, error));
   TRY_API(api_check_no_pending_backward(rt, error));
   api_module_add_kept(m);
   return CLEAVE_OK;
@@ -79,7 +82,7 @@ static cleave_status send_request(cleave_runtime *rt, api_future *f, cleave_erro
            f->file);
   r->next = rt->requests;
   rt->requests = r;
-  m->weights_version += f->frame_kind == CLV_STATE_LOAD && f->state_kind == CLV_STATE_WEIGHTS;
+  m->weights_version += f->frame_kind == CLV_STATE_LOAD && f->state_kind != CLV_STATE_OPTIMIZER;
   return api_send(rt, m->node, p, error);
 }
 

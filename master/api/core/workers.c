@@ -135,6 +135,7 @@ static void store_features(const clv_wire_about *theirs, api_peer *p) {
   p->has_state_pieces = clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_PIECES);
   p->has_fixed_modules = clv_wire_has_capability(theirs, CLV_CAPABILITY_FIXED);
   p->has_ties = clv_wire_has_capability(theirs, CLV_CAPABILITY_TIES);
+  p->has_ema = clv_wire_has_capability(theirs, CLV_CAPABILITY_EMA);
   p->has_bf16_weights = clv_wire_has_capability(theirs, CLV_CAPABILITY_FROZEN_BF16);
   p->has_bf16_values = clv_wire_has_capability(theirs, CLV_CAPABILITY_BF16_VALUES);
   if (!clv_wire_protocol_has_acks(p->protocol))
@@ -385,6 +386,19 @@ static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_loa
   return CLV_OK;
 }
 
+/* Refuses a worker that does not know averages, because its checkpoints would lack them. */
+static clv_code check_ema(const cleave_module *m, const api_peer *p, clv_err *err) {
+  if (p->has_ema || !m->optimizer || !(m->groups[0]->optim.ema > 0)) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION,
+                  "this worker cannot keep an average of the weights (train.ema), because it is of "
+                  "a version that knows no such thing: update it");
+}
+
+static clv_code check_worker(const cleave_module *m, const api_peer *p, clv_err *err) {
+  CLV_TRY(check_device(m, p, err));
+  return check_ema(m, p, err);
+}
+
 static void put_artifact(const cleave_module *m, clv_wire_load_request *q) {
   if (!m->artifact) return;
   q->init_source = CLV_WIRE_INIT_ARTIFACT;
@@ -418,7 +432,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .n_new_params = m->n_initialized,
                              .frozen_names = m->frozen,
                              .n_frozen = m->n_frozen};
-  CLV_TRY(check_device(m, p, err));
+  CLV_TRY(check_worker(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
   CLV_TRY(put_ties(m, p, &q, err));
   put_artifact(m, &q);

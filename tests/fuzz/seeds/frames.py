@@ -218,6 +218,7 @@ TALKS = {
         frame(pb.STATE_LOAD, **STATE, state=pb.State(what=1, name="front")),
         frame(pb.STATE_LOAD, **STATE, state=pb.State(what=2, name="front")),
         frame(pb.STATE_LOAD, **dict(STATE, module=1), state=pb.State(what=1, name="front")),
+        frame(pb.STATE_LOAD, **STATE, state=pb.State(what=5, name="front.adam")),
         frame(pb.STATE_LOAD, **STATE, state=pb.State(what=1, name="none")),
         frame(pb.STATE_REMOVE, **STATE, state=pb.State(what=1, name="front")),
         frame(pb.STATE_LOAD, **STATE, state=pb.State(what=1, name="front")), END],

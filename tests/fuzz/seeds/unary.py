@@ -52,6 +52,8 @@ LOADS = {
     "rmsprop": changed(LINEAR, optimizer=pb.Optimizer(kind=pb.OPTIMIZER_RMSPROP, lr=1e-3, alpha=0.99, eps=1e-8, centered=True)),
     "adagrad": changed(LINEAR, optimizer=pb.Optimizer(kind=pb.OPTIMIZER_ADAGRAD, lr=1e-2, lr_decay=0.1, eps=1e-10,
                                                       initial_accumulator_value=0.1)),
+    "averages": changed(LINEAR, optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, ema=0.9, ema_warmup=True)),
+    "averages_of_1": changed(LINEAR, optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, ema=1)),
     "groups": changed(LINEAR, optimizer=ADAM, hold_rest=True, frozen=["fc.bias"], groups=[
         pb.ParamGroup(optimizer=ADAM, params=["fc.weight"])]),
     "group_unknown": changed(LINEAR, groups=[pb.ParamGroup(optimizer=LINEAR.optimizer, params=["none"])]),

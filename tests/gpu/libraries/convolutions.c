@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes convolutions for the simulated device: plain loops, summed in double.
+ * Computes the simulated cuDNN's convolutions by plain loops, with sums in double.
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Shape of an operand: [outer, channels, positions], where a position is one pixel of the image. */
+/* Shape of an operand x, w or y: [n_outer, n_channels, n_positions]. Outer: sample, or output
+ * channel of w. Position: one pixel of an image or of a kernel. */
 typedef struct extents {
   size_t n_outer, n_channels, n_positions;
 } extents;
 
 static extents get_extents(const clv_cuda_conv_desc *d, int i) {
   const clv_window *s = &d->window;
-  const extents all[] = {
+  const extents extents_of_operands[] = {
       {(size_t)s->n, (size_t)s->c, (size_t)(s->h * s->w)},
       {(size_t)s->k, (size_t)(s->c / d->groups), (size_t)(s->kernel[0] * s->kernel[1])},
       {(size_t)s->n, (size_t)s->k, (size_t)(s->oh * s->ow)}};
-  return all[i];
+  return extents_of_operands[i];
 }
 
 static size_t count_values(extents e) { return e.n_outer * e.n_channels * e.n_positions; }
@@ -36,10 +37,10 @@ static size_t find_position(clv_cuda_math math, extents e, size_t i) {
          channel;
 }
 
-static double *copy_to_doubles(clv_cuda_math math, const void *x, extents e, bool zero) {
-  double *d = sim_fresh_allocate(count_values(e) * sizeof *d);
+static double *copy_to_doubles(clv_cuda_math math, const void *x, extents e, bool is_zeroed) {
+  double *d = sim_allocate_fresh(count_values(e) * sizeof *d);
   for (size_t i = 0; i < count_values(e); i++)
-    d[i] = zero ? 0 : sim_get_factor(math, x, find_position(math, e, i));
+    d[i] = is_zeroed ? 0 : sim_get_factor(math, x, find_position(math, e, i));
   return d;
 }
 
@@ -62,5 +63,5 @@ void sim_conv_run(const sim_op *op) {
   }
   sim_compute_convolution(d, operand);
   copy_from_doubles(d->math, operand[out], get_extents(d, out), op->operands[out]);
-  for (int i = 0; i < 3; i++) sim_fresh_free(operand[i]);
+  for (int i = 0; i < 3; i++) sim_free_fresh(operand[i]);
 }

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes matrix products for the simulated device: plain loops, summed in double.
+ * Computes the simulated cuBLAS's matrix products by plain loops, with sums in double.
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Returns op(A) of rows x columns as doubles, column by column. */
+/* Returns A, or A transposed, [rows, columns], as doubles in column-major order. ld: leading
+ * dimension of A. */
 static double *read_matrix(clv_cuda_math math, const void *a, bool is_transposed, int64_t ld,
                            int64_t rows, int64_t columns) {
-  double *all = sim_fresh_allocate((size_t)(rows * columns) * sizeof *all);
+  double *doubles = sim_allocate_fresh((size_t)(rows * columns) * sizeof *doubles);
   for (int64_t j = 0; j < columns; j++)
     for (int64_t i = 0; i < rows; i++)
-      all[j * rows + i] =
+      doubles[j * rows + i] =
           sim_get_factor(math, a, (size_t)(is_transposed ? i * ld + j : j * ld + i));
-  return all;
+  return doubles;
 }
 
 static float apply_epilogue(const clv_cuda_matmul_desc *d, double sum, const float *bias,
@@ -25,7 +26,7 @@ static void multiply_matrices(const clv_cuda_matmul_desc *d, const void *a, cons
                               const float *bias, float beta, float *out) {
   double *left = read_matrix(d->math, a, d->a_t, d->lda, d->m, d->k);
   double *right = read_matrix(d->math, b, d->b_t, d->ldb, d->k, d->n);
-  double *sums = sim_fresh_allocate((size_t)(d->m * d->n) * sizeof *sums);
+  double *sums = sim_allocate_fresh((size_t)(d->m * d->n) * sizeof *sums);
   for (int64_t j = 0; j < d->n; j++)
     for (int64_t i = 0; i < d->m; i++)
       sums[j * d->m + i] = beta > 0 ? (double)out[j * d->ldd + i] : 0;
@@ -33,9 +34,9 @@ static void multiply_matrices(const clv_cuda_matmul_desc *d, const void *a, cons
   for (int64_t j = 0; j < d->n; j++)
     for (int64_t i = 0; i < d->m; i++)
       out[j * d->ldd + i] = apply_epilogue(d, sums[j * d->m + i], bias, i);
-  sim_fresh_free(left);
-  sim_fresh_free(right);
-  sim_fresh_free(sums);
+  sim_free_fresh(left);
+  sim_free_fresh(right);
+  sim_free_fresh(sums);
 }
 
 void sim_matmul_run(const sim_op *op) {

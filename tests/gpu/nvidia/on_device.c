@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs the programs that test the backend on the simulated device, on a real one: implements the
- * functions of tests/gpu/sim.h with NVIDIA's runtime. Seeds have no effect, of planned faults only
- * those of captures happen, and only captures and launches of graphs are counted.
+ * Implements the functions of tests/gpu/sim.h with NVIDIA's runtime, so that the test programs of
+ * the simulated device run on a real device. Seeds have no effect. Of the planned failures only
+ * failing_capture happens. Only captures and launches of graphs are counted.
  *
- * CLEAVE_CUDA_FOLDERS: folders between colons with NVIDIA's libraries. Exits 77 where there is no
- * device.
+ * CLEAVE_CUDA_FOLDERS: folders with NVIDIA's libraries, separated by colons. Exits with 77 if there
+ * is no device.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,15 +37,15 @@ static clv_code refuse_capture(clv_cuda_stream *s, clv_err *err) {
 
 static clv_code end_capture(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                             clv_err *err) {
-  CLV_TRY(clv_nvidia()->capture_end(s, ret, ret_bytes, err));
+  CLV_TRY(clv_nvidia_vendor()->capture_end(s, ret, ret_bytes, err));
   if (++counts.n_captures != current_options.failing_capture) return CLV_OK;
-  clv_nvidia()->graph_free(*ret);
+  clv_nvidia_vendor()->graph_free(*ret);
   return clv_fail(err, CLV_INTERNAL, "a capture fails, as planned");
 }
 
 static clv_code launch_graph(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err) {
   counts.n_graph_launches++;
-  return clv_nvidia()->graph_launch(s, g, err);
+  return clv_nvidia_vendor()->graph_launch(s, g, err);
 }
 
 const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options) {
@@ -53,7 +53,7 @@ const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options) {
   const clv_cuda_library *library = clv_cuda_entry(CLV_CUDA_ABI);
   clv_err err;
   int n;
-  vendor = *clv_nvidia();
+  vendor = *clv_nvidia_vendor();
   current_options = *options;
   counts = (clv_sim_counts){0};
   vendor.capture_end = end_capture;

@@ -15,7 +15,8 @@
 
 enum { NO_DEVICE = 77, ROUNDS = 5, LAUNCHES = 200 };
 
-/* A measured operation: it is enqueued `times` times between two events. */
+/* Buffers and descriptors of the measured operations. An operation is enqueued n_times times
+ * between two events. */
 typedef struct bench {
   const clv_vendor *v;
   int device;
@@ -28,7 +29,7 @@ typedef struct bench {
   clv_cuda_conv *conv;
 } bench;
 
-typedef clv_code act(bench *m, clv_err *err);
+typedef clv_code operation(bench *m, clv_err *err);
 
 static void must_succeed(clv_code code, const clv_err *err) {
   if (code == CLV_OK) return;
@@ -60,15 +61,15 @@ static clv_code run_conv(bench *m, clv_err *err) {
                     err);
 }
 
-static double measure_once(bench *m, act *f, int times) {
+static double measure_once(bench *m, operation *f, int n_times) {
   double ms = 0;
   clv_err err;
   must_succeed(m->v->event_record(m->begin_event, m->s, &err), &err);
-  for (int i = 0; i < times; i++) must_succeed(f(m, &err), &err);
+  for (int i = 0; i < n_times; i++) must_succeed(f(m, &err), &err);
   must_succeed(m->v->event_record(m->end_event, m->s, &err), &err);
   must_succeed(m->v->event_finish(m->end_event, &err), &err);
   must_succeed(m->v->event_ms(m->begin_event, m->end_event, &ms, &err), &err);
-  return ms / 1e3 / times;
+  return ms / 1e3 / n_times;
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -76,15 +77,16 @@ static int compare_doubles(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Prints the median of ROUNDS measurements. A first round is not counted. */
-static void print_median(bench *m, const char *what, act *f, int times, double work,
-                         const char *unit) {
+/* Prints the median rate of ROUNDS measurements, after one that is not counted. work_per_time:
+ * amount of `unit` of one execution. */
+static void print_median(bench *m, const char *label, operation *f, int n_times,
+                         double work_per_time, const char *unit) {
   double s[ROUNDS];
-  measure_once(m, f, times);
-  for (int i = 0; i < ROUNDS; i++) s[i] = measure_once(m, f, times);
+  measure_once(m, f, n_times);
+  for (int i = 0; i < ROUNDS; i++) s[i] = measure_once(m, f, n_times);
   qsort(s, ROUNDS, sizeof *s, compare_doubles);
-  printf("{\"what\":\"%s\",\"us\":%.2f,\"rate\":%.4g,\"unit\":\"%s\"}\n", what, 1e6 * s[ROUNDS / 2],
-         work / s[ROUNDS / 2], unit);
+  printf("{\"what\":\"%s\",\"us\":%.2f,\"rate\":%.4g,\"unit\":\"%s\"}\n", label,
+         1e6 * s[ROUNDS / 2], work_per_time / s[ROUNDS / 2], unit);
 }
 
 static void allocate_workspace(bench *m, size_t workspace) {
@@ -103,9 +105,9 @@ static void measure_products(bench *m, clv_cuda_math math) {
   clv_err err;
   must_succeed(m->v->matmul_new(m->device, &d, &m->product, &workspace, &err), &err);
   allocate_workspace(m, workspace);
-  char what[64];
-  snprintf(what, sizeof what, "product of 4096, %s", math_names[math]);
-  print_median(m, what, run_matmul, 10, 2.0 * (double)(n * n * n), "FLOP/s");
+  char label[64];
+  snprintf(label, sizeof label, "product of 4096, %s", math_names[math]);
+  print_median(m, label, run_matmul, 10, 2.0 * (double)(n * n * n), "FLOP/s");
   m->v->matmul_free(m->product);
 }
 
@@ -116,16 +118,16 @@ static void measure_convolutions(bench *m, clv_cuda_math math) {
                                   .groups = 1,
                                   .math = math,
                                   .window = {64, 128, 28, 28, 128, 28, 28, {3, 3}, {1, 1}, {1, 1}}};
-    char what[64];
+    char label[64];
     size_t workspace;
     clv_err err;
-    snprintf(what, sizeof what, "3x3 128->128 28x28, %s, %s", passes[pass], math_names[math]);
+    snprintf(label, sizeof label, "3x3 128->128 28x28, %s, %s", passes[pass], math_names[math]);
     if (m->v->conv_new(m->device, &d, &m->conv, &workspace, &err) != CLV_OK) {
-      printf("{\"what\":\"%s\",\"missing\":\"%s\"}\n", what, err.text);
+      printf("{\"what\":\"%s\",\"missing\":\"%s\"}\n", label, err.text);
       continue;
     }
     allocate_workspace(m, workspace);
-    print_median(m, what, run_conv, 10, 2.0 * 64 * 128 * 28 * 28 * 128 * 9, "FLOP/s");
+    print_median(m, label, run_conv, 10, 2.0 * 64 * 128 * 28 * 28 * 128 * 9, "FLOP/s");
     m->v->conv_free(m->conv);
   }
 }
@@ -160,7 +162,7 @@ static void close_bench(bench *m) {
 
 int main(int argc, char **argv) {
   const clv_cuda_library *library = clv_cuda_entry(CLV_CUDA_ABI);
-  bench m = {.v = clv_nvidia(), .device = argc > 1 ? atoi(argv[1]) : 0, .bytes = 256 << 20};
+  bench m = {.v = clv_nvidia_vendor(), .device = argc > 1 ? atoi(argv[1]) : 0, .bytes = 256 << 20};
   clv_err err = {.text = "not so many"};
   int n;
   library->set_folders(getenv("CLEAVE_CUDA_FOLDERS"));

@@ -321,10 +321,10 @@ def page_matches_the_current_predictions():
 def stale_page_is_reported_line_by_line():
     with open(PAGE) as f:
         page = f.read()
-    adam, gone = (re.search(rf"^\| `{name}` \| (\d+) .*\n", page, re.M) for name in ("adam", "add_rows"))
+    adam, gone = (re.search(rf"^\| `{name}` \| (\d+) .*\n", page, re.M) for name in ("adam", "add_w_to_samples"))
     page = re.sub(r"^\| MLP: (.*?)\| \d+", r"| MLP: \1| 99", page, flags=re.M)
     page = page.replace(adam[0], adam[0].replace(f"| {adam[1]} |", "| 99 |", 1) + adam[0].replace("`adam`", "`eve`"))
-    why = ["predicted now: | MLP: ", "compiled otherwise: | `adam` |", "a new kernel: | `add_rows` |", "compiled no more: eve"]
+    why = ["predicted now: | MLP: ", "compiled otherwise: | `adam` |", "a new kernel: | `add_w_to_samples` |", "compiled no more: eve"]
     with tempfile.NamedTemporaryFile("w", suffix=".md") as f:
         f.write(page.replace(gone[0], ""))
         f.flush()

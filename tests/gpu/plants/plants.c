@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Uses the simulated device wrongly or rightly: plants NAME SEED. The simulation must end the
- * process with a fault for a wrong use; otherwise the exit code is 0.
+ * Runs one use of the simulated device, wrong or right: plants NAME SEED. The simulation must end
+ * the process with a report of the fault if the use is wrong; otherwise the exit code is 0.
  * tests/gpu/plants/test_plants.py says what each fault must be reported as.
  */
 #include <stdio.h>
@@ -12,16 +12,16 @@
 #include "tests/gpu/sim.h"
 
 static const clv_vendor *v;
-/* one and two: streams of one device; other: a stream of the second device */
-static clv_gpu one, two, other = {.device = 1};
-/* x and y: memory of the first device; other_memory: memory of the second */
-static float *x, *y, *other_memory;
-static float *host; /* page-locked host memory */
+/* first_stream, second_stream: streams of the first device; other_device_stream: of the second */
+static clv_gpu first_stream, second_stream, other_device_stream = {.device = 1};
+/* x and y: memory of the first device; peer_memory: memory of the second device */
+static float *x, *y, *peer_memory;
+static float *host_memory; /* page-locked host memory */
 static clv_err err;
 
 enum { BYTES = PLANT_N * sizeof(float) };
 
-static void ok(clv_code code) {
+static void must(clv_code code) {
   if (code == CLV_OK) return;
   fprintf(stderr, "refused: %s\n", err.text);
   exit(3);
@@ -29,107 +29,106 @@ static void ok(clv_code code) {
 
 static void *take_memory(const clv_gpu *g) {
   void *p;
-  ok(v->allocate(g->stream, BYTES, &p, &err));
+  must(v->allocate(g->stream, BYTES, &p, &err));
   return p;
 }
 
 static void open_streams(uint64_t seed) {
   v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .n_devices = 2});
-  one.vendor = two.vendor = other.vendor = v;
-  ok(v->stream_new(0, false, &one.stream, &err));
-  ok(v->stream_new(0, false, &two.stream, &err));
-  ok(v->host_allocate(BYTES, (void **)&host, &err));
-  x = take_memory(&one);
-  y = take_memory(&one);
-  ok(v->stream_finish(one.stream, &err));
-  ok(v->stream_new(1, false, &other.stream, &err));
-  other_memory = take_memory(&other);
-  ok(v->stream_finish(other.stream, &err));
+  first_stream.vendor = second_stream.vendor = other_device_stream.vendor = v;
+  must(v->stream_new(0, false, &first_stream.stream, &err));
+  must(v->stream_new(0, false, &second_stream.stream, &err));
+  must(v->host_allocate(BYTES, (void **)&host_memory, &err));
+  x = take_memory(&first_stream);
+  y = take_memory(&first_stream);
+  must(v->stream_finish(first_stream.stream, &err));
+  must(v->stream_new(1, false, &other_device_stream.stream, &err));
+  peer_memory = take_memory(&other_device_stream);
+  must(v->stream_finish(other_device_stream.stream, &err));
 }
 
 static void wait_for_all_streams(void) {
-  ok(v->stream_finish(one.stream, &err));
-  ok(v->stream_finish(two.stream, &err));
-  ok(v->stream_finish(other.stream, &err));
+  must(v->stream_finish(first_stream.stream, &err));
+  must(v->stream_finish(second_stream.stream, &err));
+  must(v->stream_finish(other_device_stream.stream, &err));
 }
 
-/* Makes work that is enqueued on the second stream from now on run after the present work of the
- * first stream. */
+/* Makes all later work of the second stream wait for the work that is now enqueued on the first. */
 static void order_stream_after(const clv_gpu *first, const clv_gpu *second) {
   clv_cuda_event *e;
-  ok(v->event_new(first->device, false, &e, &err));
-  ok(v->event_record(e, first->stream, &err));
-  ok(v->stream_wait(second->stream, e, &err));
+  must(v->event_new(first->device, false, &e, &err));
+  must(v->event_record(e, first->stream, &err));
+  must(v->stream_wait(second->stream, e, &err));
   v->event_free(e);
 }
 
-static void order_second_after_first(void) { order_stream_after(&one, &two); }
+static void order_second_after_first(void) { order_stream_after(&first_stream, &second_stream); }
 
 /* Copies x of the first device to the second one's memory, on the given stream. */
-static void copy_to_second_device(const clv_gpu *by) {
-  ok(v->copy_peer(by->stream, other_memory, 1, x, 0, BYTES, &err)); /* planted: free_source_early */
+static void copy_to_second_device(const clv_gpu *g) {
+  must(v->copy_peer(g->stream, peer_memory, 1, x, 0, BYTES, &err)); /* planted: free_source_early */
 }
 
 /* ---- wrong uses of the device, which must be detected ---------------------------------------- */
 
 static void omit_event(void) {
-  ok(plant_write(&one, x, &err));
-  ok(plant_add(&two, x, y, &err));
+  must(plant_write(&first_stream, x, &err));
+  must(plant_add(&second_stream, x, y, &err));
 }
 
-/* As omit_event, but the memory holds older values, so that a late write is not found as an
- * undefined read. */
+/* As omit_event, but x was written before, so only the missing order can show the fault and not a
+ * read of undefined memory. */
 static void read_old_values(void) {
-  ok(plant_write(&one, x, &err));
-  ok(v->stream_finish(one.stream, &err));
+  must(plant_write(&first_stream, x, &err));
+  must(v->stream_finish(first_stream.stream, &err));
   omit_event();
 }
 
 static void read_without_barrier(void) {
-  ok(plant_write(&one, y, &err));
-  ok(plant_reverse(&one, y, false, &err));
+  must(plant_write(&first_stream, y, &err));
+  must(plant_reverse(&first_stream, y, false, &err));
 }
 
-static void pass_host_pointer(void) { ok(plant_add(&one, host, y, &err)); }
+static void pass_host_pointer(void) { must(plant_add(&first_stream, host_memory, y, &err)); }
 static void pass_nested_host_pointer(void) {
-  ok(plant_add_nested(&one, (plant_list){.x = host, .y = y}, &err));
+  must(plant_add_nested(&first_stream, (plant_list){.x = host_memory, .y = y}, &err));
 }
 
 static void read_device_memory_on_host(void) {
-  ok(plant_write(&one, x, &err));
+  must(plant_write(&first_stream, x, &err));
   wait_for_all_streams();
   printf("%g\n", (double)x[0]); /* planted: read_device_memory_on_host */
 }
 
 static void free_in_use_memory(void) {
-  ok(plant_write(&two, x, &err));
-  v->free(one.stream, x);
+  must(plant_write(&second_stream, x, &err));
+  v->free(first_stream.stream, x);
 }
 
 static void use_after_free(void) {
-  ok(plant_write(&one, x, &err));
-  v->free(one.stream, x);
-  ok(plant_add(&one, x, y, &err));
+  must(plant_write(&first_stream, x, &err));
+  v->free(first_stream.stream, x);
+  must(plant_add(&first_stream, x, y, &err));
 }
 
-static void read_undefined(void) { ok(plant_add(&one, x, y, &err)); }
-static void write_behind_end(void) { ok(plant_write_behind(&one, y, &err)); }
-static void write_misaligned_value(void) { ok(plant_write_misaligned(&one, y, &err)); }
-static void diverge_at_barrier(void) { ok(plant_diverge(&one, y, &err)); }
+static void read_undefined(void) { must(plant_add(&first_stream, x, y, &err)); }
+static void write_behind_end(void) { must(plant_write_behind(&first_stream, y, &err)); }
+static void write_misaligned_value(void) { must(plant_write_misaligned(&first_stream, y, &err)); }
+static void diverge_at_barrier(void) { must(plant_diverge(&first_stream, y, &err)); }
 
 static void race_between_blocks(void) {
-  ok(v->fill(one.stream, y, 0, BYTES, &err));
-  ok(plant_racing_sums(&one, y, &err));
+  must(v->fill(first_stream.stream, y, 0, BYTES, &err));
+  must(plant_racing_sums(&first_stream, y, &err));
 }
 
 static void copy_pageable_memory(void) {
   static float own[PLANT_N];
-  ok(v->put(one.stream, x, own, BYTES, &err)); /* planted: copy_pageable_memory */
+  must(v->put(first_stream.stream, x, own, BYTES, &err)); /* planted: copy_pageable_memory */
 }
 
 static void change_memory_during_copy(void) {
-  ok(v->put(one.stream, x, host, BYTES, &err));
-  host[0] = 1; /* planted: change_memory_during_copy */
+  must(v->put(first_stream.stream, x, host_memory, BYTES, &err));
+  host_memory[0] = 1; /* planted: change_memory_during_copy */
 }
 
 static void leak_memory(void) {
@@ -140,71 +139,71 @@ static void leak_memory(void) {
 
 /* Fault: the copy does not wait for the stream that writes its source. */
 static void copy_to_peer_too_early(void) {
-  ok(plant_write(&one, x, &err));
-  copy_to_second_device(&other);
-  ok(plant_increase(&other, other_memory, &err));
+  must(plant_write(&first_stream, x, &err));
+  copy_to_second_device(&other_device_stream);
+  must(plant_increase(&other_device_stream, peer_memory, &err));
 }
 
 /* Fault: as copy_to_peer_too_early, but the source was written once before, so the copy reads these
  * older values. */
 static void copy_old_values(void) {
-  ok(plant_write(&one, x, &err));
-  ok(v->stream_finish(one.stream, &err));
+  must(plant_write(&first_stream, x, &err));
+  must(v->stream_finish(first_stream.stream, &err));
   copy_to_peer_too_early();
 }
 
 /* Fault: the reader does not wait for the copy. */
 static void read_before_peer_copy(void) {
-  ok(plant_write(&one, x, &err));
-  copy_to_second_device(&one);
-  ok(plant_increase(&other, other_memory, &err));
+  must(plant_write(&first_stream, x, &err));
+  copy_to_second_device(&first_stream);
+  must(plant_increase(&other_device_stream, peer_memory, &err));
 }
 
 /* Fault: the source is freed before the copy. */
 static void free_source_early(void) {
-  ok(plant_write(&one, x, &err));
-  order_stream_after(&one, &other);
-  copy_to_second_device(&other);
-  v->free(one.stream, x);
+  must(plant_write(&first_stream, x, &err));
+  order_stream_after(&first_stream, &other_device_stream);
+  copy_to_second_device(&other_device_stream);
+  v->free(first_stream.stream, x);
 }
 
 /* Fault: the source is overwritten before the copy. */
 static void overwrite_source_early(void) {
-  ok(plant_write(&one, x, &err));
-  order_stream_after(&one, &other);
-  copy_to_second_device(&other);
-  ok(plant_write(&one, x, &err));
+  must(plant_write(&first_stream, x, &err));
+  order_stream_after(&first_stream, &other_device_stream);
+  copy_to_second_device(&other_device_stream);
+  must(plant_write(&first_stream, x, &err));
 }
 
 /* ---- right uses of the device, which must pass ----------------------------------------------- */
 
 static void run_without_fault(void) {
-  ok(plant_write(&one, x, &err));
+  must(plant_write(&first_stream, x, &err));
   order_second_after_first();
-  ok(plant_add(&two, x, y, &err));
-  ok(plant_reverse(&two, y, true, &err));
-  ok(plant_add_nested(&two, (plant_list){.x = y, .y = x}, &err));
-  ok(v->get(two.stream, host, x, BYTES, &err));
-  ok(v->stream_finish(two.stream, &err));
-  if (host[0] != 3) exit(5);
-  order_stream_after(&two, &other);
-  copy_to_second_device(&other);
-  order_stream_after(&other, &two);
-  ok(plant_increase(&other, other_memory, &err));
-  ok(v->get(other.stream, host, other_memory, BYTES, &err));
-  ok(v->stream_finish(other.stream, &err));
-  if (host[0] != 4) exit(5);
-  host[0] = 7;
-  ok(v->put(one.stream, x, host, BYTES, &err));
+  must(plant_add(&second_stream, x, y, &err));
+  must(plant_reverse(&second_stream, y, true, &err));
+  must(plant_add_nested(&second_stream, (plant_list){.x = y, .y = x}, &err));
+  must(v->get(second_stream.stream, host_memory, x, BYTES, &err));
+  must(v->stream_finish(second_stream.stream, &err));
+  if (host_memory[0] != 3) exit(5);
+  order_stream_after(&second_stream, &other_device_stream);
+  copy_to_second_device(&other_device_stream);
+  order_stream_after(&other_device_stream, &second_stream);
+  must(plant_increase(&other_device_stream, peer_memory, &err));
+  must(v->get(other_device_stream.stream, host_memory, peer_memory, BYTES, &err));
+  must(v->stream_finish(other_device_stream.stream, &err));
+  if (host_memory[0] != 4) exit(5);
+  host_memory[0] = 7;
+  must(v->put(first_stream.stream, x, host_memory, BYTES, &err));
   wait_for_all_streams();
-  host[0] = 8;
-  v->free(one.stream, x);
-  v->free(one.stream, y);
-  v->free(other.stream, other_memory);
-  v->host_free(host);
-  v->stream_free(one.stream);
-  v->stream_free(two.stream);
-  v->stream_free(other.stream);
+  host_memory[0] = 8;
+  v->free(first_stream.stream, x);
+  v->free(first_stream.stream, y);
+  v->free(other_device_stream.stream, peer_memory);
+  v->host_free(host_memory);
+  v->stream_free(first_stream.stream);
+  v->stream_free(second_stream.stream);
+  v->stream_free(other_device_stream.stream);
   if (clv_sim_count_leaks()) exit(6);
   exit(0);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plants_int: kernels with a planted fault, and kernels without. The simulated device must report
- * each planted fault and must accept the other kernels.
+ * Kernels with and without planted faults. The simulated device must report each planted fault and
+ * must accept the other kernels.
  */
 #ifndef CLEAVE_TESTS_GPU_PLANTS_INT_H
 #define CLEAVE_TESTS_GPU_PLANTS_INT_H

@@ -52,24 +52,24 @@ void sim_compute_product(const sim_product *p) {
 
 /* ---- convolutions, as sums over weights ------------------------------------------------------ */
 
-/* A row of outputs and the inputs that one weight multiplies for it: y[i] and x[i * stride] for i <
- * n. */
+/* The products of one weight w with a row of an image: y[i] += w x[i * stride] for i < n, or the
+ * gradient of x or w of this formula. */
 typedef struct row {
   double *x, *w, *y;
   int64_t n, stride;
 } row;
 
-/* First and last output index whose input, at position `offset` of the window, is inside the
- * image. */
+/* find_first_output and find_end_of_outputs bound the outputs whose input, at position `offset` of
+ * the window, is inside the image: first <= index < end. */
 static int64_t find_first_output(int64_t stride, int64_t pad, int64_t offset) {
-  int64_t before = pad - offset;
-  return before > 0 ? (before + stride - 1) / stride : 0;
+  int64_t position = pad - offset;
+  return position > 0 ? (position + stride - 1) / stride : 0;
 }
 
 static int64_t find_end_of_outputs(int64_t stride, int64_t pad, int64_t offset, int64_t extent,
-                                   int64_t outputs) {
-  int64_t last = extent - 1 + pad - offset;
-  return last < 0 ? 0 : CLV_MIN(last / stride + 1, outputs);
+                                   int64_t n_outputs) {
+  int64_t last_position = extent - 1 + pad - offset;
+  return last_position < 0 ? 0 : CLV_MIN(last_position / stride + 1, n_outputs);
 }
 
 static void run_row(clv_cuda_pass pass, const row *r) {
@@ -82,24 +82,25 @@ static void run_row(clv_cuda_pass pass, const row *r) {
     for (int64_t i = 0; i < r->n; i++) *r->w += r->x[i * r->stride] * r->y[i];
 }
 
-/* Adds the products of one weight of channel k and input channel c at (ky, kx), for a whole
- * image. */
+/* Adds the products of one weight, of output channel k and input channel c at (ky, kx), over all of
+ * image n. */
 static void add_products_of_weight(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n,
                                    int64_t k, int64_t c, int64_t ky, int64_t kx) {
   const clv_window *s = &d->window;
   int64_t channels_per_group = s->c / d->groups,
-          from = k / (s->k / d->groups) * channels_per_group + c;
-  int64_t down = ky * s->dilation[0], across = kx * s->dilation[1];
-  int64_t begin = find_first_output(s->stride[1], s->pad[1], across);
-  int64_t end = find_end_of_outputs(s->stride[1], s->pad[1], across, s->w, s->ow);
-  double *x = operand[0] + (n * s->c + from) * s->h * s->w,
+          input_channel = k / (s->k / d->groups) * channels_per_group + c;
+  int64_t row_offset = ky * s->dilation[0], column_offset = kx * s->dilation[1];
+  int64_t first_output = find_first_output(s->stride[1], s->pad[1], column_offset);
+  int64_t end_of_outputs = find_end_of_outputs(s->stride[1], s->pad[1], column_offset, s->w, s->ow);
+  double *x = operand[0] + (n * s->c + input_channel) * s->h * s->w,
          *y = operand[2] + (n * s->k + k) * s->oh * s->ow;
   double *w = operand[1] + ((k * channels_per_group + c) * s->kernel[0] + ky) * s->kernel[1] + kx;
-  int64_t oy = find_first_output(s->stride[0], s->pad[0], down);
-  for (; oy < find_end_of_outputs(s->stride[0], s->pad[0], down, s->h, s->oh); oy++) {
-    int64_t at =
-        (oy * s->stride[0] - s->pad[0] + down) * s->w + begin * s->stride[1] - s->pad[1] + across;
-    run_row(d->pass, &(row){x + at, w, y + oy * s->ow + begin, end - begin, s->stride[1]});
+  int64_t oy = find_first_output(s->stride[0], s->pad[0], row_offset);
+  for (; oy < find_end_of_outputs(s->stride[0], s->pad[0], row_offset, s->h, s->oh); oy++) {
+    int64_t at = (oy * s->stride[0] - s->pad[0] + row_offset) * s->w + first_output * s->stride[1] -
+                 s->pad[1] + column_offset;
+    run_row(d->pass, &(row){x + at, w, y + oy * s->ow + first_output, end_of_outputs - first_output,
+                            s->stride[1]});
   }
 }
 

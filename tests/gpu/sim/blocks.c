@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a launch: some of its blocks run at the same time, each thread on a fibre. A thread runs
- * until it waits for others or ends, so that threads without barriers take and return the same
- * fibre.
+ * Runs a launch of a kernel. Some of its blocks run at the same time, each simulated thread on a
+ * fibre. A thread runs until it waits for other threads or ends. So threads of a kernel without
+ * barriers run one after the other on one fibre.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +27,9 @@ typedef struct sim_thread {
   unsigned lane_mask, source_lane;
 } sim_thread;
 
-/* Data that threads exchange at a barrier. A group has two, used in turn, because the first thread
- * to continue may reach the next barrier before the last one has left this one. */
+/* Marks by which the accesses before a barrier, or shuffle, are ordered before those after it. Two
+ * marks are used in turn, because one thread may reach the next barrier before the last thread has
+ * left this one. */
 typedef struct sim_meeting {
   char place_marks[2];
   unsigned round_number;
@@ -39,7 +40,7 @@ typedef struct sim_array {
   sim_place at; /* array's address and size, with the bytes of sim_get_unwritten_flag behind it */
 } sim_array;
 
-/* A block of a launch, from its start to its end. */
+/* A block of a launch while it runs. */
 struct sim_group {
   sim_launch *launch;
   clv_sim_index block_index;
@@ -53,7 +54,7 @@ struct sim_group {
 
 struct sim_launch {
   clv_cuda_launch l;
-  sim_lines lines;
+  sim_call_stack call_stack;
   size_t bytes; /* size of this struct with the arguments */
   uint64_t next_block, n_blocks, first_block;
   sim_group *running_groups[SIM_MAX_RUNNING_BLOCKS];
@@ -88,7 +89,7 @@ void *clv_sim_shared(const void *key, size_t bytes) {
     sim_report_fault("a block has more than %d arrays or %d bytes", MAX_ARRAYS,
                      SIM_MAX_SHARED_BYTES);
   sim_array *a = &g->shared_arrays[g->n_arrays++];
-  *a = (sim_array){key, {sim_fresh_allocate(2 * bytes), bytes}};
+  *a = (sim_array){key, {sim_allocate_fresh(2 * bytes), bytes}};
   return a->at.lowest_address;
 }
 
@@ -162,7 +163,7 @@ void sim_launch_print_thread(void) {
   fprintf(stderr, "cuda-sim: in thread %u of block %u,%u of %s, launched at\n",
           running_thread->index, running_thread->group->block_index.x,
           running_thread->group->block_index.y, l->l.name);
-  sim_lines_print(&l->lines);
+  sim_call_stack_print(&l->call_stack);
 }
 
 /* ---- running the threads of a block ---------------------------------------------------------- */
@@ -191,7 +192,8 @@ static void enter_thread(sim_thread *t) {
   t->group->n_ended++;
 }
 
-/* Called when all lanes of a mask have arrived: gives each the value that another one passed. */
+/* If all lanes of the mask have arrived at a shuffle, gives each lane the value that its source
+ * lane passed. */
 static void complete_shuffle(sim_group *g, unsigned warp) {
   sim_thread *lanes = &g->threads[warp * SIM_WARP];
   unsigned n = CLV_MIN(SIM_WARP, g->n_threads - warp * SIM_WARP), mask = 0;
@@ -228,10 +230,10 @@ static const sim_thread *find_waiting_thread(const sim_group *g, thread_state st
  * the same barrier. */
 static void complete_barrier(sim_group *g) {
   const sim_thread *t = find_waiting_thread(g, AT_BARRIER),
-                   *other = find_waiting_thread(g, AT_SHUFFLE);
-  if (other)
+                   *shuffling_thread = find_waiting_thread(g, AT_SHUFFLE);
+  if (shuffling_thread)
     sim_report_fault("%s waits for lanes that do not come, at %s", g->launch->l.name,
-                     other->waiting_for);
+                     shuffling_thread->waiting_for);
   if (!t) return;
   if (g->n_ended)
     sim_report_fault("%u threads of a block of %s ended while others wait at %s", g->n_ended,
@@ -263,16 +265,16 @@ static void leave_group(void) {
 
 /* Runs each thread of a block until it waits or ends, in random order. */
 static void advance_group(sim_group *g) {
-  unsigned at = (unsigned)sim_draw_below(g->n_threads),
+  unsigned index = (unsigned)sim_draw_below(g->n_threads),
            step = sim_draw_below(2) ? 1 : g->n_threads - 1;
   bool has_run_thread = false;
   enter_group(g);
   for (unsigned i = 0; i < g->n_threads;
-       i++, at = at + step < g->n_threads ? at + step : at + step - g->n_threads) {
-    sim_thread *t = &g->threads[at];
+       i++, index = index + step < g->n_threads ? index + step : index + step - g->n_threads) {
+    sim_thread *t = &g->threads[index];
     if (t->state != NEW && t->state != READY) continue;
     enter_thread(t);
-    if (t->state == AT_SHUFFLE) complete_shuffle(g, at / SIM_WARP);
+    if (t->state == AT_SHUFFLE) complete_shuffle(g, index / SIM_WARP);
     has_run_thread = true;
   }
   leave_group();
@@ -281,17 +283,17 @@ static void advance_group(sim_group *g) {
 
 /* ---- launches of kernels --------------------------------------------------------------------- */
 
-sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
-  size_t n = (size_t)l->n_args, bytes = sizeof(sim_launch) + n * sizeof(size_t), at = 0;
+sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_call_stack *call_stack) {
+  size_t n = (size_t)l->n_args, bytes = sizeof(sim_launch) + n * sizeof(size_t), offset = 0;
   for (size_t i = 0; i < n; i++) bytes = clv_align_up(bytes, 16) + l->arg_bytes[i];
   if (n > MAX_ARGS) sim_report_fault("%s has %zu arguments; at most %d", l->name, n, MAX_ARGS);
-  sim_launch *m = sim_fresh_allocate(bytes);
-  *m = (sim_launch){.l = *l, .lines = *lines, .bytes = bytes};
-  at = sizeof(sim_launch) + n * sizeof(size_t);
+  sim_launch *m = sim_allocate_fresh(bytes);
+  *m = (sim_launch){.l = *l, .call_stack = *call_stack, .bytes = bytes};
+  offset = sizeof(sim_launch) + n * sizeof(size_t);
   for (size_t i = 0; i < n; i++) {
-    m->argument_offsets[i] = at = clv_align_up(at, 16);
-    memcpy((char *)m + at, l->args[i], l->arg_bytes[i]);
-    at += l->arg_bytes[i];
+    m->argument_offsets[i] = offset = clv_align_up(offset, 16);
+    memcpy((char *)m + offset, l->args[i], l->arg_bytes[i]);
+    offset += l->arg_bytes[i];
   }
   m->n_blocks = (uint64_t)l->grid[0] * l->grid[1];
   m->first_block = sim_draw_below(m->n_blocks);
@@ -300,7 +302,7 @@ sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
 }
 
 sim_launch *sim_launch_copy(const sim_launch *l) {
-  sim_launch *m = sim_fresh_allocate(l->bytes);
+  sim_launch *m = sim_allocate_fresh(l->bytes);
   memcpy(m, l, l->bytes);
   m->first_block = sim_draw_below(m->n_blocks);
   return m;
@@ -310,15 +312,15 @@ static void free_group(sim_group *g) {
   for (unsigned i = 0; i < g->n_threads; i++)
     if (g->threads[i].state != NEW && g->threads[i].state != ENDED)
       sim_fibre_free_unfinished(g->threads[i].fibre);
-  for (int i = 0; i < g->n_arrays; i++) sim_fresh_free(g->shared_arrays[i].at.lowest_address);
-  sim_fresh_free(g);
+  for (int i = 0; i < g->n_arrays; i++) sim_free_fresh(g->shared_arrays[i].at.lowest_address);
+  sim_free_fresh(g);
 }
 
 void sim_launch_free(sim_launch *l) {
   if (!l) return;
   for (int i = 0; i < l->n_groups; i++) free_group(l->running_groups[i]);
   while (l->ended_fibres.n) sim_fibre_free_unfinished(l->ended_fibres.fibres[--l->ended_fibres.n]);
-  sim_fresh_free(l);
+  sim_free_fresh(l);
 }
 
 void sim_launch_check(const sim_launch *l, int device) {
@@ -334,7 +336,7 @@ void sim_launch_check(const sim_launch *l, int device) {
 
 static void begin_group(sim_launch *l) {
   uint64_t at = (l->first_block + l->next_block++) % l->n_blocks;
-  sim_group *g = sim_fresh_allocate(sizeof *g);
+  sim_group *g = sim_allocate_fresh(sizeof *g);
   memset(g, 0, offsetof(sim_group, threads));
   g->launch = l;
   g->block_index = (clv_sim_index){(unsigned)(at % l->l.grid[0]), (unsigned)(at / l->l.grid[0]), 0};

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks every load and store of a kernel that is not compiled for a sanitizer. The compiler calls
- * a function of this file for each, under the names of the address sanitizer for kernels
- * (-fsanitize=kernel-address).
+ * Checks every load and store of kernels that are not compiled for a sanitizer. Kernels are
+ * compiled with -fsanitize=kernel-address, so for each load or store the compiler calls a function
+ * of this file by its name in the address sanitizer.
  *
  * A kernel may access device memory that is allocated for its device, the arrays of its block, its
  * stack and, only to read, its arguments and constants of the program. It may read only bytes that
- * have been written. For each byte of device memory a second byte holds its state.
+ * have been written. For each byte of device memory, a byte in `states` holds its state.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -66,51 +66,52 @@ static void print_place(const void *p) {
   if (!b) return;
   fprintf(stderr, "cuda-sim: it lies %zd bytes into %zu of device memory, taken at\n",
           (const char *)p - b->p, b->bytes);
-  sim_lines_print(&b->call_stack);
+  sim_call_stack_print(&b->call_stack);
 }
 
-__attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool is_write) {
-  const char *does = is_write ? "writes" : "reads";
+__attribute__((noinline)) static void report_refused_access(const void *p, size_t bytes,
+                                                            bool is_write) {
+  const char *verb = is_write ? "writes" : "reads";
   size_t i = 0;
   if (sim_launch_is_shared(p))
     sim_report_fault("a kernel reads %zu bytes of its block that no thread has written", bytes);
   if (!sim_memory_is_device(p))
-    sim_report_fault("a kernel %s %zu bytes of the host, at %p", does, bytes, p);
+    sim_report_fault("a kernel %s %zu bytes of the host, at %p", verb, bytes, p);
   print_place(p);
   while (i < bytes && get_state_of_byte(p)[i] != NOTHING) i++;
   if (i < bytes)
-    sim_report_fault("a kernel %s %zu bytes where there is no allocation, or none any more", does,
+    sim_report_fault("a kernel %s %zu bytes where there is no allocation, or none any more", verb,
                      bytes);
   sim_report_fault("a kernel reads %zu bytes that nothing has written", bytes);
 }
 
 static bool is_access_allowed(const char *p, size_t bytes, bool is_write) {
   if (!sim_memory_is_device(p)) return sim_launch_may_touch(p, bytes, is_write);
-  unsigned char *state = get_state_of_byte(p), all = DEFINED;
+  unsigned char *state = get_state_of_byte(p), combined_state = DEFINED;
   for (size_t i = 0; i < bytes; i++) {
-    all &= is_write && state[i] ? DEFINED : state[i];
+    combined_state &= is_write && state[i] ? DEFINED : state[i];
     if (is_write && state[i]) state[i] = DEFINED;
   }
-  return all == DEFINED;
+  return combined_state == DEFINED;
 }
 
 __attribute__((noinline)) static void check_slowly(const void *p, size_t bytes, bool is_write) {
-  if (!is_access_allowed(p, bytes, is_write)) refuse(p, bytes, is_write);
+  if (!is_access_allowed(p, bytes, is_write)) report_refused_access(p, bytes, is_write);
 }
 
 /* Fast path for most loads and stores, whose size the compiler knows: defined device memory, the
  * stack, the arguments, or the array used last. Returns false if the slow path must decide. */
 static inline bool is_certainly_allowed(const void *p, size_t bytes, bool is_write) {
-  static const unsigned char defined[16] = {DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
-                                            DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
-                                            DEFINED, DEFINED, DEFINED, DEFINED};
-  static const unsigned char written[16];
-  if (sim_memory_is_device(p)) return memcmp(get_state_of_byte(p), defined, bytes) == 0;
+  static const unsigned char all_defined[16] = {
+      DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
+      DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED};
+  static const unsigned char all_written[16];
+  if (sim_memory_is_device(p)) return memcmp(get_state_of_byte(p), all_defined, bytes) == 0;
   if (sim_place_contains(&sim_thread_stack, p, bytes)) return true;
   if (!is_write && sim_place_contains(&sim_launch_arguments, p, bytes)) return true;
   if (!sim_place_contains(&sim_last_array, p, bytes)) return false;
   if (is_write) memset(sim_get_unwritten_flag(&sim_last_array, p), 0, bytes);
-  return is_write || memcmp(sim_get_unwritten_flag(&sim_last_array, p), written, bytes) == 0;
+  return is_write || memcmp(sim_get_unwritten_flag(&sim_last_array, p), all_written, bytes) == 0;
 }
 
 static inline void check_access(const void *p, size_t bytes, bool is_write) {
@@ -135,8 +136,8 @@ void __asan_handle_no_return(void);
 void __asan_before_dynamic_init(const char *file);
 void __asan_after_dynamic_init(void);
 
-/* Checks byte ranges piece by piece. Most calls are for a copy of the arguments, which lies in one
- * object of the host. */
+/* Checks each byte of a range by itself, unless the whole range is in one object of the host, as in
+ * most calls, which copy arguments. */
 static void check_range_pieces(const char *p, size_t bytes, bool is_write) {
   if (!sim_memory_is_device(p) && sim_launch_may_touch(p, bytes, is_write)) return;
   for (size_t i = 0; i < bytes; i++) check_access(p + i, 1, is_write);
@@ -146,7 +147,8 @@ void __asan_loadN_noabort(const void *p, size_t bytes) { check_range_pieces(p, b
 void __asan_storeN_noabort(const void *p, size_t bytes) { check_range_pieces(p, bytes, true); }
 void __asan_handle_no_return(void) {}
 
-/* Start of the data that -fsanitize=alignment passes: a position in the source. */
+/* First members of the data that the checks of -fsanitize=alignment pass: a position in the
+ * source. */
 typedef struct source_place {
   const char *file_name;
   uint32_t line, column;

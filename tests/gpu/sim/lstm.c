@@ -12,8 +12,8 @@ enum { W_IN, W_HIDDEN, B_IN, B_HIDDEN };
 
 static int64_t get_width(const sim_lstm *l, int layer) { return layer ? l->d->h : l->d->f; }
 
-static double *get_parameter(const sim_lstm *l, double *space, int layer, int which) {
-  return which < (l->d->bias ? 4 : 2) ? space + l->space->at[layer][which] : NULL;
+static double *get_parameter(const sim_lstm *l, double *space, int layer, int parameter) {
+  return parameter < (l->d->bias ? 4 : 2) ? space + l->space->param_index[layer][parameter] : NULL;
 }
 
 /* Returns row `row` (i, f, g, o, c or h) of step t of sample n. */
@@ -41,8 +41,8 @@ static double compute_dot_product(const double *a, const double *b, int64_t n) {
 static double compute_gate(const sim_lstm *l, int layer, int64_t n, int64_t t, int64_t r) {
   int64_t width = get_width(l, layer), h = l->d->h;
   const double *bias = get_parameter(l, l->weights, layer, B_IN);
-  const double *other = get_parameter(l, l->weights, layer, B_HIDDEN);
-  double sum = bias ? bias[r] + other[r] : 0;
+  const double *hidden_bias = get_parameter(l, l->weights, layer, B_HIDDEN);
+  double sum = bias ? bias[r] + hidden_bias[r] : 0;
   sum += compute_dot_product(get_parameter(l, l->weights, layer, W_IN) + r * width,
                              get_input(l, layer, n, t), width);
   if (t)
@@ -56,8 +56,8 @@ static void run_step(const sim_lstm *l, int layer, int64_t n, int64_t t) {
   double *row = get_row(l, layer, n, t, 0);
   for (int64_t r = 0; r < 4 * h; r++) row[r] = compute_gate(l, layer, n, t, r);
   for (int64_t j = 0; j < h; j++) {
-    double before = t ? get_row(l, layer, n, t - 1, CELL)[j] : 0;
-    double c = row[GATE_F * h + j] * before + row[GATE_I * h + j] * row[GATE_G * h + j];
+    double previous_cell = t ? get_row(l, layer, n, t - 1, CELL)[j] : 0;
+    double c = row[GATE_F * h + j] * previous_cell + row[GATE_I * h + j] * row[GATE_G * h + j];
     row[CELL * h + j] = c;
     row[HIDDEN * h + j] = row[GATE_O * h + j] * tanh(c);
   }
@@ -91,10 +91,10 @@ static void run_step_backward(const sim_lstm *l, int layer, int64_t n, int64_t t
       dh += next_gate_gradients[r] * w[r * h + j];
     double i = row[GATE_I * h + j], f = row[GATE_F * h + j];
     double g = row[GATE_G * h + j], o = row[GATE_O * h + j];
-    double before = t ? get_row(l, layer, n, t - 1, CELL)[j] : 0;
+    double previous_cell = t ? get_row(l, layer, n, t - 1, CELL)[j] : 0;
     double cell = (next_gate_gradients ? dc[j] : 0) + dh * o * (1 - tanh_of_cell * tanh_of_cell);
     d[GATE_I * h + j] = cell * g * i * (1 - i);
-    d[GATE_F * h + j] = cell * before * f * (1 - f);
+    d[GATE_F * h + j] = cell * previous_cell * f * (1 - f);
     d[GATE_G * h + j] = cell * i * (1 - g * g);
     d[GATE_O * h + j] = dh * tanh_of_cell * o * (1 - o);
     dc[j] = cell * f;
@@ -114,7 +114,7 @@ static void compute_input_gradient(const sim_lstm *l, int layer, double *dx) {
 
 void sim_lstm_backward_data(const sim_lstm *l) {
   int64_t h = l->d->h, t = l->d->t;
-  double *dc = sim_fresh_allocate((size_t)h * sizeof *dc);
+  double *dc = sim_allocate_fresh((size_t)h * sizeof *dc);
   for (int layer = l->d->layers - 1; layer >= 0; layer--) {
     for (int64_t n = 0; n < l->d->n; n++)
       for (int64_t at = t; at-- > 0;)
@@ -122,7 +122,7 @@ void sim_lstm_backward_data(const sim_lstm *l) {
     /* the gradient of this layer's input is `dh_from_above` of the layer below */
     compute_input_gradient(l, layer, layer ? l->dy : l->dx);
   }
-  sim_fresh_free(dc);
+  sim_free_fresh(dc);
 }
 
 static void compute_weight_gradients(const sim_lstm *l, int layer, int64_t n, int64_t t,
@@ -134,8 +134,8 @@ static void compute_weight_gradients(const sim_lstm *l, int layer, int64_t n, in
   double *hidden = get_parameter(l, l->weight_gradients, layer, W_HIDDEN) + r * h;
   for (int64_t q = 0; q < width; q++) in[q] += d * x[q];
   for (int64_t q = 0; t && q < h; q++) hidden[q] += d * get_row(l, layer, n, t - 1, HIDDEN)[q];
-  for (int which = B_IN; l->d->bias && which <= B_HIDDEN; which++)
-    get_parameter(l, l->weight_gradients, layer, which)[r] += d;
+  for (int parameter = B_IN; l->d->bias && parameter <= B_HIDDEN; parameter++)
+    get_parameter(l, l->weight_gradients, layer, parameter)[r] += d;
 }
 
 void sim_lstm_backward_weight(const sim_lstm *l) {

@@ -12,7 +12,7 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-/* freed memory of this size is kept filled, so that later use is found */
+/* so many bytes of freed memory keep their pages, filled with 0xFF, so that a later read shows */
 #define MAX_KEPT_BYTES ((size_t)1 << 20)
 enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
@@ -20,14 +20,16 @@ char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
 static char *allocated_end; /* end of the allocated part; NULL until memory is mapped */
 static sim_block *blocks;   /* allocations of device memory, sorted by address */
 static size_t n_blocks, cap_blocks;
-static size_t first_mapped; /* index of the first block whose pages are not released */
+static size_t first_mapped; /* index of the first block whose pages are not yet released */
 /* kept_bytes: size of the list of freed blocks whose pages are not released; oldest_freed,
  * newest_freed: ends of that list */
 static size_t kept_bytes, oldest_freed, newest_freed;
 static size_t used_bytes[SIM_MAX_DEVICES]; /* [device] bytes that are allocated */
-static int access_depth; /* calls of sim_memory_allow_access that have not been undone */
-/* Protection key of the device memory. A key's rights are per thread and change without a system
- * call. -1: the processor has none, so the rights of the pages are changed. */
+/* calls of sim_memory_allow_access minus calls of sim_memory_forbid_access */
+static int access_depth;
+/* Protection key of the device memory: a processor feature by which each thread changes its access
+ * to the memory without a system call. -1: the processor has no such keys, so the access rights of
+ * the pages are changed. */
 static int protection_key = -1;
 
 /* Maps the region by a direct system call, because the sanitizers' interceptors would prepare
@@ -52,11 +54,12 @@ static void set_region_access(bool is_accessible) {
     pkey_set(protection_key, is_accessible ? 0 : PKEY_DISABLE_ACCESS);
     return;
   }
-  int how = is_accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
-  char *low = first_mapped < n_blocks ? get_page(blocks[first_mapped].p) : allocated_end;
-  char *high = get_page(allocated_end + PAGE - 1);
-  if (high > low && syscall(SYS_mprotect, low, (size_t)(high - low), how))
-    sim_report_fault("mprotect of %zu bytes failed", (size_t)(high - low));
+  int protection = is_accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
+  char *first_page = first_mapped < n_blocks ? get_page(blocks[first_mapped].p) : allocated_end;
+  char *end_page = get_page(allocated_end + PAGE - 1);
+  if (end_page > first_page &&
+      syscall(SYS_mprotect, first_page, (size_t)(end_page - first_page), protection))
+    sim_report_fault("mprotect of %zu bytes failed", (size_t)(end_page - first_page));
 }
 
 void sim_memory_allow_access(void) {
@@ -98,7 +101,7 @@ clv_code sim_memory_allocate(int device, size_t bytes, char **ret, clv_err *err)
   }
   sim_block *b = &blocks[n_blocks++];
   *b = (sim_block){.p = allocated_end, .bytes = bytes, .device = device};
-  sim_lines_capture_stack(&b->call_stack);
+  sim_call_stack_capture(&b->call_stack);
   allocated_end += bytes + get_gap(b);
   if (allocated_end > sim_region + SIM_REGION)
     sim_report_fault("all %zu bytes of addresses were given", SIM_REGION);
@@ -122,11 +125,11 @@ void sim_memory_free(int device, char *p) {
     sim_report_fault("%p is given back, and was not taken on device %d", (void *)p, device);
   if (b->is_freed_by_host) {
     fputs("cuda-sim: it was given back before, at\n", stderr);
-    sim_lines_print(&b->free_lines);
+    sim_call_stack_print(&b->free_call_stack);
     sim_report_fault("device memory is given back twice");
   }
   b->is_freed_by_host = true;
-  sim_lines_capture_stack(&b->free_lines);
+  sim_call_stack_capture(&b->free_call_stack);
   used_bytes[device] -= b->bytes;
 }
 
@@ -135,28 +138,28 @@ static void check_gap(const sim_block *b) {
   for (size_t i = 0; i < n; i++)
     if ((unsigned char)b->p[b->bytes + i] != GAP_BYTE) {
       fputs("cuda-sim: they were taken at\n", stderr);
-      sim_lines_print(&b->call_stack);
+      sim_call_stack_print(&b->call_stack);
       sim_report_fault("something was written %zu bytes behind the end of %zu of device memory", i,
                        b->bytes);
     }
 }
 
-/* Returns to the system the pages that only b uses. */
+/* Returns the pages that only block b uses to the system. */
 static void release_pages(sim_block *b) {
-  char *low = get_page(b->p + PAGE - 1), *high = get_page(b->p + b->bytes + get_gap(b));
+  char *first_page = get_page(b->p + PAGE - 1), *end_page = get_page(b->p + b->bytes + get_gap(b));
   b->are_pages_released = true;
-  if (high <= low) return;
-  madvise(low, (size_t)(high - low), MADV_DONTNEED);
-  sim_checks_set_unmapped(low, (size_t)(high - low));
+  if (end_page <= first_page) return;
+  madvise(first_page, (size_t)(end_page - first_page), MADV_DONTNEED);
+  sim_checks_set_unmapped(first_page, (size_t)(end_page - first_page));
 }
 
 static void keep_freed_block(sim_block *b) {
-  size_t at = (size_t)(b - blocks);
+  size_t index = (size_t)(b - blocks);
   if (kept_bytes)
-    blocks[newest_freed].next_freed_block = at;
+    blocks[newest_freed].next_freed_block = index;
   else
-    oldest_freed = at;
-  newest_freed = at;
+    oldest_freed = index;
+  newest_freed = index;
   kept_bytes += b->bytes + 1;
   while (kept_bytes > MAX_KEPT_BYTES) {
     sim_block *oldest_block = &blocks[oldest_freed];
@@ -177,13 +180,13 @@ void sim_memory_on_free(char *p) {
   keep_freed_block(b);
 }
 
-void sim_memory_check_copy(const void *p, const sim_lines *request_stack, const char *what) {
+void sim_memory_check_copy(const void *p, const sim_call_stack *request_stack, const char *what) {
   const sim_block *b = sim_memory_is_device(p) ? sim_memory_find(p) : NULL;
   if (!b || !b->is_freed_on_stream) return;
   fputs("cuda-sim: the copy was asked for at\n", stderr);
-  sim_lines_print(request_stack);
+  sim_call_stack_print(request_stack);
   fputs("cuda-sim: it was given back at\n", stderr);
-  sim_lines_print(&b->free_lines);
+  sim_call_stack_print(&b->free_call_stack);
   sim_report_fault("%s was given back before it was copied", what);
 }
 
@@ -199,12 +202,12 @@ void sim_memory_check(int device, const void *at, size_t bytes, const char *what
     sim_report_fault("%s lies on device %d and is used on device %d", what, b->device, device);
   if (b->is_freed_by_host) {
     fputs("cuda-sim: it was given back at\n", stderr);
-    sim_lines_print(&b->free_lines);
+    sim_call_stack_print(&b->free_call_stack);
     sim_report_fault("%s lies in device memory that was given back", what);
   }
   if (bytes > b->bytes - (size_t)(p - b->p)) {
     fputs("cuda-sim: it was taken at\n", stderr);
-    sim_lines_print(&b->call_stack);
+    sim_call_stack_print(&b->call_stack);
     sim_report_fault("%s has %zu bytes, of which only %zu lie in its allocation of %zu", what,
                      bytes, b->bytes - (size_t)(p - b->p), b->bytes);
   }
@@ -216,7 +219,7 @@ typedef struct host_block {
   struct host_block *next;
   char *p;
   size_t bytes;
-  sim_lines lines;
+  sim_call_stack call_stack;
 } host_block;
 
 static host_block *host_blocks;
@@ -246,7 +249,7 @@ clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err) {
   sim_unpoison(b->p, bytes);
   memset(b->p, 0, bytes);
   b->next = host_blocks;
-  sim_lines_capture_stack(&b->lines);
+  sim_call_stack_capture(&b->call_stack);
   host_blocks = b;
   *ret = b->p;
   return CLV_OK;
@@ -254,15 +257,15 @@ clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err) {
 
 void sim_host_free(void *p) {
   host_block **at = &host_blocks;
-  uint64_t n_left = 0;
+  uint64_t n_dirty_bytes = 0;
   while (*at && (*at)->p != p) at = &(*at)->next;
   host_block *b = *at;
   if (!b) sim_report_fault("%p is given back, and was not taken as page-locked memory", p);
   if (sim_streams_are_using_host(p, b->bytes))
     sim_report_fault("page-locked memory is given back before its copy is done");
   *at = b->next;
-  for (size_t i = 0; i < b->bytes; i++) n_left += b->p[i] != 0;
-  sim.counts.dirty_pinned_bytes += n_left;
+  for (size_t i = 0; i < b->bytes; i++) n_dirty_bytes += b->p[i] != 0;
+  sim.counts.dirty_pinned_bytes += n_dirty_bytes;
   memset(b->p, GAP_BYTE, b->bytes);
   sim_poison(b->p, b->bytes);
   b->next = free_host_blocks;
@@ -283,12 +286,12 @@ size_t sim_memory_count_leaks(void) {
   for (size_t i = first_mapped; i < n_blocks; i++) {
     if (blocks[i].is_freed_by_host) continue;
     fprintf(stderr, "cuda-sim: %zu bytes of device memory are left, taken at\n", blocks[i].bytes);
-    sim_lines_print(&blocks[i].call_stack);
+    sim_call_stack_print(&blocks[i].call_stack);
     n++;
   }
   for (const host_block *b = host_blocks; b; b = b->next, n++) {
     fprintf(stderr, "cuda-sim: %zu bytes of page-locked memory are left, taken at\n", b->bytes);
-    sim_lines_print(&b->lines);
+    sim_call_stack_print(&b->call_stack);
   }
   return n;
 }

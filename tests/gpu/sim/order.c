@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reports order and memory of the simulation to the sanitizers, and switches fibres (order_int.h).
+ * Reports to the sanitizers in which order the simulation runs operations and which memory they may
+ * access, and switches fibres (order_int.h).
  */
 #include "tests/gpu/sim/order_int.h"
 
@@ -43,9 +44,9 @@ void sim_order_free(sim_order *o) {
 
 sim_order *sim_order_enter_stream(sim_order *o) {
   if (!__tsan_create_fiber) return NULL;
-  sim_order *before = __tsan_get_current_fiber();
+  sim_order *previous = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(o, TSAN_NO_ORDER);
-  return before;
+  return previous;
 }
 
 void sim_order_release(void *place) {
@@ -73,7 +74,7 @@ void sim_make_undefined(void *p, size_t bytes) {
   if (__msan_poison) __msan_poison(p, bytes);
 }
 
-void *sim_fresh_allocate(size_t bytes) {
+void *sim_allocate_fresh(size_t bytes) {
   stop_recording_history();
   void *p = malloc(bytes ? bytes : 1);
   if (p) sim_make_undefined(p, bytes);
@@ -82,7 +83,7 @@ void *sim_fresh_allocate(size_t bytes) {
   return p;
 }
 
-void sim_fresh_free(void *p) {
+void sim_free_fresh(void *p) {
   stop_recording_history();
   free(p);
   resume_recording_history();
@@ -100,13 +101,13 @@ bool sim_can_poison(void) { return __asan_poison_memory_region != NULL; }
 
 /* ---- fibres: threads that the simulation switches itself ------------------------------------- */
 
-enum { PAGE = 4096, LINES = 59 };
+enum { PAGE = 4096, CACHE_LINES = 59 };
 
-sim_fibre *sim_running;
-static sim_fibre *pool;
+sim_fibre *sim_running_fibre;
+static sim_fibre *unused_fibres;
 
 static void run_fibre_function(void) {
-  sim_fibre *f = sim_running;
+  sim_fibre *f = sim_running_fibre;
   if (__sanitizer_finish_switch_fiber)
     __sanitizer_finish_switch_fiber(NULL, &f->caller_stack_bottom, &f->caller_stack_bytes);
   for (;;) {
@@ -116,13 +117,14 @@ static void run_fibre_function(void) {
 }
 
 /* Prepares the stack of a fibre: run_fibre_function, two registers for the jump, and a return
- * address of 0, where debuggers stop. Stacks that all began at the same offset of a page would
- * share few cache lines. */
+ * address of 0, where debuggers stop. Stacks begin at different offsets in their pages, because
+ * stacks at the same offset would evict each other from the cache. */
 static void prepare_stack(sim_fibre *f) {
-  uintptr_t *top = (uintptr_t *)(void *)(f->stack + SIM_STACK - f->stack_index % LINES * 64) - 4;
-  memset(top, 0, 4 * sizeof *top);
-  top[0] = (uintptr_t)run_fibre_function;
-  f->sp = top;
+  uintptr_t *stack_top =
+      (uintptr_t *)(void *)(f->stack + SIM_STACK - f->stack_index % CACHE_LINES * 64) - 4;
+  memset(stack_top, 0, 4 * sizeof *stack_top);
+  stack_top[0] = (uintptr_t)run_fibre_function;
+  f->sp = stack_top;
 }
 
 static void *map_memory(void *at, size_t bytes) {
@@ -147,26 +149,27 @@ static sim_fibre *make_fibre(void) {
 }
 
 sim_fibre *sim_fibre_get_spare(sim_fibres *spare, void (*work)(void *), void *arg) {
-  sim_fibre *f = spare->n ? spare->fibres[--spare->n] : pool;
+  sim_fibre *f = spare->n ? spare->fibres[--spare->n] : unused_fibres;
   if (!f)
     f = make_fibre();
-  else if (f == pool)
-    pool = f->next;
+  else if (f == unused_fibres)
+    unused_fibres = f->next;
   if (!f->thread_order) f->thread_order = sim_order_new();
   f->function = work;
   f->argument = arg;
   return f;
 }
 
-/* Frees a fibre. The values on its stack are not read again. */
+/* Frees a fibre whose function has not returned. Its stack is reset, so that the next function
+ * starts on a fresh stack. */
 void sim_fibre_free_unfinished(sim_fibre *f) {
   sim_order_free(f->thread_order);
   f->thread_order = NULL;
   map_memory(f->stack, SIM_STACK);
   sim_unpoison(f->stack, SIM_STACK);
   prepare_stack(f);
-  f->next = pool;
-  pool = f;
+  f->next = unused_fibres;
+  unused_fibres = f;
 }
 
 void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f) {
@@ -178,8 +181,8 @@ void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f) {
     sim_fibre_free_unfinished(f);
     return;
   }
-  f->next = pool;
-  pool = f;
+  f->next = unused_fibres;
+  unused_fibres = f;
 }
 
 void sim_fibres_move(sim_fibres *to, sim_fibres *from) {
@@ -187,10 +190,10 @@ void sim_fibres_move(sim_fibres *to, sim_fibres *from) {
 }
 
 void sim_fibre_switch(sim_fibre *f, bool is_entering) {
-  void *fake = NULL;
+  void *caller_fake_stack = NULL;
   if (__sanitizer_start_switch_fiber) {
     if (is_entering)
-      __sanitizer_start_switch_fiber(&fake, f->stack, SIM_STACK);
+      __sanitizer_start_switch_fiber(&caller_fake_stack, f->stack, SIM_STACK);
     else
       __sanitizer_start_switch_fiber(&f->fake_stack, f->caller_stack_bottom, f->caller_stack_bytes);
   }
@@ -202,7 +205,7 @@ void sim_fibre_switch(sim_fibre *f, bool is_entering) {
   sim_fibre_jump(&f->sp);
   if (!__sanitizer_finish_switch_fiber) return;
   if (is_entering)
-    __sanitizer_finish_switch_fiber(fake, NULL, NULL);
+    __sanitizer_finish_switch_fiber(caller_fake_stack, NULL, NULL);
   else
     __sanitizer_finish_switch_fiber(f->fake_stack, &f->caller_stack_bottom, &f->caller_stack_bytes);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * order_int: what the simulated device reports to the sanitizers: the running simulated thread and
- * the order of operations (thread sanitizer), and memory that must not be accessed or has no value
- * yet (address and memory sanitizer). Without a sanitizer, only the fibres and the allocation
+ * Functions by which the simulated device reports to the sanitizers: which simulated thread runs
+ * and the order of operations (thread sanitizer), and which memory must not be accessed or has no
+ * value yet (address and memory sanitizer). Without a sanitizer, only the fibres and the allocation
  * functions have an effect.
  */
 #ifndef CLEAVE_TESTS_GPU_SIM_ORDER_INT_H
@@ -24,6 +24,8 @@ sim_order *sim_order_enter_stream(sim_order *o);
  * before everything after a later sim_order_acquire(place). */
 void sim_order_release(void *place);
 void sim_order_acquire(void *place);
+/* sim_order_before orders all accesses before it before those after a later sim_order_after with
+ * this place. Both do nothing in builds without a sanitizer. */
 static inline void sim_order_before(void *place) {
   if (CLV_SANITIZED) sim_order_release(place);
 }
@@ -34,8 +36,8 @@ static inline void sim_order_after(void *place) {
 /* ---- memory whose use the sanitizers check --------------------------------------------------- */
 
 /* Allocates memory without any recorded access. All bytes are 0xFF, and count as never written. */
-void *sim_fresh_allocate(size_t bytes);
-void sim_fresh_free(void *p);
+void *sim_allocate_fresh(size_t bytes);
+void sim_free_fresh(void *p);
 void sim_make_undefined(void *p,
                         size_t bytes); /* fills with 0xFF; reading such a value is reported */
 void sim_poison(const void *p, size_t bytes);
@@ -48,7 +50,8 @@ typedef struct sim_fibre {
   struct sim_fibre *next;
   void *sp; /* saved stack pointer of the fibre; while the fibre runs: of its caller */
   char *stack;
-  size_t stack_index; /* index in `stack` at which the fibre's stack begins */
+  /* number of the fibre, from which the offset of its first stack frame in `stack` follows */
+  size_t stack_index;
   sim_order *thread_order, *caller_thread_order;
   void *fake_stack; /* address sanitizer's fake stack */
   const void *caller_stack_bottom;
@@ -67,15 +70,15 @@ typedef struct sim_fibres {
   int n;
 } sim_fibres;
 
-/* Returns a fibre that will run function(arg) and then leave: one of *spare, whose earlier work
- * then happens before the new work, or one without earlier work. sim_fibre_keep_spare returns it to
- * a pool. */
+/* Returns a fibre that runs work(arg) when it is entered, and then leaves. If the fibre is one of
+ * *spare, its earlier work is ordered before the new work. sim_fibre_keep_spare returns the fibre
+ * to a pool. */
 sim_fibre *sim_fibre_get_spare(sim_fibres *spare, void (*work)(void *), void *arg);
 void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f);
 void sim_fibre_free_unfinished(sim_fibre *f); /* frees a fibre whose function has not returned */
 void sim_fibres_move(sim_fibres *to, sim_fibres *from);
 
-extern sim_fibre *sim_running;
+extern sim_fibre *sim_running_fibre;
 /* switches stacks and reports the switch to the sanitizers */
 void sim_fibre_switch(sim_fibre *f, bool is_entering);
 
@@ -97,17 +100,17 @@ static inline void sim_fibre_jump(void **at) {
 
 /* Runs the fibre until it leaves. */
 static inline void sim_fibre_enter(sim_fibre *f) {
-  sim_fibre *previous = sim_running;
-  sim_running = f;
+  sim_fibre *previous = sim_running_fibre;
+  sim_running_fibre = f;
   if (CLV_SANITIZED)
     sim_fibre_switch(f, true);
   else
     sim_fibre_jump(&f->sp);
-  sim_running = previous;
+  sim_running_fibre = previous;
 }
 
 static inline void sim_fibre_leave(void) {
-  sim_fibre *f = sim_running;
+  sim_fibre *f = sim_running_fibre;
   if (CLV_SANITIZED)
     sim_fibre_switch(f, false);
   else

@@ -16,7 +16,9 @@
 
 /* ---- call stacks, printed as lines of the source --------------------------------------------- */
 
-void sim_lines_capture_stack(sim_lines *ret) { ret->n = backtrace(ret->at, CLV_COUNT(ret->at)); }
+void sim_call_stack_capture(sim_call_stack *ret) {
+  ret->n = backtrace(ret->at, CLV_COUNT(ret->at));
+}
 
 static int find_program_base(struct dl_phdr_info *info, size_t size, void *ret) {
   (void)size;
@@ -24,9 +26,9 @@ static int find_program_base(struct dl_phdr_info *info, size_t size, void *ret) 
   return 1; /* the first object is the program */
 }
 
-/* Prints the lines by addr2line; without that program, as addresses. */
-void sim_lines_print(const sim_lines *lines) {
-  char program[32], text[CLV_COUNT(lines->at)][24], *args[8 + CLV_COUNT(lines->at)];
+/* Prints the stack by addr2line; without that program, as addresses. */
+void sim_call_stack_print(const sim_call_stack *stack) {
+  char program[32], text[CLV_COUNT(stack->at)][24], *args[8 + CLV_COUNT(stack->at)];
   uintptr_t base = 0;
   int n = 0, status = 1;
   pid_t pid;
@@ -35,19 +37,19 @@ void sim_lines_print(const sim_lines *lines) {
   args[n++] = (char *)"addr2line";
   args[n++] = (char *)"-Cifpe";
   args[n++] = program;
-  for (int i = 0; i < lines->n; i++) {
-    snprintf(text[i], sizeof text[i], "%#lx", (unsigned long)((uintptr_t)lines->at[i] - base - 1));
+  for (int i = 0; i < stack->n; i++) {
+    snprintf(text[i], sizeof text[i], "%#lx", (unsigned long)((uintptr_t)stack->at[i] - base - 1));
     args[n++] = text[i];
   }
   args[n] = NULL;
   if (posix_spawnp(&pid, args[0], NULL, NULL, args, environ) == 0) waitpid(pid, &status, 0);
-  if (status) backtrace_symbols_fd(lines->at, lines->n, STDERR_FILENO);
+  if (status) backtrace_symbols_fd(stack->at, stack->n, STDERR_FILENO);
 }
 
 /* ---- reporting faults ------------------------------------------------------------------------ */
 
 void sim_report_fault(const char *format, ...) {
-  sim_lines lines;
+  sim_call_stack stack;
   va_list args;
   va_start(args, format);
   fputs("cuda-sim: ", stderr);
@@ -55,8 +57,8 @@ void sim_report_fault(const char *format, ...) {
   fputc('\n', stderr);
   va_end(args);
   sim_launch_print_thread();
-  sim_lines_capture_stack(&lines);
-  sim_lines_print(&lines);
+  sim_call_stack_capture(&stack);
+  sim_call_stack_print(&stack);
   abort();
 }
 
@@ -68,7 +70,7 @@ static void handle_memory_signal(int signal, siginfo_t *info, void *context) {
     if (b) {
       fprintf(stderr, "cuda-sim: it lies %zd bytes into %zu of device memory, taken at\n",
               (char *)info->si_addr - b->p, b->bytes);
-      sim_lines_print(&b->call_stack);
+      sim_call_stack_print(&b->call_stack);
     }
     sim_report_fault(
         "device memory was touched where it may not be: by the host, or outside all of it");

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sim_int: declarations that the files of the simulated device share. These files are not compiled
- * for any sanitizer; they report to the sanitizers which order and memory these must know of
+ * Declarations that the files of the simulated device share. These files are not compiled for any
+ * sanitizer. They report order and memory of the simulated operations to the sanitizers
  * (order_int.h).
  *
- * One lock guards the simulation. The host thread that holds the lock runs the drawn operations, on
- * fibres of which one runs at a time.
+ * One lock guards the simulation. The host thread that holds the lock runs the operations that are
+ * drawn, on fibres, one at a time.
  */
 #ifndef CLEAVE_TESTS_GPU_SIM_INT_H
 #define CLEAVE_TESTS_GPU_SIM_INT_H
@@ -29,23 +29,23 @@ typedef struct sim_op sim_op;
 /* ---- reports of faults (report.c) ------------------------------------------------------------ */
 
 /* A call stack: return addresses, the innermost first. */
-typedef struct sim_lines {
+typedef struct sim_call_stack {
   void *at[14];
   int n;
-} sim_lines;
+} sim_call_stack;
 
-void sim_lines_capture_stack(sim_lines *ret);
-void sim_lines_print(const sim_lines *lines);
+void sim_call_stack_capture(sim_call_stack *ret);
+void sim_call_stack_print(const sim_call_stack *call_stack);
 /* Prints the text, the position and the stack, and exits. */
 void sim_report_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
 void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS */
 
 /* ---- memory of devices and of the host (memory.c) -------------------------------------------- */
 
-/* An allocation of device memory. The host may use it from allocation to free, and the device from
- * the point of the stream at which it was allocated to the point at which it was freed. Then its
- * bytes become undefined. It is kept for a while, so that late accesses are found, before its pages
- * are released. */
+/* An allocation of device memory. The host may pass it to operations from allocation to free. The
+ * device may use it from the point of the stream at which it was allocated to the point at which it
+ * was freed; then its bytes become undefined. A freed block is kept for a while, so that late
+ * accesses are found, before its pages are released. */
 typedef struct sim_block {
   char *p;
   size_t bytes;
@@ -53,13 +53,14 @@ typedef struct sim_block {
   /* is_freed_on_stream: the stream has reached the point where the host freed it */
   bool is_freed_by_host, is_freed_on_stream, are_pages_released;
   size_t next_freed_block; /* index of the block that was freed next */
-  sim_lines call_stack, free_lines;
+  sim_call_stack call_stack, free_call_stack;
 } sim_block;
 
-/* Make device memory accessible, and inaccessible again. */
+/* Make device memory accessible to the calling host thread, and inaccessible again; may be
+ * nested. */
 void sim_memory_allow_access(void);
 void sim_memory_forbid_access(void);
-/* start of device memory; until it is mapped, an address above all others */
+/* lowest address of device memory; until device memory is mapped, an address above all others */
 extern char *sim_region;
 static inline bool sim_memory_is_device(const void *p) {
   return (uintptr_t)p - (uintptr_t)sim_region < SIM_REGION;
@@ -78,7 +79,7 @@ void sim_memory_check(int device, const void *p, size_t bytes, const char *what)
 
 /* Ends the test with a report if the memory was freed on its stream before the copy. request_stack:
  * call stack of the copy's request, for the report. */
-void sim_memory_check_copy(const void *p, const sim_lines *request_stack, const char *what);
+void sim_memory_check_copy(const void *p, const sim_call_stack *request_stack, const char *what);
 
 clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err);
 void sim_host_free(void *p);
@@ -88,10 +89,11 @@ size_t sim_memory_count_leaks(void);
 
 /* ---- loads and stores of kernels (checks.c) -------------------------------------------------- */
 
-/* Records the state of bytes of device memory: not accessible, undefined or defined. */
+/* These functions record the state of bytes of device memory: not accessible, undefined or defined.
+ * sim_checks_map_states reserves memory for the states. */
 void sim_checks_map_states(void);
 void sim_checks_set_inaccessible(const void *p, size_t bytes);
-/* makes the pages inaccessible for good */
+/* records that the pages were released and stay inaccessible */
 void sim_checks_set_unmapped(const void *pages, size_t bytes);
 void sim_checks_set_undefined(const void *p, size_t bytes);
 void sim_checks_are_defined(const void *p, size_t bytes);
@@ -100,7 +102,7 @@ void sim_checks_copy_state(void *dst, const void *src, size_t bytes);
 /* ---- launches (blocks.c) --------------------------------------------------------------------- */
 
 typedef struct sim_launch sim_launch;
-sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines);
+sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_call_stack *call_stack);
 sim_launch *sim_launch_copy(const sim_launch *l);
 void sim_launch_free(sim_launch *l);
 /* ends the test with a report if an argument points at memory that the device may not use */
@@ -108,8 +110,8 @@ void sim_launch_check(const sim_launch *l, int device);
 /* Runs some threads of the launch up to their next barrier. Returns true when the launch is done.
  * *spare: fibres of earlier launches of the stream. */
 bool sim_launch_advance(sim_launch *l, sim_fibres *spare);
-/* Memory other than device memory that the running kernel thread may use: its stack, the shared
- * array that it used last, or (to read) its arguments. */
+/* A range of memory that the running kernel thread may use besides device memory: its stack, the
+ * shared array that it used last, or its arguments, which it may only read. */
 typedef struct sim_place {
   char *lowest_address;
   size_t bytes; /* size of this memory in bytes; 0: the thread has no such memory */
@@ -139,7 +141,7 @@ uint64_t sim_draw_below(uint64_t below);
 
 /* ---- streams (streams.c) --------------------------------------------------------------------- */
 
-/* A recorded event, for which other streams can wait. */
+/* A point in a stream at which an event was recorded. Other streams can wait until it is done. */
 typedef struct sim_mark {
   int n_references;
   bool is_done;
@@ -163,7 +165,7 @@ struct sim_op {
   sim_op *next;
   /* runs the operation, or a part of it; returns true when it is done */
   bool (*run)(sim_stream *s, sim_op *op);
-  sim_lines call_stack;
+  sim_call_stack call_stack;
   sim_launch *launch;
   sim_mark *mark;
   void *dst;
@@ -192,10 +194,11 @@ struct clv_cuda_stream {
   int device;
   sim_order *order;        /* thread sanitizer's thread for the stream */
   sim_fibres spare_fibres; /* fibres of the stream's finished launches, for reuse */
+  /* queue of operations; last_op: the link to which the next is added */
   sim_op *first_op, **last_op;
   bool is_capturing;
   sim_op *first_captured, **last_captured; /* operations captured into a graph, not enqueued */
-  sim_lines call_stack;
+  sim_call_stack call_stack;
 };
 
 /* enqueues a copy of *op, then advances streams at random */
@@ -235,7 +238,8 @@ void sim_lstm_run_backward_data(const sim_op *op);
 void sim_lstm_run_backward_weight(const sim_op *op);
 void sim_lstm_compute_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *ret);
 
-/* Value i at p, rounded as the product's math rounds its factors; and the bytes of one value. */
+/* sim_get_factor returns value i at p, rounded as products in this math round their factors.
+ * sim_get_factor_bytes returns the size of such a value in memory. */
 double sim_get_factor(clv_cuda_math math, const void *p, size_t i);
 size_t sim_get_factor_bytes(clv_cuda_math math);
 uint16_t sim_round_to_bf16(float x); /* rounds to the nearest, ties to even */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs the operations of each stream in their order. Which stream advances is drawn.
+ * Runs the operations of each stream in their order. Random numbers decide which stream advances
+ * next.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,19 +11,19 @@
 
 static sim_stream *streams;
 static sim_fibres spare; /* fibres of freed streams; a new stream is ordered after all their work */
-static uint64_t n_done;  /* number of operations that are done: the simulation's clock */
+static uint64_t n_operations_done; /* number of operations that are done: the simulation's clock */
 
 /* ---- running the operations of streams ------------------------------------------------------- */
 
 static void free_operation(sim_op *op) {
   sim_launch_free(op->launch);
   sim_mark_unref(op->mark);
-  sim_fresh_free(op);
+  sim_free_fresh(op);
 }
 
 static void set_mark_done(sim_mark *m) {
   m->is_done = true;
-  m->ms = (double)n_done / 1000;
+  m->ms = (double)n_operations_done / 1000;
   sim_order_before(m);
 }
 
@@ -80,8 +81,8 @@ static void run_library_call(void *arg) {
   sim_order_before(&op->end_mark);
 }
 
-/* Runs a call of a library as a launch of one thread. Marks the workspace as undefined before and
- * after the call. */
+/* Runs a call of a simulated library like a kernel of one thread. The workspace is undefined before
+ * and after the call. */
 bool sim_run_library(sim_stream *s, sim_op *op) {
   sim_make_undefined(op->workspace, op->workspace_bytes);
   sim_checks_set_undefined(op->workspace, op->workspace_bytes);
@@ -114,12 +115,12 @@ static void drop_all_operations(sim_stream *s) {
 
 static void advance_stream(sim_stream *s) {
   sim_op *op = s->first_op;
-  sim_order *before = sim_order_enter_stream(s->order);
+  sim_order *previous_order = sim_order_enter_stream(s->order);
   sim_order_after(op);
   bool is_done = op->run(s, op);
   sim_order_before(s);
-  sim_order_enter_stream(before);
-  n_done++;
+  sim_order_enter_stream(previous_order);
+  n_operations_done++;
   if (is_done) remove_first_operation(s);
 }
 
@@ -141,8 +142,8 @@ void sim_advance_streams(uint64_t steps) {
   sim_memory_forbid_access();
 }
 
-/* Draws how far streams advance: everything at once, nothing before the host waits, or a little at
- * times. */
+/* Lets streams advance after an operation was enqueued. The seed decides: they run to their end,
+ * not at all before the host waits, or sometimes some steps. */
 static void draw_progress(void) {
   if (sim.o.seed % 3 == 1) return;
   sim_advance_streams(sim.o.seed % 3 == 2      ? UINT64_MAX
@@ -153,7 +154,7 @@ static void draw_progress(void) {
 /* ---- enqueueing operations on streams -------------------------------------------------------- */
 
 static sim_op *copy_operation(const sim_op *request) {
-  sim_op *op = sim_fresh_allocate(sizeof *op);
+  sim_op *op = sim_allocate_fresh(sizeof *op);
   *op = *request;
   op->next = NULL;
   if (op->mark) op->mark->n_references++;
@@ -161,11 +162,12 @@ static sim_op *copy_operation(const sim_op *request) {
 }
 
 void sim_enqueue(sim_stream *s, const sim_op *request) {
-  sim_op *op = copy_operation(request), ***last = s->is_capturing ? &s->last_captured : &s->last_op;
-  sim_lines_capture_stack(&op->call_stack);
+  sim_op *op = copy_operation(request),
+         ***last_link = s->is_capturing ? &s->last_captured : &s->last_op;
+  sim_call_stack_capture(&op->call_stack);
   sim_order_before(op);
-  **last = op;
-  *last = &op->next;
+  **last_link = op;
+  *last_link = &op->next;
   if (!s->is_capturing) draw_progress();
 }
 
@@ -184,11 +186,12 @@ void sim_ops_free(sim_op *first) {
 }
 
 /* Advances the device until `is_done` returns true. */
-static void advance_until(bool (*done)(const void *what), const void *what, const char *host_call) {
+static void advance_until(bool (*is_done)(const void *awaited), const void *awaited,
+                          const char *host_call) {
   sim_memory_allow_access();
-  while (!done(what)) {
+  while (!is_done(awaited)) {
     sim_advance_streams(1 + sim_draw_below(64));
-    if (!done(what) && !draw_stream())
+    if (!is_done(awaited) && !draw_stream())
       sim_report_fault("%s waits for what nobody will do", host_call);
   }
   sim_memory_forbid_access();
@@ -220,7 +223,7 @@ sim_stream *sim_stream_new(int device) {
   s->last_op = &s->first_op;
   s->order = sim_order_new();
   s->next = streams;
-  sim_lines_capture_stack(&s->call_stack);
+  sim_call_stack_capture(&s->call_stack);
   streams = s;
   sim_fibres_move(&s->spare_fibres, &spare);
   return s;
@@ -254,7 +257,7 @@ size_t sim_streams_count_leaks(void) {
   size_t n = 0;
   for (const sim_stream *s = streams; s; s = s->next, n++) {
     fputs("cuda-sim: a stream is left, made at\n", stderr);
-    sim_lines_print(&s->call_stack);
+    sim_call_stack_print(&s->call_stack);
   }
   return n;
 }

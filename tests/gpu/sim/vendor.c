@@ -32,9 +32,9 @@ static void unlock_simulation(const int *held) {
 #define LOCK CLV_AUTO(unlock_simulation) __attribute__((unused)) int held_ = lock_simulation()
 
 /* True if this call is the one that is planned to fail. */
-static bool is_planned_failure(int device, uint64_t *n_calls, uint64_t at) {
+static bool is_planned_failure(int device, uint64_t *n_calls, uint64_t planned_call) {
   if (sim.o.failing_device && sim.o.failing_device != 1 + device) return false;
-  return ++*n_calls == at;
+  return ++*n_calls == planned_call;
 }
 
 static clv_code check_device(int device, clv_err *err) {
@@ -236,19 +236,19 @@ struct clv_cuda_event {
   int device;
   bool is_timed;
   sim_mark *mark; /* mark of the last record; NULL: none */
-  sim_lines call_stack;
+  sim_call_stack call_stack;
 };
 
 static clv_cuda_event *events;
 
-static clv_code vendor_event_new(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
+static clv_code vendor_event_new(int device, bool is_timed, clv_cuda_event **ret, clv_err *err) {
   LOCK;
   CLV_TRY(check_device(device, err));
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   (*ret)->device = device;
-  (*ret)->is_timed = timed;
+  (*ret)->is_timed = is_timed;
   (*ret)->next = events;
-  sim_lines_capture_stack(&(*ret)->call_stack);
+  sim_call_stack_capture(&(*ret)->call_stack);
   events = *ret;
   return CLV_OK;
 }
@@ -336,11 +336,11 @@ static void count_launch(int device) {
 
 static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *err) {
   LOCK;
-  sim_lines lines;
+  sim_call_stack call_stack;
   CLV_TRY(check_stream(s, err));
   CLV_TRY(check_launch(l, err));
-  sim_lines_capture_stack(&lines);
-  sim_launch *launch = sim_launch_new(l, &lines);
+  sim_call_stack_capture(&call_stack);
+  sim_launch *launch = sim_launch_new(l, &call_stack);
   sim_launch_check(launch, s->device);
   count_launch(s->device);
   return enqueue_operation(s, &(sim_op){.run = sim_run_launch, .launch = launch}, err);
@@ -357,7 +357,8 @@ static size_t n_graphs;
 /* True while this thread captures, as in NVIDIA's thread-local capture mode. */
 static __thread bool thread_is_capturing;
 
-/* Refuses operations during a capture that would create a handle, load code or allocate memory. */
+/* Ends the test with a report if this thread is capturing. For operations that create a handle,
+ * load code or allocate memory, which a capture forbids. what: the created object. */
 static void check_creates_nothing_in_capture(const char *what) {
   if (thread_is_capturing) sim_report_fault("%s is made while a stream is captured", what);
 }
@@ -495,21 +496,22 @@ static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, 
                               clv_err *err) {
   LOCK;
   const clv_cuda_matmul_desc *t = &m->d;
-  size_t bytes = WORKSPACE + (size_t)(t->k % 7) * 8, factor = sim_get_factor_bytes(t->math);
+  size_t workspace_bytes = WORKSPACE + (size_t)(t->k % 7) * 8,
+         factor_bytes = sim_get_factor_bytes(t->math);
   CLV_TRY(check_stream(s, err));
   sim_memory_check(s->device, a,
                    matrix_bytes(t->a_t ? t->k : t->m, t->a_t ? t->m : t->k, t->lda, t->batch,
-                                t->stride_a, factor),
+                                t->stride_a, factor_bytes),
                    "A of a product");
   sim_memory_check(s->device, b,
                    matrix_bytes(t->b_t ? t->n : t->k, t->b_t ? t->k : t->n, t->ldb, t->batch,
-                                t->stride_b, factor),
+                                t->stride_b, factor_bytes),
                    "B of a product");
   sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d, sizeof *d),
                    "D of a product");
   if (t->epilogue != CLV_CUDA_EPILOGUE_NONE)
     sim_memory_check(s->device, bias, (size_t)t->m * sizeof *bias, "the bias of a product");
-  check_workspace(s->device, workspace, bytes);
+  check_workspace(s->device, workspace, workspace_bytes);
   sim.counts.n_products++;
   return enqueue_operation(s,
                            &(sim_op){.run = sim_run_library,
@@ -519,7 +521,7 @@ static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, 
                                                   (void *)(uintptr_t)bias, d},
                                      .beta = beta,
                                      .workspace = workspace,
-                                     .workspace_bytes = bytes},
+                                     .workspace_bytes = workspace_bytes},
                            err);
 }
 
@@ -602,7 +604,8 @@ static void vendor_lstm_free(clv_cuda_lstm *l) {
 
 enum { LSTM_FORWARD = 1 << 0, LSTM_DATA = 1 << 1, LSTM_WEIGHT = 1 << 2 };
 
-/* The calls that use an operand, as bits. Other calls do not check it. */
+/* An operand of an LSTM. call_bits: calls that use it, as bits of LSTM_FORWARD and so on; other
+ * calls do not check it. */
 typedef struct lstm_use {
   int call_bits;
   float *p;
@@ -730,7 +733,7 @@ size_t clv_sim_count_leaks(void) {
   size_t n = sim_memory_count_leaks() + sim_streams_count_leaks() + n_plans + n_graphs;
   for (const clv_cuda_event *e = events; e; e = e->next, n++) {
     fputs("cuda-sim: an event is left, made at\n", stderr);
-    sim_lines_print(&e->call_stack);
+    sim_call_stack_print(&e->call_stack);
   }
   if (n_plans) fprintf(stderr, "cuda-sim: %zu products or convolutions are left\n", n_plans);
   if (n_graphs) fprintf(stderr, "cuda-sim: %zu graphs are left\n", n_graphs);

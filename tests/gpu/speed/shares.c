@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measures which share of a copy's bandwidth each of our memory-bound kernels reaches: the bytes
- * that a kernel must at least read and write, divided by its time, beside the bytes per second of a
- * copy on the device.
+ * Measures which share of a copy's bandwidth each of our memory-bound kernels reaches. A kernel's
+ * bandwidth is the number of bytes that it must at least read and write, divided by its time; the
+ * share is this bandwidth divided by that of a copy on the device.
  *
  * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
  *
  * Prints a line of JSON for each kernel, the copy first. On the simulated device the last line has
- * the addresses of the kernels that ran, counted from main. Images are of SIDE by SIDE, a multiple
- * of 2; the number of all their values is a multiple of WIDTH, the width of rows.
+ * the addresses of the kernels that ran, relative to main. Images have SIDE x SIDE pixels; SIDE is
+ * even. Kernels over rows treat the same values as rows of WIDTH values, so WIDTH must divide the
+ * number of values.
  *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
@@ -31,7 +32,7 @@
 #include "tests/gpu/sim.h"
 #include "tests/gpu/speed/shares_int.h"
 
-enum { ROUNDS = 5, MANY_VALUES = 1 << 20, TIMES = 20 };
+enum { ROUNDS = 5, MANY_VALUES = 1 << 20, CALLS_PER_MEASUREMENT = 20 };
 
 static clv_code copy_on_device(bench *m, clv_err *err) {
   return m->g->vendor->copy(m->g->stream, m->y, m->x, m->n * sizeof *m->x, err);
@@ -57,7 +58,7 @@ static cuda_chain make_chain(void) {
                       .op = {CLV_OP_RELU, CLV_OP_SCALE, CLV_OP_DROPOUT},
                       .factor = {0, 2, clv_gpu_dropout_factor(0.5)},
                       .has_dropout = true,
-                      .limit = clv_gpu_dropout_threshold(0.5),
+                      .dropout_threshold = clv_gpu_dropout_threshold(0.5),
                       .stream = make_rng_stream()};
 }
 
@@ -97,30 +98,32 @@ static cuda_norm make_norm(const bench *m) {
 
 static clv_code norm(bench *m, clv_err *err) {
   cuda_norm n = make_norm(m);
-  return clv_gpu_norm(m->g, &n, m->x, m->small_buffer, m->small_buffer, m->y, m->statistics, err);
+  return clv_gpu_normalise_rows(m->g, &n, m->x, m->small_buffer, m->small_buffer, m->y,
+                                m->statistics, err);
 }
 
 static clv_code norm_back(bench *m, clv_err *err) {
   cuda_norm n = make_norm(m);
-  return clv_gpu_norm_back(m->g, &n, m->x, m->small_buffer, m->z, m->statistics, m->y, err);
+  return clv_gpu_normalise_rows_back(m->g, &n, m->x, m->small_buffer, m->z, m->statistics, m->y,
+                                     err);
 }
 
 static clv_code norm_weights(bench *m, clv_err *err) {
   cuda_norm n = make_norm(m);
-  return clv_gpu_norm_weights_back(m->g, &n, m->x, m->z, m->statistics, m->partial_sums,
-                                   m->small_buffer, m->small_buffer, false, err);
+  return clv_gpu_norm_param_grads(m->g, &n, m->x, m->z, m->statistics, m->partial_sums,
+                                  m->small_buffer, m->small_buffer, false, err);
 }
 
 static clv_code class_loss(bench *m, clv_err *err) {
   const cuda_classes c = {
-      .rows = m->n_rows, .classes = m->row_width, .per_sample = 1, .x_is_logits = true};
+      .rows = m->n_rows, .classes = m->row_width, .positions_per_sample = 1, .x_is_logits = true};
   return clv_gpu_class_loss(m->g, &c, m->x, (int64_t *)m->dropout_mask, m->statistics,
                             m->partial_sums, NULL, m->small_buffer, err);
 }
 
 static clv_code class_loss_back(bench *m, clv_err *err) {
   const cuda_classes c = {
-      .rows = m->n_rows, .classes = m->row_width, .per_sample = 1, .x_is_logits = true};
+      .rows = m->n_rows, .classes = m->row_width, .positions_per_sample = 1, .x_is_logits = true};
   return clv_gpu_class_loss_back(m->g, &c, m->x, (int64_t *)m->dropout_mask, m->small_buffer,
                                  m->statistics, m->y, err);
 }
@@ -150,8 +153,8 @@ static cuda_batchnorm make_batchnorm(const bench *m, bool is_channels_last) {
 static clv_code batchnorm_moments(bench *m, bool is_channels_last, clv_err *err) {
   cuda_batchnorm b = make_batchnorm(m, is_channels_last);
   float *mean = m->small_buffer + m->n_channels, *var = mean + m->n_channels;
-  return clv_gpu_batch_moments(m->g, &b, m->x, m->partial_sums, m->statistics, mean, var,
-                               m->row_permutation + m->n_rows, err);
+  return clv_gpu_compute_batch_moments(m->g, &b, m->x, m->partial_sums, m->statistics, mean, var,
+                                       m->row_permutation + m->n_rows, err);
 }
 
 static clv_code batchnorm_normalise(bench *m, bool is_channels_last, clv_err *err) {
@@ -161,7 +164,7 @@ static clv_code batchnorm_normalise(bench *m, bool is_channels_last, clv_err *er
 }
 
 static cuda_gradient make_gradient(const bench *m) {
-  return (cuda_gradient){.gate = GPU_BY_X,
+  return (cuda_gradient){.gate = GPU_GATE_BY_X,
                          .x = m->x,
                          .dy = m->z,
                          .w = m->small_buffer,
@@ -170,14 +173,14 @@ static cuda_gradient make_gradient(const bench *m) {
 }
 
 static cuda_pair *get_totals(const bench *m) {
-  return (cuda_pair *)((char *)m->partial_sums + PARTS / 2);
+  return (cuda_pair *)((char *)m->partial_sums + PARTIALS_BYTES / 2);
 }
 
 static clv_code batchnorm_totals(bench *m, bool is_channels_last, clv_err *err) {
   cuda_batchnorm b = make_batchnorm(m, is_channels_last);
   cuda_gradient from = make_gradient(m);
-  return clv_gpu_batchnorm_totals(m->g, &b, &from, m->partial_sums, get_totals(m), NULL, NULL, NULL,
-                                  false, err);
+  return clv_gpu_batchnorm_param_grads(m->g, &b, &from, m->partial_sums, get_totals(m), NULL, NULL,
+                                       NULL, false, err);
 }
 
 static clv_code batchnorm_back(bench *m, bool is_channels_last, clv_err *err) {
@@ -188,7 +191,7 @@ static clv_code batchnorm_back(bench *m, bool is_channels_last, clv_err *err) {
 
 static clv_code channel_sums(bench *m, bool is_channels_last, clv_err *err) {
   cuda_batchnorm b = make_batchnorm(m, is_channels_last);
-  return clv_gpu_channel_sums(m->g, &b.sums, is_channels_last, m->x, m->partial_sums,
+  return clv_gpu_sum_channels(m->g, &b.sums, is_channels_last, m->x, m->partial_sums,
                               m->small_buffer, false, err);
 }
 
@@ -257,7 +260,7 @@ static clv_code move_channels(bench *m, bool to_last, clv_err *err) {
                        .inner = m->n_positions,
                        .from = to_last ? 1 : GPU_CHANNELS_LAST,
                        .to = to_last ? GPU_CHANNELS_LAST : 1};
-  return clv_gpu_move_layout(m->g, &v, m->x, m->y, err);
+  return clv_gpu_convert_layout(m->g, &v, m->x, m->y, err);
 }
 
 static clv_code to_channels_last(bench *m, clv_err *err) { return move_channels(m, true, err); }
@@ -290,17 +293,18 @@ static cuda_lookup make_lookup(const bench *m) {
                              .rows = (int64_t)m->n_rows,
                              .minus = -1,
                              .padding = -1},
-                       .out = m->row_width};
+                       .row_size = m->row_width};
 }
 
 static clv_code embedding_lookup(bench *m, clv_err *err) {
   const cuda_lookup l = make_lookup(m);
-  return clv_gpu_lookup(m->g, &l, m->row_permutation, m->x, m->y, err);
+  return clv_gpu_look_up_rows(m->g, &l, m->row_permutation, m->x, m->y, err);
 }
 
 static clv_code embedding_backward(bench *m, clv_err *err) {
   const cuda_lookup l = make_lookup(m);
-  return clv_gpu_lookup_back(m->g, &l, m->row_permutation, m->x, m->partial_sums, m->y, false, err);
+  return clv_gpu_look_up_rows_back(m->g, &l, m->row_permutation, m->x, m->partial_sums, m->y, false,
+                                   err);
 }
 
 /* Copies the first half of each row. */
@@ -321,8 +325,8 @@ static clv_code run_optimizer(bench *m, clv_optim_kind kind, clv_err *err) {
                            .one_minus_decay = {0.1f, 0.001f},
                            .bias2_sqrt = 1};
   float *const moment[CLV_OPTIM_MAX_MOMENTS] = {m->z, m->w};
-  const clv_extent all = {.n = m->n};
-  return clv_gpu_step(m->g, &a, m->y, m->x, moment, &all, 1, err);
+  const clv_extent all_values = {.n = m->n};
+  return clv_gpu_step(m->g, &a, m->y, m->x, moment, &all_values, 1, err);
 }
 
 static clv_code sgd(bench *m, clv_err *err) { return run_optimizer(m, CLV_OPTIM_SGD, err); }
@@ -333,10 +337,10 @@ static clv_code adagrad(bench *m, clv_err *err) { return run_optimizer(m, CLV_OP
 static clv_code rmsprop(bench *m, clv_err *err) { return run_optimizer(m, CLV_OPTIM_RMSPROP, err); }
 
 static clv_code sum_squares(bench *m, clv_err *err) {
-  const clv_extent all = {.n = m->n};
+  const clv_extent all_values = {.n = m->n};
   const cuda_runs *runs;
-  CLV_TRY(clv_gpu_find_runs(m->g, &all, 1, &runs, err));
-  return clv_gpu_square_sums(m->g, m->x, runs, err);
+  CLV_TRY(clv_gpu_find_run_table(m->g, &all_values, 1, &runs, err));
+  return clv_gpu_sum_run_squares(m->g, m->x, runs, err);
 }
 
 /* ---- kernels of attention and of LSTM cells -------------------------------------------------- */
@@ -357,29 +361,29 @@ static cuda_heads make_heads(const bench *m) {
 
 static clv_code attention_weights(bench *m, clv_err *err) {
   const cuda_heads h = make_heads(m);
-  const cuda_weights w = {m->y, m->y};
+  const cuda_attention_weights w = {m->y, m->y};
   return clv_gpu_attention_softmax(m->g, &h, &w, NULL, (float *)m->statistics, err);
 }
 
-/* Computes attention weights of scores in x, which stay, and writes the bf16 factors of the product
- * elsewhere. */
+/* Computes attention weights from the scores in x without changing x, and writes the weights in
+ * bf16, as factors of the next product, to another buffer. */
 static clv_code attention_weights_bf16(bench *m, clv_err *err) {
   cuda_heads h = make_heads(m);
-  const cuda_weights w = {m->x, m->y};
+  const cuda_attention_weights w = {m->x, m->y};
   h.bf16 = true;
   return clv_gpu_attention_softmax(m->g, &h, &w, NULL, (float *)m->statistics, err);
 }
 
 static clv_code attention_weights_backward_bf16(bench *m, clv_err *err) {
   cuda_heads h = make_heads(m);
-  const cuda_weights w = {m->x, m->y}, dw = {m->z, m->w};
+  const cuda_attention_weights w = {m->x, m->y}, dw = {m->z, m->w};
   h.bf16 = true;
   return clv_gpu_attention_softmax_back(m->g, &h, &w, &dw, NULL, (const float *)m->statistics, err);
 }
 
 static clv_code attention_weights_backward(bench *m, clv_err *err) {
   const cuda_heads h = make_heads(m);
-  const cuda_weights w = {m->y, m->y}, dw = {m->z, m->z};
+  const cuda_attention_weights w = {m->y, m->y}, dw = {m->z, m->z};
   return clv_gpu_attention_softmax_back(m->g, &h, &w, &dw, NULL, (const float *)m->statistics, err);
 }
 
@@ -391,13 +395,13 @@ static cuda_lstm make_lstm(const bench *m) {
 
 static clv_code run_lstm_cell(bench *m, clv_err *err) {
   const cuda_lstm l = make_lstm(m);
-  return clv_gpu_lstm_cell(m->g, &l, 0, m->small_buffer, m->small_buffer, err);
+  return clv_gpu_compute_lstm_cell(m->g, &l, 0, m->small_buffer, m->small_buffer, err);
 }
 
 static clv_code run_lstm_cell_backward(bench *m, clv_err *err) {
   const cuda_lstm l = make_lstm(m);
   float *dh_from_above = m->w + m->n / 4, *dc = m->w + m->n / 2;
-  return clv_gpu_lstm_cell_back(m->g, &l, 0, dh_from_above, dh_from_above, dc, m->x, err);
+  return clv_gpu_compute_lstm_cell_back(m->g, &l, 0, dh_from_above, dh_from_above, dc, m->x, err);
 }
 
 /* Returns a GRU of one step for each row, whose gates take three of four parts of y. */
@@ -408,23 +412,24 @@ static cuda_gru make_gru(const bench *m) {
 
 static clv_code run_gru_cell(bench *m, clv_err *err) {
   const cuda_gru l = make_gru(m);
-  return clv_gpu_gru_cell(m->g, &l, 0, m->x, m->small_buffer, m->small_buffer, err);
+  return clv_gpu_compute_gru_cell(m->g, &l, 0, m->x, m->small_buffer, m->small_buffer, err);
 }
 
 static clv_code run_gru_cell_backward(bench *m, clv_err *err) {
   const cuda_gru l = make_gru(m);
   const cuda_gru_gradients d = {.dgates_ih = m->x, .dgates_hh = m->z, .dh = m->w + m->n / 2};
-  return clv_gpu_gru_cell_back(m->g, &l, 0, m->w, &d, err);
+  return clv_gpu_compute_gru_cell_back(m->g, &l, 0, m->w, &d, err);
 }
 
 static clv_code shift_gru_steps(bench *m, clv_err *err) {
   const cuda_gru l = make_gru(m);
-  return clv_gpu_gru_shift(m->g, &l, m->x, err);
+  return clv_gpu_shift_gru_steps(m->g, &l, m->x, err);
 }
 
 /* ---- measuring the kernels ------------------------------------------------------------------- */
 
-/* The order matters: some kernels read row numbers or positions that earlier ones have written. */
+/* The order of the rows matters: some kernels read row numbers or positions that kernels of earlier
+ * rows have written. */
 static const kernel kernels[] = {
     {"scale", 8, .map_kernel = clv_gpu_scale},
     {"add", 12, .map_kernel = clv_gpu_add, .has_second_input = true},
@@ -500,15 +505,15 @@ static clv_code run_kernel(bench *m, const kernel *k, clv_err *err) {
 
 static double measure_once(bench *m, const kernel *k) {
   const clv_vendor *v = m->g->vendor;
-  int times = m->n < MANY_VALUES ? 1 : TIMES;
+  int n_calls = m->n < MANY_VALUES ? 1 : CALLS_PER_MEASUREMENT;
   double ms = 0;
   clv_err err;
   must(v->event_record(m->begin_event, m->g->stream, &err), &err);
-  for (int i = 0; i < times; i++) must(run_kernel(m, k, &err), &err);
+  for (int i = 0; i < n_calls; i++) must(run_kernel(m, k, &err), &err);
   must(v->event_record(m->end_event, m->g->stream, &err), &err);
   must(v->event_finish(m->end_event, &err), &err);
   must(v->event_ms(m->begin_event, m->end_event, &ms, &err), &err);
-  return CLV_MAX(ms, 1e-6) / 1e3 / times;
+  return CLV_MAX(ms, 1e-6) / 1e3 / n_calls;
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -525,7 +530,7 @@ static double measure_rate(bench *m, const kernel *k) {
   return k->bytes_per_value * (double)m->n / s[ROUNDS / 2];
 }
 
-static void *allocate_filled(bench *m, int byte, size_t bytes) {
+static void *allocate_and_fill(bench *m, int byte, size_t bytes) {
   void *p;
   clv_err err;
   must(clv_backend_allocate(m->backend, bytes, &p, &err), &err);
@@ -533,7 +538,7 @@ static void *allocate_filled(bench *m, int byte, size_t bytes) {
   return p;
 }
 
-/* Numbers the rows in an order that defeats caches. */
+/* Fills row_permutation with the row numbers in an order that makes caches useless. */
 static void fill_row_permutation(bench *m) {
   clv_err err;
   int64_t *host = NULL;
@@ -559,13 +564,14 @@ static void fill_packed_offsets(bench *m) {
 enum { MAX_KERNELS = 512 };
 static clv_vendor recording_vendor;
 static const clv_vendor *original_vendor;
-static void (*launched[MAX_KERNELS])(void *const *args);
+static void (*launched_kernels[MAX_KERNELS])(void *const *args);
 static size_t n_launched;
 
 static clv_code record_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err) {
   size_t i = 0;
-  while (i < n_launched && launched[i] != l->call) i++;
-  if (l->call && i == n_launched && n_launched < MAX_KERNELS) launched[n_launched++] = l->call;
+  while (i < n_launched && launched_kernels[i] != l->call) i++;
+  if (l->call && i == n_launched && n_launched < MAX_KERNELS)
+    launched_kernels[n_launched++] = l->call;
   return original_vendor->launch(s, l, err);
 }
 
@@ -576,27 +582,28 @@ static void record_launches(bench *m) {
   m->g->vendor = &recording_vendor;
 }
 
-/* Prints the launched kernels. Names contain no types, so each instance of a template is a separate
- * row. */
-static void print_launched_kernels(uintptr_t from) {
+/* Prints each launched kernel by its address relative to main, because names do not tell the
+ * instances of a template apart. */
+static void print_launched_kernels(uintptr_t main_address) {
   printf("{\"kernels\":[");
   for (size_t i = 0; i < n_launched; i++)
-    printf("%s%" PRId64, i ? "," : "", (int64_t)((uintptr_t)launched[i] - from));
+    printf("%s%" PRId64, i ? "," : "", (int64_t)((uintptr_t)launched_kernels[i] - main_address));
   printf("]}\n");
 }
 
 enum { HUNDREDTH = 0x3c }; /* this value in each byte makes a float of about 0.01 */
 
 static void refill_buffers(bench *m) {
-  float *const big[] = {m->x, m->y, m->z, m->w};
+  float *const large_buffers[] = {m->x, m->y, m->z, m->w};
   clv_err err;
-  for (size_t i = 0; i < CLV_COUNT(big); i++)
-    must(clv_backend_fill(m->backend, big[i], HUNDREDTH, m->n * sizeof(float), &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(large_buffers); i++)
+    must(clv_backend_fill(m->backend, large_buffers[i], HUNDREDTH, m->n * sizeof(float), &err),
+         &err);
   must(clv_backend_fill(m->backend, m->dropout_mask, 0, m->n, &err), &err);
 }
 
 static void open_bench(bench *m) {
-  float **const big[] = {&m->x, &m->y, &m->z, &m->w};
+  float **const large_buffers[] = {&m->x, &m->y, &m->z, &m->w};
   clv_err err;
   must(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){.seed = 2}), 0, &m->backend, &err),
        &err);
@@ -606,32 +613,32 @@ static void open_bench(bench *m) {
   m->n_positions = m->image_side * m->image_side;
   m->n = m->n_samples * m->n_channels * m->n_positions;
   m->n_rows = m->n / m->row_width;
-  for (size_t i = 0; i < CLV_COUNT(big); i++)
-    *big[i] = allocate_filled(m, HUNDREDTH, m->n * sizeof(float));
+  for (size_t i = 0; i < CLV_COUNT(large_buffers); i++)
+    *large_buffers[i] = allocate_and_fill(m, HUNDREDTH, m->n * sizeof(float));
   record_launches(m);
-  m->dropout_mask = allocate_filled(m, 0, m->n);
-  m->row_permutation = allocate_filled(m, 0, (m->n_rows + 1) * sizeof *m->row_permutation);
-  m->packed_offsets = allocate_filled(m, 0, (m->n_rows + 3) * sizeof *m->packed_offsets);
-  m->statistics = allocate_filled(
+  m->dropout_mask = allocate_and_fill(m, 0, m->n);
+  m->row_permutation = allocate_and_fill(m, 0, (m->n_rows + 1) * sizeof *m->row_permutation);
+  m->packed_offsets = allocate_and_fill(m, 0, (m->n_rows + 3) * sizeof *m->packed_offsets);
+  m->statistics = allocate_and_fill(
       m, HUNDREDTH, 2 * (m->n_rows + m->n_channels + m->row_width) * sizeof *m->statistics);
-  m->partial_sums = allocate_filled(m, 0, PARTS);
-  m->small_buffer = allocate_filled(m, HUNDREDTH, PARTS);
+  m->partial_sums = allocate_and_fill(m, 0, PARTIALS_BYTES);
+  m->small_buffer = allocate_and_fill(m, HUNDREDTH, PARTIALS_BYTES);
   fill_row_permutation(m);
   fill_packed_offsets(m);
 }
 
 static void close_bench(bench *m) {
-  void *const all[] = {m->x,
-                       m->y,
-                       m->z,
-                       m->w,
-                       m->dropout_mask,
-                       m->row_permutation,
-                       m->packed_offsets,
-                       m->statistics,
-                       m->partial_sums,
-                       m->small_buffer};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_free_memory(m->backend, all[i]);
+  void *const buffers[] = {m->x,
+                           m->y,
+                           m->z,
+                           m->w,
+                           m->dropout_mask,
+                           m->row_permutation,
+                           m->packed_offsets,
+                           m->statistics,
+                           m->partial_sums,
+                           m->small_buffer};
+  for (size_t i = 0; i < CLV_COUNT(buffers); i++) clv_backend_free_memory(m->backend, buffers[i]);
   m->g->vendor->event_free(m->begin_event);
   m->g->vendor->event_free(m->end_event);
   clv_cuda_close(m->backend);

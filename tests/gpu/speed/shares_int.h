@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shares_int: declarations that shares.c and shares_more.c share.
+ * Buffers and kernel tables that shares.c and shares_more.c have in common.
  */
 #ifndef CLEAVE_TESTS_GPU_SHARES_INT_H
 #define CLEAVE_TESTS_GPU_SHARES_INT_H
@@ -8,7 +8,7 @@
 #include "kernels/cuda/gpu_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-enum { PARTS = 8 << 20 };
+enum { PARTIALS_BYTES = 8 << 20 };
 
 /* Buffers of the measured kernels: `n` f32 values each, and smaller ones. */
 typedef struct bench {
@@ -18,12 +18,13 @@ typedef struct bench {
   size_t n, n_samples, n_channels, image_side, n_positions, n_rows, row_width;
   float *x, *y, *z, *w;
   char *dropout_mask; /* n bytes of a dropout mask */
-  /* [rows + 1] a permutation of row numbers that defeats caches; then a counter of batches, for
-   * batchnorm */
+  /* [rows + 1] a permutation of row numbers that makes caches useless; then batchnorm's counter of
+   * batches */
   int64_t *row_permutation;
   /* [rows + 3] offsets of packed sequences: one row each, then one sequence of all rows */
   int64_t *packed_offsets;
-  /* [2 * n / width] statistics: at least two for each channel, or for each column */
+  /* [2 * n / width] statistics such as mean and variance: at least two numbers for each channel or
+   * column */
   double *statistics;
   void *partial_sums;
   float *small_buffer; /* PARTS bytes of scratch for partial results */
@@ -31,8 +32,8 @@ typedef struct bench {
 
 typedef clv_code bench_kernel(bench *m, clv_err *err);
 
-/* A kernel to measure. bytes_per_value: memory traffic per value. A map is called with x, z if
- * `has_second_input` is set, and y. */
+/* A kernel to measure. bytes_per_value: memory traffic per value. A map_kernel is called with x,
+ * with z if has_second_input is set, and with the output y. */
 typedef struct kernel {
   const char *name;
   double bytes_per_value;

@@ -23,7 +23,7 @@
 static clv_code rmsnorm(bench *m, clv_err *err) {
   const cuda_norm n = {
       .rows = m->n_rows, .width = m->row_width, .groups = 1, .inner = 1, .eps = 1e-5};
-  return clv_gpu_norm(m->g, &n, m->x, m->small_buffer, NULL, m->y, m->statistics, err);
+  return clv_gpu_normalise_rows(m->g, &n, m->x, m->small_buffer, NULL, m->y, m->statistics, err);
 }
 
 /* Returns a group norm with two groups of channels. */
@@ -38,18 +38,20 @@ static cuda_norm make_group_norm(const bench *m) {
 
 static clv_code groupnorm(bench *m, clv_err *err) {
   const cuda_norm n = make_group_norm(m);
-  return clv_gpu_norm(m->g, &n, m->x, m->small_buffer, m->small_buffer, m->y, m->statistics, err);
+  return clv_gpu_normalise_rows(m->g, &n, m->x, m->small_buffer, m->small_buffer, m->y,
+                                m->statistics, err);
 }
 
 static clv_code groupnorm_back(bench *m, clv_err *err) {
   const cuda_norm n = make_group_norm(m);
-  return clv_gpu_norm_back(m->g, &n, m->x, m->small_buffer, m->z, m->statistics, m->y, err);
+  return clv_gpu_normalise_rows_back(m->g, &n, m->x, m->small_buffer, m->z, m->statistics, m->y,
+                                     err);
 }
 
 static clv_code groupnorm_weights(bench *m, clv_err *err) {
   const cuda_norm n = make_group_norm(m);
-  return clv_gpu_norm_weights_back(m->g, &n, m->x, m->z, m->statistics, m->partial_sums,
-                                   m->small_buffer, m->small_buffer, false, err);
+  return clv_gpu_norm_param_grads(m->g, &n, m->x, m->z, m->statistics, m->partial_sums,
+                                  m->small_buffer, m->small_buffer, false, err);
 }
 
 /* ---- kernels that sum columns or a single channel -------------------------------------------- */
@@ -68,28 +70,28 @@ static cuda_batchnorm make_column_batchnorm(const bench *m, bool is_single_chann
 
 static clv_code column_sums(bench *m, bool is_single_channel, clv_err *err) {
   const cuda_batchnorm b = make_column_batchnorm(m, is_single_channel);
-  return clv_gpu_channel_sums(m->g, &b.sums, is_single_channel, m->x, m->partial_sums,
+  return clv_gpu_sum_channels(m->g, &b.sums, is_single_channel, m->x, m->partial_sums,
                               m->small_buffer, false, err);
 }
 
 static clv_code column_moments(bench *m, bool is_single_channel, clv_err *err) {
   const cuda_batchnorm b = make_column_batchnorm(m, is_single_channel);
   float *mean = m->small_buffer + m->row_width, *var = mean + m->row_width;
-  return clv_gpu_batch_moments(m->g, &b, m->x, m->partial_sums, m->statistics, mean, var,
-                               m->row_permutation + m->n_rows, err);
+  return clv_gpu_compute_batch_moments(m->g, &b, m->x, m->partial_sums, m->statistics, mean, var,
+                                       m->row_permutation + m->n_rows, err);
 }
 
 static clv_code column_totals(bench *m, bool is_single_channel, clv_err *err) {
   const cuda_batchnorm b = make_column_batchnorm(m, is_single_channel);
-  const cuda_gradient from = {.gate = GPU_BY_X,
+  const cuda_gradient from = {.gate = GPU_GATE_BY_X,
                               .x = m->x,
                               .dy = m->z,
                               .w = m->small_buffer,
                               .bias = m->small_buffer,
                               .saved = m->statistics};
-  cuda_pair *totals = (cuda_pair *)((char *)m->partial_sums + PARTS / 2);
-  return clv_gpu_batchnorm_totals(m->g, &b, &from, m->partial_sums, totals, NULL, NULL, NULL, false,
-                                  err);
+  cuda_pair *totals = (cuda_pair *)((char *)m->partial_sums + PARTIALS_BYTES / 2);
+  return clv_gpu_batchnorm_param_grads(m->g, &b, &from, m->partial_sums, totals, NULL, NULL, NULL,
+                                       false, err);
 }
 
 #define COLUMNS_OR_ONE(name)                                                         \
@@ -172,51 +174,51 @@ static clv_window make_windows(const bench *m) {
 static clv_code to_columns(bench *m, clv_err *err) {
   const cuda_columns c = {make_windows(m), m->n_samples, m->n_channels,
                           m->n_channels * m->n_positions};
-  return clv_gpu_to_columns(m->g, &c, m->x, m->y, false, err);
+  return clv_gpu_im2col(m->g, &c, m->x, m->y, false, err);
 }
 
 static clv_code to_columns_rounded(bench *m, clv_err *err) {
   const cuda_columns c = {make_windows(m), m->n_samples, m->n_channels,
                           m->n_channels * m->n_positions};
-  return clv_gpu_to_columns(m->g, &c, m->x, m->y, true, err);
+  return clv_gpu_im2col(m->g, &c, m->x, m->y, true, err);
 }
 
 static clv_code from_columns(bench *m, clv_err *err) {
   const cuda_columns c = {make_windows(m), m->n_samples, m->n_channels,
                           m->n_channels * m->n_positions};
-  return clv_gpu_from_columns(m->g, &c, m->x, m->y, err);
+  return clv_gpu_col2im(m->g, &c, m->x, m->y, err);
 }
 
 static clv_code to_columns_last(bench *m, clv_err *err) {
   const cuda_last_columns c = {make_windows(m), m->n_samples, m->n_channels};
-  return clv_gpu_to_columns_last(m->g, &c, (cuda_bf16 *)m->x, (cuda_bf16 *)m->y, err);
+  return clv_gpu_im2col_last(m->g, &c, (cuda_bf16 *)m->x, (cuda_bf16 *)m->y, err);
 }
 
 static clv_code from_columns_last(bench *m, clv_err *err) {
   const cuda_last_columns c = {make_windows(m), m->n_samples, m->n_channels};
-  return clv_gpu_from_columns_last(m->g, &c, m->x, (cuda_bf16 *)m->y, err);
+  return clv_gpu_col2im_last(m->g, &c, m->x, (cuda_bf16 *)m->y, err);
 }
 
 /* ---- kernels over sequences ------------------------------------------------------------------ */
 
-/* Returns arguments of op `last`. All lengths are 0, because they are read from the dropout mask,
- * which is zero. */
+/* Returns arguments of the op `last`. The kernel reads the sequences' lengths from the dropout
+ * mask, which holds zeros. */
 static cuda_last make_last(const bench *m) {
   return (cuda_last){.n = m->n_rows, .steps = 1, .features = m->row_width};
 }
 
 static clv_code last_steps(bench *m, clv_err *err) {
   const cuda_last l = make_last(m);
-  return clv_gpu_last(m->g, &l, m->x, (const int64_t *)m->dropout_mask, m->y, err);
+  return clv_gpu_copy_last_steps(m->g, &l, m->x, (const int64_t *)m->dropout_mask, m->y, err);
 }
 
 static clv_code last_steps_backward(bench *m, clv_err *err) {
   const cuda_last l = make_last(m);
-  return clv_gpu_last_back(m->g, &l, m->x, (const int64_t *)m->dropout_mask, m->y, err);
+  return clv_gpu_copy_last_steps_back(m->g, &l, m->x, (const int64_t *)m->dropout_mask, m->y, err);
 }
 
 static clv_code add_positions(bench *m, clv_err *err) {
-  return clv_gpu_add_rows(m->g, m->x, m->small_buffer, m->y, m->n, m->row_width, err);
+  return clv_gpu_add_to_samples(m->g, m->x, m->small_buffer, m->y, m->n, m->row_width, err);
 }
 
 static cuda_by_heads make_by_heads(const bench *m) {
@@ -231,12 +233,12 @@ static cuda_packed make_packed(const bench *m, bool is_one_sequence) {
 
 static clv_code add_packed_positions(bench *m, clv_err *err) {
   cuda_packed p = make_packed(m, true);
-  return clv_gpu_add_rows_packed(m->g, &p, m->x, m->z, m->y, m->row_width, err);
+  return clv_gpu_add_to_packed(m->g, &p, m->x, m->z, m->y, m->row_width, err);
 }
 
 static clv_code sum_packed_positions(bench *m, clv_err *err) {
   cuda_packed p = make_packed(m, true);
-  return clv_gpu_sum_rows_packed(m->g, &p, m->x, m->y, m->row_width, err);
+  return clv_gpu_sum_packed_grads(m->g, &p, m->x, m->y, m->row_width, err);
 }
 
 static clv_code rotary_packed(bench *m, clv_err *err) {
@@ -247,12 +249,12 @@ static clv_code rotary_packed(bench *m, clv_err *err) {
 
 static clv_code last_packed_steps(bench *m, clv_err *err) {
   const cuda_last_packed e = {make_packed(m, false), m->row_width, false};
-  return clv_gpu_last_packed(m->g, &e, m->x, m->y, err);
+  return clv_gpu_copy_packed_ends(m->g, &e, m->x, m->y, err);
 }
 
 static clv_code last_packed_steps_backward(bench *m, clv_err *err) {
   const cuda_last_packed e = {make_packed(m, false), m->row_width, false};
-  return clv_gpu_last_packed_back(m->g, &e, m->x, m->y, err);
+  return clv_gpu_copy_packed_ends_back(m->g, &e, m->x, m->y, err);
 }
 
 static clv_code draw_packed_dropout(bench *m, clv_err *err) {
@@ -265,32 +267,32 @@ static clv_code draw_packed_dropout(bench *m, clv_err *err) {
 
 static clv_code to_heads(bench *m, clv_err *err) {
   cuda_by_heads t = make_by_heads(m);
-  return clv_gpu_to_heads(m->g, &t, m->x, m->y, false, err);
+  return clv_gpu_split_heads(m->g, &t, m->x, m->y, false, err);
 }
 
 static clv_code to_heads_bf16(bench *m, clv_err *err) {
   cuda_by_heads t = make_by_heads(m);
-  return clv_gpu_to_heads(m->g, &t, m->x, m->y, true, err);
+  return clv_gpu_split_heads(m->g, &t, m->x, m->y, true, err);
 }
 
 static clv_code from_heads(bench *m, clv_err *err) {
   cuda_by_heads t = make_by_heads(m);
-  return clv_gpu_from_heads(m->g, &t, m->x, m->y, err);
+  return clv_gpu_merge_heads(m->g, &t, m->x, m->y, err);
 }
 
 static clv_code shift_lstm_steps(bench *m, clv_err *err) {
   const cuda_lstm l = {.n = m->n_samples, .t = m->n_channels, .h = m->n_positions, .hidden = m->x};
-  return clv_gpu_lstm_shift(m->g, &l, m->y, err);
+  return clv_gpu_shift_lstm_steps(m->g, &l, m->y, err);
 }
 
 static clv_code pack_lstm_weights(bench *m, clv_err *err) {
-  const cuda_lstm_params p = {.n = 1, .param = {m->x}, .count = {m->n}};
-  return clv_gpu_lstm_pack(m->g, &p, m->y, err);
+  const cuda_lstm_params p = {.n = 1, .param = {m->x}, .n_values = {m->n}};
+  return clv_gpu_pack_lstm_params(m->g, &p, m->y, err);
 }
 
 static clv_code unpack_lstm_weights(bench *m, clv_err *err) {
-  const cuda_lstm_params p = {.n = 1, .param = {m->y}, .count = {m->n}};
-  return clv_gpu_lstm_unpack(m->g, &p, m->x, false, err);
+  const cuda_lstm_params p = {.n = 1, .param = {m->y}, .n_values = {m->n}};
+  return clv_gpu_unpack_lstm_params(m->g, &p, m->x, false, err);
 }
 
 /* ---- kernels measured in place of several similar ones --------------------------------------- */
@@ -335,7 +337,7 @@ static clv_code move_bf16_image(bench *m, int from, int to, clv_err *err) {
                        .from = from,
                        .to = to,
                        .accumulate = from == to};
-  return clv_gpu_move_layout(m->g, &v, m->x, m->y, err);
+  return clv_gpu_convert_layout(m->g, &v, m->x, m->y, err);
 }
 
 static clv_code to_last_f32(bench *m, clv_err *err) {
@@ -350,14 +352,14 @@ static clv_code add_bf16_gradient(bench *m, clv_err *err) {
 static cuda_broadcast_sum make_broadcast_sum(const bench *m, bool has_thread_per_value) {
   return (cuda_broadcast_sum){.rank = 1,
                               .n_summed = 1,
-                              .n = {m->row_width},
-                              .out = {1},
-                              .other = {1},
-                              .summed = {m->n_rows},
-                              .summed_out = {m->row_width},
-                              .summed_other = {m->row_width},
-                              .values = m->row_width,
-                              .terms = m->n_rows,
+                              .extent = {m->row_width},
+                              .out_stride = {1},
+                              .other_stride = {1},
+                              .summed_extent = {m->n_rows},
+                              .summed_out_stride = {m->row_width},
+                              .summed_other_stride = {m->row_width},
+                              .n_values = m->row_width,
+                              .n_terms = m->n_rows,
                               .has_thread_per_value = has_thread_per_value};
 }
 
@@ -383,7 +385,7 @@ static clv_axis steps_of(const bench *m) { return (clv_axis){m->n_rows / 4, 4, m
 
 static clv_code flip(bench *m, clv_err *err) {
   const clv_axis s = steps_of(m);
-  return clv_gpu_move_along(m->g, &s, -1, -1, m->x, m->y, err);
+  return clv_gpu_reorder_along_axis(m->g, &s, -1, -1, m->x, m->y, err);
 }
 
 static clv_code cumsum(bench *m, clv_err *err) {
@@ -430,12 +432,14 @@ static clv_code prelu(bench *m, clv_err *err) {
 
 static clv_code prelu_weights(bench *m, clv_err *err) {
   const cuda_sums s = channels_of_images(m);
-  return clv_gpu_prelu_weights(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false, err);
+  return clv_gpu_prelu_weight_grads(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false,
+                                    err);
 }
 
 static clv_code prelu_weights_of_columns(bench *m, clv_err *err) {
   const cuda_sums s = gpu_sums_of(m->n_rows, m->row_width, 1);
-  return clv_gpu_prelu_weights(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false, err);
+  return clv_gpu_prelu_weight_grads(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false,
+                                    err);
 }
 
 static clv_code where(bench *m, clv_err *err) {
@@ -453,7 +457,7 @@ static clv_code drop_records_channels_last(bench *m, clv_err *err) {
   return drop_records(m, true, err);
 }
 
-/* The dropout kernels come after the kernels that read the mask as zeros. */
+/* The dropout kernels, which write the mask, are behind the kernels that need a mask of zeros. */
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
     {"last backward", 4, .f = last_steps_backward},

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measures training steps of one network in one plan on a device, with the inputs in device memory
- * as PyTorch has them. Prints the median of the times, and the losses.
+ * Measures training steps of one network on a device. The whole network is one plan, and the inputs
+ * are in device memory, as in PyTorch. Prints the median time of a step, and the losses.
  *
- * usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE]
- * NETWORK: mlp, lstm, resnet50, bert, bert-small (without dropout) or bert-small-drops. On the
- * simulated device the kernels and products of the last step are counted. SIZE: width of the MLP's
- * layers, steps of the LSTM's sequence, side of an image, tokens of a text. FILE: gets the
- * parameters before the first step, in order, then the input and the target, for PyTorch to do the
- * same steps; FILE.names the parameters' names, a line each; FILE.after the parameters after the
- * first step.
+ * usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE] NETWORK: mlp, lstm, resnet50, bert,
+ * bert-small (without dropout) or bert-small-drops. On the simulated device the kernels and
+ * products of the last step are counted. SIZE: width of the MLP's layers, steps of the LSTM's
+ * sequence, side of an image, tokens of a text. If FILE is given, the program writes there the
+ * parameters before the first step, in order, then the input and the target, so that PyTorch can
+ * take the same steps. It writes the parameters' names to FILE.names, one a line, and the
+ * parameters after the first step to FILE.after.
  *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
@@ -28,7 +28,7 @@ typedef struct steps {
   clv_optim *optimizer;
   clv_backend *backend;
   char *parameter_block, *gradient_block; /* all parameters and all gradients, in device memory */
-  void *in[2];                            /* inputs of the network, in device memory */
+  void *inputs[2];                        /* inputs of the network, in device memory */
   size_t input_bytes[2];
   double lr;
   uint64_t version;
@@ -65,27 +65,27 @@ static clv_graph *make_mlp(int64_t batch, int64_t width) {
 static clv_graph *make_lstm(int64_t batch, int64_t length) {
   int x, target;
   clv_graph *g = begin_graph(CLV_SHAPE(batch, length, 128), CLV_SHAPE(batch, 10), &x, &target);
-  const clv_attrs last = {.dim = 1, .start = length - 1, .stop = length};
+  const clv_attrs last_step = {.dim = 1, .start = length - 1, .stop = length};
   x = net_add_node(g, CLV_OP_LSTM, &(clv_attrs){.out = 256, .layers = 2, .bias = true}, x, -1);
-  x = net_add_plain(g, CLV_OP_FLATTEN, net_add_node(g, CLV_OP_SLICE, &last, x, -1));
+  x = net_add_plain(g, CLV_OP_FLATTEN, net_add_node(g, CLV_OP_SLICE, &last_step, x, -1));
   net_add_node(g, CLV_OP_MSE, &(clv_attrs){0}, add_linear(g, x, 10), target);
   return g;
 }
 
 enum { LABELS = 2 };
 
-/* Returns BERT-base, or a smaller model of that kind, with a classifier of texts. */
+/* Returns BERT-base, or a smaller BERT, with a classifier of texts. */
 static clv_graph *make_text_classifier(const char *config, int64_t batch, int64_t length) {
   clv_hf_config c;
-  clv_hf_inputs in = {.boxes = -1, .lengths = -1};
+  clv_hf_inputs inputs = {.boxes = -1, .lengths = -1};
   uint32_t layer = 0;
-  int target, last;
+  int target, last_node;
   clv_err err;
   must(clv_hf_config_parse("config", config, strlen(config), NULL, &c, &err), &err);
   clv_graph *g = begin_graph_of_type(CLV_I64, CLV_SHAPE(batch, length), CLV_SHAPE(batch),
-                                     &in.records, &target);
-  must(clv_hf_add_layers(&c, CLV_HF_SEQUENCE, LABELS, &in, g, &layer, &last, &err), &err);
-  net_add_node(g, CLV_OP_CROSS_ENTROPY, &(clv_attrs){.ignore_index = -100}, last, target);
+                                     &inputs.records, &target);
+  must(clv_hf_add_layers(&c, CLV_HF_SEQUENCE, LABELS, &inputs, g, &layer, &last_node, &err), &err);
+  net_add_node(g, CLV_OP_CROSS_ENTROPY, &(clv_attrs){.ignore_index = -100}, last_node, target);
   return g;
 }
 
@@ -124,7 +124,8 @@ static const struct network {
   const char *name;
   clv_graph *(*graph)(int64_t batch, int64_t size);
   clv_optim_config optimizer;
-  int64_t integer_limit[2]; /* upper limit of the integers of each input */
+  /* exclusive upper limit of the integers of each input; 0: the input has floats */
+  int64_t integer_limit[2];
 } networks[] = {
     {"mlp", make_mlp, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}, {0}},
     {"lstm",
@@ -149,7 +150,7 @@ static void write_to_file(FILE *file, const void *p, size_t bytes) {
   if (file && fwrite(p, 1, bytes, file) != bytes) exit_with_message("the file cannot be written");
 }
 
-/* Writes the trained parameters in order. */
+/* Writes the trained parameters of a block to the file, in order. */
 static void write_trained_part(const steps *s, FILE *file, const char *block) {
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
@@ -161,7 +162,7 @@ static void make_parameters(steps *s, FILE *file) {
   char *host;
   clv_err err;
   must(clv_alloc_aligned(s->params->total_bytes, &host, &err), &err);
-  memset(host, 0, s->params->total_bytes); /* writes zeros to the gaps between parameters too */
+  memset(host, 0, s->params->total_bytes); /* zeros also the gaps between parameters */
   clv_params_init(s->graph, s->params, host);
   write_trained_part(s, file, host);
   allocate_on_device(s, host, s->params->total_bytes, &s->parameter_block);
@@ -193,14 +194,14 @@ static void make_inputs(steps *s, const struct network *net, FILE *file) {
     else
       clv_rng_normal(&(clv_rng_key){.seed = 1 + i}, 0, 1, host, n);
     write_to_file(file, host, s->input_bytes[i]);
-    allocate_on_device(s, host, s->input_bytes[i], &s->in[i]);
+    allocate_on_device(s, host, s->input_bytes[i], &s->inputs[i]);
     free(host);
   }
 }
 
-static FILE *open_file_beside(const char *path, const char *end) {
+static FILE *open_file_beside(const char *path, const char *suffix) {
   char name[512];
-  snprintf(name, sizeof name, "%s%s", path, end);
+  snprintf(name, sizeof name, "%s%s", path, suffix);
   FILE *f = fopen(name, "wb");
   if (!f) exit_with_message("what lies beside the file cannot be written");
   return f;
@@ -236,8 +237,8 @@ static void make_steps(steps *s, const struct network *net, int64_t batch, const
                               .transient_weights = true};
   must(clv_params_make(s->graph, &s->params, &err), &err);
   must(clv_plan_new(s->graph, s->params, &o, &s->plan, &err), &err);
-  const clv_optim_span all = {.n = s->params->trainable_bytes / sizeof(float)};
-  must(clv_optim_new(&net->optimizer, 1, s->params->trainable_bytes, &all, 1, s->backend,
+  const clv_optim_span all_parameters = {.n = s->params->trainable_bytes / sizeof(float)};
+  must(clv_optim_new(&net->optimizer, 1, s->params->trainable_bytes, &all_parameters, 1, s->backend,
                      &s->optimizer, &err),
        &err);
   s->lr = net->optimizer.lr;
@@ -252,8 +253,8 @@ static float run_step(steps *s) {
   clv_err err;
   must(clv_plan_call_get(s->plan, &c, &err), &err);
   clv_plan_call_set_memories(c, &memories);
-  must(clv_plan_forward(s->plan, c, s->parameter_block, s->version++, (const void *const *)s->in,
-                        true, &loss, NULL, &err),
+  must(clv_plan_forward(s->plan, c, s->parameter_block, s->version++,
+                        (const void *const *)s->inputs, true, &loss, NULL, &err),
        &err);
   must(clv_plan_backward_input(s->plan, c, s->parameter_block, &one, din, s->gradient_block, false,
                                &err),
@@ -270,7 +271,7 @@ static float run_step(steps *s) {
 static void free_steps(steps *s) {
   clv_plan_free(s->plan);
   clv_optim_free(s->optimizer);
-  for (int i = 0; i < 2; i++) clv_backend_free_memory(s->backend, s->in[i]);
+  for (int i = 0; i < 2; i++) clv_backend_free_memory(s->backend, s->inputs[i]);
   clv_backend_free_memory(s->backend, s->parameter_block);
   clv_backend_free_memory(s->backend, s->gradient_block);
   clv_params_free(s->params);
@@ -289,20 +290,20 @@ static int compare_doubles(const void *a, const void *b) {
  * NULL. */
 static void print_measurements(steps *s, unsigned n, const char *path) {
   double *ms = allocate_samples(n);
-  clv_sim_counts before = {0}, after;
+  clv_sim_counts counts_before = {0}, counts_after;
   printf("\"losses\":[");
   for (unsigned i = 0; i < n; i++) {
-    before = clv_sim_get_counts();
+    counts_before = clv_sim_get_counts();
     uint64_t at = clv_now_ns();
     printf("%s%.9g", i ? "," : "", (double)run_step(s));
     ms[i] = (double)(clv_now_ns() - at) / 1e6;
     if (path && i == 0) write_trained_parameters(s, path);
   }
-  after = clv_sim_get_counts();
+  counts_after = clv_sim_get_counts();
   qsort(ms + n / 2, n - n / 2, sizeof *ms, compare_doubles);
   printf("],\"kernels\":%" PRIu64 ",\"products\":%" PRIu64 ",\"ms\":%.4f}\n",
-         after.n_launches - before.n_launches, after.n_products - before.n_products,
-         ms[n / 2 + (n - n / 2) / 2]);
+         counts_after.n_launches - counts_before.n_launches,
+         counts_after.n_products - counts_before.n_products, ms[n / 2 + (n - n / 2) / 2]);
   free(ms);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Replaces the library for NVIDIA's devices by the simulated device in a worker of the tests: the
- * programs are linked with --wrap=clv_cuda_load. No installed program contains this file.
+ * Gives a worker of the tests the simulated device instead of NVIDIA's library: the worker is
+ * linked with --wrap=clv_cuda_load. No installed program contains this file.
  *
  * CLV_SIM_SEED: seed of the order in which the device runs operations; CLV_SIM_NO_CUDNN: cuDNN is
  * absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: compute capability, 75
@@ -26,13 +26,14 @@ static uint64_t read_number(const char *name) {
   return text ? strtoull(text, NULL, 10) : 0;
 }
 
-enum { EXIT_WITH_LEAKS = 71, AT_START = 4 };
+enum { EXIT_WITH_LEAKS = 71, ALLOCATIONS_AT_START = 4 };
 
 static void exit_if_leaked(void) {
-  uint64_t none = clv_sim_get_counts().n_default_stream_calls;
-  if (none)
-    fprintf(stderr, "cuda-sim: the default stream was used %llu times\n", (unsigned long long)none);
-  if (clv_sim_count_leaks() || none) _exit(EXIT_WITH_LEAKS);
+  uint64_t n_default_stream_calls = clv_sim_get_counts().n_default_stream_calls;
+  if (n_default_stream_calls)
+    fprintf(stderr, "cuda-sim: the default stream was used %llu times\n",
+            (unsigned long long)n_default_stream_calls);
+  if (clv_sim_count_leaks() || n_default_stream_calls) _exit(EXIT_WITH_LEAKS);
 }
 
 /* ---- planted faults -------------------------------------------------------------------------- */
@@ -40,35 +41,35 @@ static void exit_if_leaked(void) {
 static clv_vendor faulty_vendor;
 static const clv_vendor *simulated_vendor;
 
-static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
+static clv_code return_without_waiting(clv_cuda_event *e, clv_err *err) {
   (void)e;
   (void)err;
   return CLV_OK;
 }
 
-/* Makes and at once frees the first allocation of a session, after those of the worker's start. */
-static clv_code free_too_early(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
+/* Makes each allocation after those of the worker's start, and frees it at once. */
+static clv_code free_at_once(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   static int n;
   CLV_TRY(simulated_vendor->allocate(s, bytes, ret, err));
-  if (++n > AT_START) simulated_vendor->free(s, *ret);
+  if (++n > ALLOCATIONS_AT_START) simulated_vendor->free(s, *ret);
   return CLV_OK;
 }
 
 static clv_code fill_on_default_stream(clv_cuda_stream *s, void *dst, int byte, size_t bytes,
                                        clv_err *err) {
   static int n;
-  return simulated_vendor->fill(++n > AT_START ? NULL : s, dst, byte, bytes, err);
+  return simulated_vendor->fill(++n > ALLOCATIONS_AT_START ? NULL : s, dst, byte, bytes, err);
 }
 
-/* Returns a table with the fault that CLV_SIM_PLANT names, which a sanitizer or the simulation must
- * find in a session. */
+/* Returns the function table with the fault that CLV_SIM_PLANT names, which a sanitizer or the
+ * simulation must find while a session runs. */
 static const clv_vendor *apply_planted_fault(const clv_vendor *v) {
   const char *name = getenv("CLV_SIM_PLANT");
   simulated_vendor = v;
   if (!name) return v;
   faulty_vendor = *v;
-  if (strcmp(name, "no_wait") == 0) faulty_vendor.event_finish = do_not_wait;
-  if (strcmp(name, "given") == 0) faulty_vendor.allocate = free_too_early;
+  if (strcmp(name, "no_wait") == 0) faulty_vendor.event_finish = return_without_waiting;
+  if (strcmp(name, "given") == 0) faulty_vendor.allocate = free_at_once;
   if (strcmp(name, "default_stream") == 0) faulty_vendor.fill = fill_on_default_stream;
   return &faulty_vendor;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fails a context while a large tensor of it is in flight to a worker.
+ * Fails a context on purpose while one of its tensors, of MIB MiB, is in flight to WORKER.
  *   abort_transfer SESSION.yaml WORKER MIB AFTER_MS
- * Prints `started NS` when the call has returned, `aborted NS` right before the call that fails the
- * context, then `ended MS`: how long closing the context took. NS: the monotonic clock of this
- * machine.
+ * Prints `started NS` when the call with this tensor has returned. After AFTER_MS, prints `aborted
+ * NS` and makes a call that fails, then prints `ended MS`: how long closing the context took. NS:
+ * the monotonic clock of this machine.
  */
 #include <time.h>
 
@@ -16,14 +16,14 @@ static uint64_t now_ns(void) {
   return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-static void print_line(const char *what, uint64_t number) {
-  printf("%s %llu\n", what, (unsigned long long)number);
+static void print_line(const char *label, uint64_t number) {
+  printf("%s %llu\n", label, (unsigned long long)number);
   fflush(stdout);
 }
 
 /* Loads a table of two rows at this node. A call for the third row fails, so ABORT is sent to every
  * other node. */
-static bool load_failing(cleave_module **ret) {
+static bool load_failing_table(cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o, .name = "table", .at = "master", .seed = 1};
   cleave_input in = CLEAVE_INPUT(CLEAVE_I64, 1, 1);
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 2, out: 1}]", &in, ret, e));
@@ -31,7 +31,7 @@ static bool load_failing(cleave_module **ret) {
   return true;
 }
 
-static bool load_large(const char *at, int64_t width, cleave_module **ret) {
+static bool load_wide_module(const char *at, int64_t width, cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o, .name = "large", .at = at, .seed = 1};
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 1, width);
   MUST(cleave_load_layers(rt, &o, "[{op: mean, dim: 1}]", &in, ret, e));
@@ -65,17 +65,17 @@ static bool abort_during_transfer(const char *at, int64_t width, unsigned after_
   cleave_module *large, *table;
   cleave_context c;
   cleave_error e;
-  DO(load_large(at, width, &large));
-  DO(load_failing(&table));
+  DO(load_wide_module(at, width, &large));
+  DO(load_failing_table(&table));
   DO(open_context(&c));
   DO(send_large(c, large, width));
   print_line("started", now_ns());
   usleep(after_ms * 1000);
   print_line("aborted", now_ns());
   DO(call_failing_row(c, table));
-  uint64_t before = now_ns();
+  uint64_t close_begin_ns = now_ns();
   (void)!cleave_context_close(rt, c, 0, &e); /* returns the failure of the context */
-  print_line("ended", (now_ns() - before) / 1000000);
+  print_line("ended", (now_ns() - close_begin_ns) / 1000000);
   return true;
 }
 
@@ -90,5 +90,5 @@ int main(int argc, char **argv) {
   bool ok = abort_during_transfer(argv[2], atoll(argv[3]) << 18, (unsigned)atoi(argv[4]));
   if (!ok) fprintf(stderr, "%s\n", why);
   fflush(stdout);
-  _exit(ok ? 0 : 1); /* closing would wait for the rest of the transfer */
+  _exit(ok ? 0 : 1); /* cleave_close would wait for the rest of the transfer */
 }

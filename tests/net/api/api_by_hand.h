@@ -9,13 +9,14 @@
 
 /* Gradients of the network x [4, 3] -> linear to 5, tanh -> linear to 2, computed without the
  * library. dy: gradient of the output. */
-typedef struct formula {
+typedef struct hand_gradients {
   float dw[15], dx[12];
-} formula;
+} hand_gradients;
 
-static inline formula compute_gradients_by_hand(const float *in, const float *dy, const float *w,
-                                                const float *b, const float *v) {
-  formula f = {0};
+static inline hand_gradients compute_gradients_by_hand(const float *in, const float *dy,
+                                                       const float *w, const float *b,
+                                                       const float *v) {
+  hand_gradients f = {0};
   for (int r = 0; r < 4; r++)
     for (int j = 0; j < 5; j++) {
       float z = b[j], dh = 0;

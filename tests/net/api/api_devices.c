@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests a node with two devices through the C API.
- *   api_devices SESSION.yaml NODE OTHER   NODE has cpu:0 and cpu:1; prints a digest as api_program
+ * Tests a node with two devices through the C API. NODE has cpu:0 and cpu:1.
+ *   api_devices SESSION.yaml NODE OTHER   modules at NODE and OTHER; prints a digest as api_program
  *   api_devices SESSION.yaml NODE activations   values of 2 MiB on cpu:0 and cpu:1
  *   api_devices SESSION.yaml NODE large   a module of 4 MB on cpu:0 is refused, a small one is not
  */
@@ -37,9 +37,10 @@ static bool is_on_device(cleave_context c, cleave_module *m, const char *device)
   return true;
 }
 
-/* Outputs are on cpu:0 and labels on cpu:1. A loss on either device is refused. */
+/* Outputs are on cpu:0 and labels on cpu:1. A loss on cpu:0 is refused; a loss with copies_inputs,
+ * or at another node, is computed. */
 static bool loss_over_two_devices_of_a_node_is_refused(void) {
-  cleave_module *first, *second, *loss[3], *plain;
+  cleave_module *first_module, *second_module, *loss[3], *module_without_device;
   cleave_context c;
   cleave_reference x, y, labels, l, t;
   cleave_place place;
@@ -47,33 +48,33 @@ static bool loss_over_two_devices_of_a_node_is_refused(void) {
   float numbers[12], target[8];
   fill_with_random(numbers, 12, 71);
   fill_with_random(target, 8, 72);
-  DO(load_on("cpu:0", "outputs", 3, 2, &first));
-  DO(load_on("cpu:1", "labels", 3, 2, &second));
-  DO(load_on(NULL, "beside", 2, 2, &plain));
+  DO(load_on("cpu:0", "outputs", 3, 2, &first_module));
+  DO(load_on("cpu:1", "labels", 3, 2, &second_module));
+  DO(load_on(NULL, "beside", 2, 2, &module_without_device));
   DO(load_loss_on("cpu:0", at_a, "strict", false, &loss[0]));
   DO(load_loss_on("cpu:1", at_a, "any", true, &loss[1]));
   DO(load_loss_on(NULL, at_b, "elsewhere", false, &loss[2]));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
   DO(make_leaf(c, target, 4, 2, false, &t));
-  MUST(cleave_call(rt, c, first, &x, 1, &y, e));
-  MUST(cleave_call(rt, c, second, &x, 1, &labels, e));
-  cleave_reference both[] = {y, labels};
-  REFUSED(cleave_call(rt, c, loss[0], both, 2, &l, e), CLEAVE_PRECONDITION,
+  MUST(cleave_call(rt, c, first_module, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, second_module, &x, 1, &labels, e));
+  cleave_reference outputs_and_labels[] = {y, labels};
+  REFUSED(cleave_call(rt, c, loss[0], outputs_and_labels, 2, &l, e), CLEAVE_PRECONDITION,
           "input 1 ('target') is on device cpu:1 of the same node; load the module with device "
           "\"cpu:1\", or with copies_inputs");
-  REFUSED(cleave_call(rt, c, plain, &y, 1, &l, e), CLEAVE_PRECONDITION,
+  REFUSED(cleave_call(rt, c, module_without_device, &y, 1, &l, e), CLEAVE_PRECONDITION,
           "module 'beside' on device cpu of");
   MUST(cleave_owner(rt, labels, &place, e));
   CHECK(strcmp(place.device, "cpu:1") == 0);
   /* a leaf is sent to the device of the call */
   MUST(cleave_call(rt, c, loss[0], (cleave_reference[]){y, t}, 2, &l, e));
-  if (strcmp(at_a, at_b) != 0) MUST(cleave_call(rt, c, loss[2], both, 2, &l, e));
-  MUST(cleave_call(rt, c, loss[1], both, 2, &l, e));
+  if (strcmp(at_a, at_b) != 0) MUST(cleave_call(rt, c, loss[2], outputs_and_labels, 2, &l, e));
+  MUST(cleave_call(rt, c, loss[1], outputs_and_labels, 2, &l, e));
   DO(backward(c, l, false));
-  DO(is_on_device(c, first, "cpu:0"));
-  DO(is_on_device(c, second, "cpu:1"));
-  DO(read_gradient(c, second, "0.weight", &g));
+  DO(is_on_device(c, first_module, "cpu:0"));
+  DO(is_on_device(c, second_module, "cpu:1"));
+  DO(read_gradient(c, second_module, "0.weight", &g));
   add_to_digest(&g);
   cleave_tensor_free(&g);
   return close_context(c);
@@ -132,21 +133,21 @@ static bool load_relu(cleave_runtime *runtime, const char *device, cleave_module
   return true;
 }
 
-/* Another program uses most of the 16 MiB of a device. The error reports how much the worker has
- * left, but not how much each program uses. The other device has memory left, and this device has
- * memory again when the other program has closed its context. */
+/* Another program uses most of the 16 MiB of cpu:0. The error of this program's call reports how
+ * much memory cpu:0 has left, but not how much each program uses. cpu:1 has memory left, and cpu:0
+ * has memory again when the other program has closed its context. */
 static bool activations_are_charged_to_their_device(void) {
   cleave_options options = {.size = sizeof options, .deadline_ms = 20000};
-  cleave_runtime *other;
+  cleave_runtime *other_runtime;
   cleave_module *other_module, *module, *module_on_other_device;
   cleave_context other_context, c;
   cleave_error error = {.text = ""};
-  unsigned long long wanted, left;
-  MUST(cleave_open(session, &options, &other, e));
-  DO(load_relu(other, "cpu:0", &other_module) && load_relu(rt, "cpu:0", &module));
+  unsigned long long missing_bytes, left_bytes;
+  MUST(cleave_open(session, &options, &other_runtime, e));
+  DO(load_relu(other_runtime, "cpu:0", &other_module) && load_relu(rt, "cpu:0", &module));
   DO(load_relu(rt, "cpu:1", &module_on_other_device));
-  MUST(cleave_context_open(other, NULL, &other_context, e));
-  DO(call_n_times(other, other_context, other_module, 3, &error));
+  MUST(cleave_context_open(other_runtime, NULL, &other_context, e));
+  DO(call_n_times(other_runtime, other_context, other_module, 3, &error));
   DO(open_context(&c));
   CHECK(!call_n_times(rt, c, module, 8, &error) && error.status == CLEAVE_EXHAUSTED);
   const char *message = strstr(error.text, "device cpu:0: ");
@@ -154,16 +155,16 @@ static bool activations_are_charged_to_their_device(void) {
   if (!message || sscanf(message,
                          "device cpu:0: %llu bytes more exceed the quota of this device, which "
                          "has %llu left; raise device_memory",
-                         &wanted, &left) != 2)
+                         &missing_bytes, &left_bytes) != 2)
     return false;
-  CHECK(left < wanted);
+  CHECK(left_bytes < missing_bytes);
   (void)!cleave_context_close(rt, c, 0, NULL);
   DO(open_context(&c));
   DO(call_n_times(rt, c, module_on_other_device, 3, &error));
-  MUST(cleave_context_close(other, other_context, 0, e));
+  MUST(cleave_context_close(other_runtime, other_context, 0, e));
   DO(call_n_times(rt, c, module, 2, &error));
   DO(close_context(c));
-  MUST(cleave_close(other, 0, NULL, e));
+  MUST(cleave_close(other_runtime, 0, NULL, e));
   return true;
 }
 
@@ -184,7 +185,7 @@ int main(int argc, char **argv) {
   else
     RUN_ALL(placement_tests);
   print_digest();
-  cleave_error end;
-  if (cleave_close(rt, 0, NULL, &end) != CLEAVE_OK) return 1;
+  cleave_error close_error;
+  if (cleave_close(rt, 0, NULL, &close_error) != CLEAVE_OK) return 1;
   return n_failed ? 1 : 0;
 }

@@ -20,65 +20,65 @@ enum { SANITIZED = 0 };
 
 /* ---- workers that are killed or stopped ------------------------------------------------------ */
 
-/* Acceptance test 11. B is killed between backward and step: A's weights do not change, the error
- * names B, and A continues alone. Either the step fails or the next call does, depending on when
- * the loss is noticed. */
+/* B is killed between backward and step: A's weights do not change, the error names B, and A
+ * continues alone. Either the step fails or the next call does, depending on when the master
+ * notices the loss. */
 static bool worker_killed_before_the_step_leaves_the_other_unchanged(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference loss, x, y;
   cleave_optimizer *sgd;
-  cleave_tensor before = {0}, after = {0};
+  cleave_tensor weight_before = {0}, weight_after = {0};
   float numbers[12];
   fill_with_random(numbers, 12, 1);
   DO(make_network("killed", at_a, &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
-  DO(read_weight(n.a, "0.weight", &before));
+  DO(read_weight(n.a, "0.weight", &weight_before));
   DO(open_context(&c));
   DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   CHECK(kill(pid, SIGKILL) == 0);
   cleave_error error = {0};
-  cleave_status stepped = cleave_step(rt, sgd, c, 0, NULL, NULL);
-  CHECK(stepped == CLEAVE_OK || stepped == CLEAVE_UNAVAILABLE);
-  DO(read_weight(n.a, "0.weight", &after));
-  CHECK(memcmp(before.data, after.data, 60) == 0);
+  cleave_status step_status = cleave_step(rt, sgd, c, 0, NULL, NULL);
+  CHECK(step_status == CLEAVE_OK || step_status == CLEAVE_UNAVAILABLE);
+  DO(read_weight(n.a, "0.weight", &weight_after));
+  CHECK(memcmp(weight_before.data, weight_after.data, 60) == 0);
   CHECK(cleave_backward(rt, c, &loss, 1, false, 0, &error) == CLEAVE_UNAVAILABLE);
   CHECK(strcmp(error.node, at_b) == 0 && strstr(error.text, "was lost"));
   CHECK(cleave_context_close(rt, c, 0, NULL) == CLEAVE_UNAVAILABLE);
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
-  MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &after, e));
+  MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &weight_after, e));
   REFUSED(cleave_call(rt, c, n.b, &y, 1, &y, e), CLEAVE_UNAVAILABLE, "was lost");
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   return close_context(c);
 }
 
-typedef struct waiting {
+typedef struct value_wait {
   cleave_reference y;
   cleave_status status;
-} waiting;
+} value_wait;
 
 static void *wait_for_value(void *user) {
-  waiting *w = user;
+  value_wait *w = user;
   cleave_tensor t = {0};
   w->status = cleave_to_here(rt, w->y, 0, &t, NULL);
   cleave_tensor_free(&t);
   return NULL;
 }
 
-/* Worker B is stopped by SIGSTOP. A fetch ends at its deadline, and closing the context ends a
- * fetch that waits. */
+/* Worker B is stopped by SIGSTOP. One fetch ends at its deadline. Another fetch, in a thread, ends
+ * when the context is closed. */
 static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference x, y;
   cleave_tensor out = {0};
   float numbers[20];
-  struct timespec begin, end;
+  struct timespec begin_time, end_time;
   pthread_t thread;
   fill_with_random(numbers, 20, 1);
   DO(make_network("slow", at_a, &n));
@@ -87,13 +87,13 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   MUST(cleave_rpc_sync(rt, c, n.b, &x, 1, 0, &y, &out, e));
   DO(stop_process_and_threads(pid));
   MUST(cleave_call(rt, c, n.b, &x, 1, &y, e));
-  clock_gettime(CLOCK_MONOTONIC, &begin);
+  clock_gettime(CLOCK_MONOTONIC, &begin_time);
   REFUSED(cleave_to_here(rt, y, 300, &out, e), CLEAVE_DEADLINE, "slow b");
-  clock_gettime(CLOCK_MONOTONIC, &end);
-  double seconds =
-      (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  clock_gettime(CLOCK_MONOTONIC, &end_time);
+  double seconds = (double)(end_time.tv_sec - begin_time.tv_sec) +
+                   (double)(end_time.tv_nsec - begin_time.tv_nsec) / 1e9;
   CHECK(seconds >= 0.3 && seconds < 2);
-  waiting w = {.y = y};
+  value_wait w = {.y = y};
   CHECK(pthread_create(&thread, NULL, wait_for_value, &w) == 0);
   usleep(100000);
   REFUSED(cleave_context_close(rt, c, 300, e), CLEAVE_DEADLINE, "not every node");
@@ -107,82 +107,82 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   return close_context(c);
 }
 
-/* Worker B is stopped and cannot answer APPLY. A's weights are restored, and B's weights, too, when
- * B continues. */
+/* Worker B is stopped and cannot answer APPLY, the request to change its weights by the step. A's
+ * weights are restored, and B's weights, too, when B continues. */
 static bool unanswered_step_is_rolled_back(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference loss;
   cleave_optimizer *sgd;
-  cleave_step_result done;
-  cleave_tensor a = {0}, b = {0}, after = {0};
+  cleave_step_result step_result;
+  cleave_tensor weight_of_a = {0}, weight_of_b = {0}, weight_after = {0};
   DO(make_network("late", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5, .momentum = 0.9};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
-  DO(read_weight(n.a, "0.weight", &a));
-  DO(read_weight(n.b, "0.weight", &b));
+  DO(read_weight(n.a, "0.weight", &weight_of_a));
+  DO(read_weight(n.b, "0.weight", &weight_of_b));
   DO(open_context(&c));
   DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   DO(stop_process_and_threads(pid));
-  MUST(cleave_step(rt, sgd, c, 200, &done, e));
-  CHECK(done.number == 1);
-  DO(read_weight(n.a, "0.weight", &after));
+  MUST(cleave_step(rt, sgd, c, 200, &step_result, e));
+  CHECK(step_result.number == 1);
+  DO(read_weight(n.a, "0.weight", &weight_after));
   CHECK(kill(pid, SIGCONT) == 0);
-  CHECK(memcmp(a.data, after.data, 60) == 0);
-  DO(read_weight(n.b, "0.weight", &after));
-  CHECK(memcmp(b.data, after.data, 40) == 0);
+  CHECK(memcmp(weight_of_a.data, weight_after.data, 60) == 0);
+  DO(read_weight(n.b, "0.weight", &weight_after));
+  CHECK(memcmp(weight_of_b.data, weight_after.data, 40) == 0);
   REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_DEADLINE, "took the step");
   DO(open_context(&c)); /* repeats the step, which now succeeds */
   DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(backward(c, loss, false));
-  MUST(cleave_step(rt, sgd, c, 0, &done, e));
-  CHECK(done.number == 1);
+  MUST(cleave_step(rt, sgd, c, 0, &step_result, e));
+  CHECK(step_result.number == 1);
   DO(close_context(c));
-  DO(read_weight(n.a, "0.weight", &after));
-  CHECK(memcmp(a.data, after.data, 60) != 0);
-  cleave_tensor_free(&a);
-  cleave_tensor_free(&b);
-  cleave_tensor_free(&after);
+  DO(read_weight(n.a, "0.weight", &weight_after));
+  CHECK(memcmp(weight_of_a.data, weight_after.data, 60) != 0);
+  cleave_tensor_free(&weight_of_a);
+  cleave_tensor_free(&weight_of_b);
+  cleave_tensor_free(&weight_after);
   return true;
 }
 
 /* ---- memory over many steps ------------------------------------------------------------------ */
 
 static long get_resident_kb(void) {
-  long pages = 0, skip = 0;
+  long resident_pages = 0, total_pages = 0;
   FILE *f = fopen("/proc/self/statm", "r");
-  if (f && fscanf(f, "%ld %ld", &skip, &pages) != 2) pages = 0;
+  if (f && fscanf(f, "%ld %ld", &total_pages, &resident_pages) != 2) resident_pages = 0;
   if (f) fclose(f);
-  return pages * 4;
+  return resident_pages * 4;
 }
 
 /* Lets api_soak.py measure the memory of all processes. The script answers with a line when it has
  * measured. */
-static void wait_for_measurement(const char *when) {
+static void wait_for_measurement(const char *label) {
   char line[16];
-  printf("%s\n", when);
+  printf("%s\n", label);
   fflush(stdout);
   if (!fgets(line, sizeof line, stdin)) return;
 }
 
-static bool run_many_steps(long steps) {
+static bool run_many_steps(long n_steps) {
   net n;
   cleave_optimizer *sgd;
-  struct timespec begin, end;
-  long warm_kb = 0;
+  struct timespec begin_time, end_time;
+  long warmed_up_kb = 0;
   DO(make_network("many", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.01};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
-  for (long i = 0; i < steps; i++) {
+  for (long i = 0; i < n_steps; i++) {
     cleave_context c;
     cleave_reference loss;
-    if (i == steps / 5) {
+    if (i == n_steps / 5) {
       wait_for_measurement("warm");
-      warm_kb = get_resident_kb();
-      clock_gettime(CLOCK_MONOTONIC, &begin);
+      warmed_up_kb = get_resident_kb();
+      clock_gettime(CLOCK_MONOTONIC, &begin_time);
     }
     DO(open_context(&c));
     DO(run_network(&n, c, (unsigned)i % 7, NULL, NULL, &loss));
@@ -190,14 +190,14 @@ static bool run_many_steps(long steps) {
     MUST(cleave_step(rt, sgd, c, 0, NULL, e));
     DO(close_context(c));
   }
-  clock_gettime(CLOCK_MONOTONIC, &end);
+  clock_gettime(CLOCK_MONOTONIC, &end_time);
   wait_for_measurement("done");
-  double seconds =
-      (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  double seconds = (double)(end_time.tv_sec - begin_time.tv_sec) +
+                   (double)(end_time.tv_nsec - begin_time.tv_nsec) / 1e9;
   printf("%.0f us per step, resident %+ld KiB over %ld steps\n",
-         1e6 * seconds / (double)(steps - steps / 5), get_resident_kb() - warm_kb,
-         steps - steps / 5);
-  CHECK(SANITIZED || get_resident_kb() - warm_kb < 1024);
+         1e6 * seconds / (double)(n_steps - n_steps / 5), get_resident_kb() - warmed_up_kb,
+         n_steps - n_steps / 5);
+  CHECK(SANITIZED || get_resident_kb() - warmed_up_kb < 1024);
   return true;
 }
 
@@ -209,14 +209,14 @@ int main(int argc, char **argv) {
     return 1;
   }
   if (argc > 5) {
-    cleave_leaks left;
+    cleave_leaks leaks;
     print_result(run_many_steps(atol(argv[5])), "memory_stays_flat_over_many_steps");
     snprintf(why, sizeof why, "see the report");
-    print_result(cleave_close(rt, 0, &left, NULL) == CLEAVE_OK &&
-                     left.contexts + left.references + left.futures == 0,
+    print_result(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK &&
+                     leaks.contexts + leaks.references + leaks.futures == 0,
                  "close_finds_nothing_left");
-    printf("%u contexts, %u references, %u futures left open\n", left.contexts, left.references,
-           left.futures);
+    printf("%u contexts, %u references, %u futures left open\n", leaks.contexts, leaks.references,
+           leaks.futures);
     return n_failed != 0;
   } else {
     print_result(deadlines_and_closing_end_a_wait(pid), "deadlines_and_closing_end_a_wait");

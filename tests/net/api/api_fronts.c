@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests fronts: modules at the master whose output a module at a worker receives. The library
- * checks them by the rules of `plan` and by the ledger of keys of this host. usage: PROGRAM SESSION
- * RUN MODE; the modes are the functions of `modes`. The module "front" takes records [4, 16]; "far"
- * is at w1.
+ * checks fronts by the rules of `cleave plan` and by this host's ledger of the keys that workers
+ * have had. Usage: PROGRAM SESSION RUN MODE; the modes are the test functions in `modes`. The
+ * module "front" takes records [4, 16]; "far" is at w1.
  */
 #include "api_int.h"
 
 enum { WIDTH = 16 };
 static const char *session, *run_folder;
-static float records[4 * WIDTH], drawn[WIDTH * WIDTH], target[8], zeros[WIDTH];
+static float records[4 * WIDTH], drawn_weights[WIDTH * WIDTH], target[8], zeros[WIDTH];
 
 static bool open_program(void) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .run = run_folder};
@@ -23,8 +23,8 @@ static bool close_program(void) {
   return true;
 }
 
-static bool declare(cleave_sending_kind kind, const char *module, int64_t width, uint32_t shows,
-                    uint32_t hiding) {
+static bool declare(cleave_sending_kind kind, const char *module, int64_t width, uint32_t shown,
+                    uint32_t n_hiding_layers) {
   cleave_declaration row = {.size = sizeof row,
                             .kind = kind,
                             .worker = "w1",
@@ -32,8 +32,8 @@ static bool declare(cleave_sending_kind kind, const char *module, int64_t width,
                             .dtype = CLEAVE_F32,
                             .rank = kind == CLEAVE_SENDING_WEIGHTS ? 0 : 2,
                             .shape = {4, width},
-                            .shows = shows,
-                            .hiding_layers = hiding};
+                            .shows = shown,
+                            .hiding_layers = n_hiding_layers};
   MUST(cleave_declare(rt, &row, e));
   return true;
 }
@@ -41,30 +41,31 @@ static bool declare(cleave_sending_kind kind, const char *module, int64_t width,
 /* Opens a runtime and declares two rows of its egress table, of what w1 can learn from tensors:
  * from the front's output (`shows`, behind `hiding` layers) and from the gradient for "far"
  * (`gradient_shows`, behind `hiding_labels` layers). */
-static bool open_with_rows(uint32_t shows, uint32_t hiding, uint32_t gradient_shows,
-                           uint32_t hiding_labels) {
+static bool open_with_rows(uint32_t shown, uint32_t n_hiding_layers, uint32_t gradient_shown,
+                           uint32_t n_label_hiding_layers) {
   DO(open_program());
-  DO(declare(CLEAVE_SENDING_VALUE, "front", WIDTH, shows, hiding));
-  return declare(CLEAVE_SENDING_GRADIENT, "far", 2, gradient_shows, hiding_labels);
+  DO(declare(CLEAVE_SENDING_VALUE, "front", WIDTH, shown, n_hiding_layers));
+  return declare(CLEAVE_SENDING_GRADIENT, "far", 2, gradient_shown, n_label_hiding_layers);
 }
 
-static bool open_with_front_row(uint32_t shows, uint32_t hiding) {
-  return open_with_rows(shows, hiding, CLEAVE_SHOWS_LABELS_READABLE, 0);
+static bool open_with_front_row(uint32_t shown, uint32_t n_hiding_layers) {
+  return open_with_rows(shown, n_hiding_layers, CLEAVE_SHOWS_LABELS_READABLE, 0);
 }
 
 /* Loads a module of `layers`. factor: the module's weight is `drawn` times this; 0: the library
  * draws the weights from the session's seed. */
-static bool load(const char *name, const char *at, const char *layers, float factor, bool is_secret,
-                 cleave_module **ret) {
-  float scaled[WIDTH * WIDTH];
-  for (int i = 0; i < WIDTH * WIDTH; i++) scaled[i] = drawn[i] * factor;
-  const cleave_named_tensor given[] = {{"0.weight", CLEAVE_TENSOR_F32(scaled, WIDTH, WIDTH)},
-                                       {"0.bias", CLEAVE_TENSOR_F32(zeros, WIDTH)}};
+static bool load_weighted_module(const char *name, const char *at, const char *layers, float factor,
+                                 bool is_secret, cleave_module **ret) {
+  float scaled_weights[WIDTH * WIDTH];
+  for (int i = 0; i < WIDTH * WIDTH; i++) scaled_weights[i] = drawn_weights[i] * factor;
+  const cleave_named_tensor given_weights[] = {
+      {"0.weight", CLEAVE_TENSOR_F32(scaled_weights, WIDTH, WIDTH)},
+      {"0.bias", CLEAVE_TENSOR_F32(zeros, WIDTH)}};
   cleave_module_options o = {.size = sizeof o,
                              .name = name,
                              .at = at,
                              .seed = 9,
-                             .weights = given,
+                             .weights = given_weights,
                              .n_weights = factor != 0 ? 2 : 0,
                              .weights_are_secret = is_secret};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, WIDTH);
@@ -96,14 +97,14 @@ static bool train_once(cleave_module *front, cleave_error *e) {
   return cleave_backward(rt, c, &l, 1, false, 0, e) == CLEAVE_OK;
 }
 
-static bool passes(cleave_module *front) {
+static bool is_trained_once(cleave_module *front) {
   cleave_error e = {.status = CLEAVE_OK};
   bool ok = train_once(front, &e);
   snprintf(why, sizeof why, "refused: %s", e.text);
   return ok && close_program();
 }
 
-static bool is_refused(cleave_module *front, const char *part) {
+static bool is_training_refused(cleave_module *front, const char *part) {
   cleave_error e = {.status = CLEAVE_OK};
   bool ok = train_once(front, &e);
   snprintf(why, sizeof why, "'%s' lacks '%s'", e.text, part);
@@ -112,36 +113,36 @@ static bool is_refused(cleave_module *front, const char *part) {
 
 /* ---- outputs of a front that is checked by the rules of `plan` ------------------------------- */
 
-static const char LINEAR[] = "[{op: linear, out: 16}]";
+static const char LINEAR_LAYERS[] = "[{op: linear, out: 16}]";
 
 static bool front_that_mixes_nothing_is_refused(void) {
   cleave_module *front;
   DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
-  DO(load("front", "master", "[{op: relu}]", 0, false, &front));
-  DO(is_refused(front, "shows RAW INPUT behind 0 hiding layers; its row says less"));
+  DO(load_weighted_module("front", "master", "[{op: relu}]", 0, false, &front));
+  DO(is_training_refused(front, "shows RAW INPUT behind 0 hiding layers; its row says less"));
   DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 2));
-  DO(load("front", "master", LINEAR, 0, false, &front));
-  return is_refused(front, "MIXED behind 1 hiding layer");
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 0, false, &front));
+  return is_training_refused(front, "MIXED behind 1 hiding layer");
 }
 
 static bool front_that_hides_is_sent(void) {
   cleave_module *front;
   DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 1));
-  DO(load("front", "master", LINEAR, 0, false, &front));
-  return passes(front);
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 0, false, &front));
+  return is_trained_once(front);
 }
 
 /* ---- gradients sent to the worker, which a head at the master hides -------------------------- */
 
 /* Opens a runtime that declares its gradient as MIXED, and loads a front, and a head of `layers` at
  * the master. layers NULL: no head. */
-static bool open_with_head(const char *layers, uint32_t hiding, bool is_frozen,
+static bool open_with_head(const char *layers, uint32_t n_hiding_layers, bool is_frozen,
                            cleave_module **front) {
   static const char *const all[] = {"*"};
   cleave_module_options o = {.size = sizeof o, .name = "head", .seed = 30};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 2);
-  DO(open_with_rows(CLEAVE_SHOWS_MIXED, 1, CLEAVE_SHOWS_MIXED, hiding));
-  DO(load("front", "master", LINEAR, 0, false, front));
+  DO(open_with_rows(CLEAVE_SHOWS_MIXED, 1, CLEAVE_SHOWS_MIXED, n_hiding_layers));
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 0, false, front));
   o.frozen = all;
   o.n_frozen = is_frozen;
   head = NULL;
@@ -152,38 +153,40 @@ static bool open_with_head(const char *layers, uint32_t hiding, bool is_frozen,
 static bool gradient_behind_no_head_is_refused(void) {
   cleave_module *front;
   DO(open_with_head(NULL, 0, false, &front));
-  DO(is_refused(front, "gradient of module 'far', f32 [4, 2] to w1 shows LABELS READABLE"));
+  DO(is_training_refused(front,
+                         "gradient of module 'far', f32 [4, 2] to w1 shows LABELS READABLE"));
   DO(open_with_head("[{op: linear, out: 2}]", 0, true, &front));
-  DO(is_refused(front, "LABELS READABLE behind 0 hiding layers: layer '0' of 'head' is frozen"));
+  DO(is_training_refused(front,
+                         "LABELS READABLE behind 0 hiding layers: layer '0' of 'head' is frozen"));
   DO(open_with_head("[{op: linear, out: 2}]", 2, false, &front));
-  return is_refused(front, "shows MIXED behind 1 hiding layer");
+  return is_training_refused(front, "shows MIXED behind 1 hiding layer");
 }
 
 static bool gradient_behind_a_head_is_sent(void) {
   cleave_module *front;
   DO(open_with_head("[{op: linear, out: 2}]", 1, false, &front));
-  return passes(front);
+  return is_trained_once(front);
 }
 
-/* ---- weights and keys that a worker had before ----------------------------------------------- */
+/* ---- fronts whose weights or key a worker had before ----------------------------------------- */
 
 static bool worker_gets_weights_and_a_key(void) {
   cleave_module *far;
   DO(open_program());
   DO(declare(CLEAVE_SENDING_WEIGHTS, "given", 0, 0, 0));
-  DO(load("given", "w1", LINEAR, 1, false, &far));
+  DO(load_weighted_module("given", "w1", LINEAR_LAYERS, 1, false, &far));
   MUST(cleave_module_place(rt, far, false, 0, e));
-  DO(load("keyed", "w1", LINEAR, 0, false, &far));
+  DO(load_weighted_module("keyed", "w1", LINEAR_LAYERS, 0, false, &far));
   MUST(cleave_module_place(rt, far, false, 0, e));
   return close_program();
 }
 
-/* The environment names a ledger that cannot be written. */
+/* The runner has set the environment so that the ledger file cannot be written. */
 static bool unwritable_ledger_stops_the_program(void) {
   cleave_module *far;
   DO(open_program());
   DO(declare(CLEAVE_SENDING_WEIGHTS, "given", 0, 0, 0));
-  DO(load("given", "w1", LINEAR, 1, false, &far));
+  DO(load_weighted_module("given", "w1", LINEAR_LAYERS, 1, false, &far));
   REFUSED(cleave_module_place(rt, far, false, 0, e), CLEAVE_PRECONDITION, "the ledger of keys");
   return close_program();
 }
@@ -191,60 +194,61 @@ static bool unwritable_ledger_stops_the_program(void) {
 static bool front_with_weights_of_a_worker_is_refused(void) {
   cleave_module *front;
   DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
-  DO(load("front", "master", LINEAR, 2, true, &front));
-  DO(is_refused(
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 2, true, &front));
+  DO(is_training_refused(
       front,
       "FRONT KNOWN behind 0 hiding layers: layer '0' of 'front' has weights that are "
       "scaled, rounded or reordered ones at 'spiffe://test/w1' in an earlier session (2"));
   DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
-  DO(load("front", "master", LINEAR, 3, false, &front));
-  DO(is_refused(front, "has weights that the program does not declare secret"));
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 3, false, &front));
+  DO(is_training_refused(front, "has weights that the program does not declare secret"));
   DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
-  DO(load("front", "master", LINEAR, 0, false, &front));
-  return is_refused(front, "was at 'spiffe://test/w1' in an earlier session, by its key");
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 0, false, &front));
+  return is_training_refused(front, "was at 'spiffe://test/w1' in an earlier session, by its key");
 }
 
 static bool front_that_is_declared_known_is_sent(void) {
   cleave_module *front;
   DO(open_with_front_row(CLEAVE_SHOWS_FRONT_KNOWN, 0));
-  DO(load("front", "master", LINEAR, 2, true, &front));
-  return passes(front);
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 2, true, &front));
+  return is_trained_once(front);
 }
 
 static bool front_with_other_secret_weights_is_sent(void) {
   cleave_module *front;
-  fill_with_random(drawn, WIDTH * WIDTH, 77);
+  fill_with_random(drawn_weights, WIDTH * WIDTH, 77);
   DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 1));
-  DO(load("front", "master", LINEAR, 1, true, &front));
-  return passes(front);
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 1, true, &front));
+  return is_trained_once(front);
 }
 
-/* Weights that the program writes to the worker, or reads from it, count from then on as known to
- * the worker. */
+/* Weights that the program has read from a worker count as known to the worker, also in the next
+ * session. */
 static bool weights_that_are_read_are_known(void) {
   cleave_module *far;
-  cleave_tensor read = {0};
-  cleave_state all = {0};
+  cleave_tensor weight = {0};
+  cleave_state state = {0};
   DO(open_program());
   /* seed 9, the seed of the front of the next runtime */
-  DO(load("front", "w1", LINEAR, 0, false, &far));
-  MUST(cleave_weight_read(rt, far, "0.weight", 0, &read, e));
-  MUST(cleave_state_read(rt, far, CLEAVE_STATE_WEIGHTS, 0, &all, e));
-  memcpy(drawn, read.data, sizeof drawn);
-  cleave_tensor_free(&read);
-  cleave_state_free(&all);
+  DO(load_weighted_module("front", "w1", LINEAR_LAYERS, 0, false, &far));
+  MUST(cleave_weight_read(rt, far, "0.weight", 0, &weight, e));
+  MUST(cleave_state_read(rt, far, CLEAVE_STATE_WEIGHTS, 0, &state, e));
+  memcpy(drawn_weights, weight.data, sizeof drawn_weights);
+  cleave_tensor_free(&weight);
+  cleave_state_free(&state);
   DO(close_program());
   cleave_module *front;
   DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
-  DO(load("front", "master", LINEAR, 1, true, &front));
-  return is_refused(front, "has weights that were at 'spiffe://test/w1'");
+  DO(load_weighted_module("front", "master", LINEAR_LAYERS, 1, true, &front));
+  return is_training_refused(front, "has weights that were at 'spiffe://test/w1'");
 }
 
-/* ---- declarations that name the layers before the tensor (its front) ------------------------- */
+/* ---- declarations that describe the front of a leaf: the layers that computed it ------------- */
 
 static bool leaf_is_judged_by_its_front(void) {
   static const int64_t shape[] = {4, WIDTH};
-  const cleave_named_tensor given[] = {{"0.weight", CLEAVE_TENSOR_F32(drawn, WIDTH, WIDTH)}};
+  const cleave_named_tensor given_weights[] = {
+      {"0.weight", CLEAVE_TENSOR_F32(drawn_weights, WIDTH, WIDTH)}};
   cleave_graph *g;
   int x;
   cleave_declaration row = {.size = sizeof row,
@@ -263,11 +267,11 @@ static bool leaf_is_judged_by_its_front(void) {
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "shows FRONT KNOWN behind 0 hiding layers");
   row.front_is_secret = true;
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_INVALID, "front_weights lack '0.weight'");
-  row.front_weights = given;
+  row.front_weights = given_weights;
   row.n_front_weights = 1;
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED,
           "has weights that were at 'spiffe://test/w1'");
-  fill_with_random(drawn, WIDTH * WIDTH, 78);
+  fill_with_random(drawn_weights, WIDTH * WIDTH, 78);
   MUST(cleave_declare(rt, &row, e));
   row.hiding_layers = 2;
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "MIXED behind 1 hiding layer; the row");
@@ -295,7 +299,7 @@ int main(int argc, char **argv) {
   if (argc < 4) return 2;
   session = argv[1];
   run_folder = argv[2];
-  fill_with_random(drawn, WIDTH * WIDTH, 5);
+  fill_with_random(drawn_weights, WIDTH * WIDTH, 5);
   fill_with_random(records, 4 * WIDTH, 6);
   snprintf(why, sizeof why, "no such mode");
   for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)

@@ -10,29 +10,29 @@
 
 /* ---- futures and blocking functions ---------------------------------------------------------- */
 
-/* Takes a whole step by futures, without waiting for any before the last one. The result has the
- * bits of the blocking functions. */
+/* Takes a whole training step by futures; the first wait is for the step. Its result must have the
+ * bits of run_blocking_step's. */
 static bool run_step_by_futures(unsigned seed, cleave_step_result *ret, cleave_tensor *ret_value) {
   cleave_context c;
   cleave_reference loss;
-  cleave_future value, backward_done, stepped, closed;
+  cleave_future value_future, backward_future, step_future, close_future;
   DO(open_context(&c));
   DO(run_network(&small_network, c, seed, NULL, NULL, &loss));
-  MUST(cleave_to_here_async(rt, loss, 0, &value, e));
-  DO(start_backward(c, loss, false, &backward_done));
-  MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
-  DO(wait_for_future(stepped));
-  MUST(cleave_future_step_result(rt, stepped, ret, e));
-  DO(wait_for_future(value)); /* the value was computed and sent before the backward */
-  MUST(cleave_context_close_async(rt, c, 0, &closed, e));
-  DO(wait_for_future(closed));
-  MUST(cleave_future_tensor(rt, value, ret_value, e));
+  MUST(cleave_to_here_async(rt, loss, 0, &value_future, e));
+  DO(start_backward(c, loss, false, &backward_future));
+  MUST(cleave_step_async(rt, optimizer, c, 0, &step_future, e));
+  DO(wait_for_future(step_future));
+  MUST(cleave_future_step_result(rt, step_future, ret, e));
+  DO(wait_for_future(value_future)); /* the value was computed and sent before the backward */
+  MUST(cleave_context_close_async(rt, c, 0, &close_future, e));
+  DO(wait_for_future(close_future));
+  MUST(cleave_future_tensor(rt, value_future, ret_value, e));
   /* a future's result can be read after its context is closed */
-  MUST(cleave_future_step_result(rt, stepped, ret, e));
-  DO(release_future(backward_done));
-  DO(release_future(stepped));
-  DO(release_future(closed));
-  return release_future(value);
+  MUST(cleave_future_step_result(rt, step_future, ret, e));
+  DO(release_future(backward_future));
+  DO(release_future(step_future));
+  DO(release_future(close_future));
+  return release_future(value_future);
 }
 
 static bool run_blocking_step(unsigned seed, cleave_step_result *ret, cleave_tensor *ret_value) {
@@ -52,32 +52,32 @@ static bool write_state(const cleave_state *s) {
 }
 
 static bool futures_give_the_results_of_blocking_calls(void) {
-  cleave_state before[2] = {{0}}, after[2] = {{0}};
-  cleave_step_result stepped[2];
-  cleave_tensor value[2] = {{0}}, weight = {0};
+  cleave_state state_before[2] = {{0}}, state_after[2] = {{0}};
+  cleave_step_result step_results[2];
+  cleave_tensor losses[2] = {{0}}, weight = {0};
   cleave_module *both[] = {small_network.a, small_network.b};
   cleave_future f;
-  for (int i = 0; i < 2; i++) DO(read_state_by_future(both[i], &before[i]));
-  DO(run_step_by_futures(3, &stepped[0], &value[0]));
-  for (int i = 0; i < 2; i++) DO(read_state_by_future(both[i], &after[i]));
-  DO(write_state(&before[0]));
-  MUST(cleave_state_write(rt, small_network.b, CLEAVE_STATE_WEIGHTS, before[1].items, before[1].n,
-                          0, e));
-  DO(run_blocking_step(3, &stepped[1], &value[1]));
-  CHECK(stepped[0].applied && stepped[0].norm == stepped[1].norm);
-  CHECK(stepped[0].number + 1 == stepped[1].number);
-  DO(is_same_tensor(&value[0], &value[1]));
+  for (int i = 0; i < 2; i++) DO(read_state_by_future(both[i], &state_before[i]));
+  DO(run_step_by_futures(3, &step_results[0], &losses[0]));
+  for (int i = 0; i < 2; i++) DO(read_state_by_future(both[i], &state_after[i]));
+  DO(write_state(&state_before[0]));
+  MUST(cleave_state_write(rt, small_network.b, CLEAVE_STATE_WEIGHTS, state_before[1].items,
+                          state_before[1].n, 0, e));
+  DO(run_blocking_step(3, &step_results[1], &losses[1]));
+  CHECK(step_results[0].applied && step_results[0].norm == step_results[1].norm);
+  CHECK(step_results[0].number + 1 == step_results[1].number);
+  DO(is_same_tensor(&losses[0], &losses[1]));
   for (int i = 0; i < 2; i++)
-    for (size_t k = 0; k < after[i].n; k++) {
-      MUST(cleave_weight_read_async(rt, both[i], after[i].items[k].name, 0, &f, e));
+    for (size_t k = 0; k < state_after[i].n; k++) {
+      MUST(cleave_weight_read_async(rt, both[i], state_after[i].items[k].name, 0, &f, e));
       MUST(cleave_wait(rt, f, 0, &weight, e));
-      DO(is_same_tensor(&weight, &after[i].items[k].tensor));
+      DO(is_same_tensor(&weight, &state_after[i].items[k].tensor));
       add_to_digest(&weight);
     }
   for (int i = 0; i < 2; i++) {
-    cleave_state_free(&before[i]);
-    cleave_state_free(&after[i]);
-    cleave_tensor_free(&value[i]);
+    cleave_state_free(&state_before[i]);
+    cleave_state_free(&state_after[i]);
+    cleave_tensor_free(&losses[i]);
   }
   cleave_tensor_free(&weight);
   return true;
@@ -93,7 +93,7 @@ static bool kept_value_is_fetched_by_a_future(void) {
   DO(call_slow_module(c, &y, &loss));
   MUST(cleave_keep(rt, y, &k, e));
   for (int i = 0; i < 2; i++) MUST(cleave_kept_fetch_async(rt, k, 0, &f[i], e));
-  DO(close_context(c)); /* closing the context does not complete the step */
+  DO(close_context(c)); /* closing the context does not end fetches of a value that is kept */
   MUST(cleave_wait(rt, f[0], 0, &t[0], e));
   DO(wait_for_future(f[1]));
   MUST(cleave_future_tensor(rt, f[1], &t[1], e));
@@ -111,12 +111,12 @@ static bool poll_reports_a_done_future(void) {
   cleave_context c;
   cleave_reference y, loss;
   cleave_future f;
-  bool is_ready = false, is_early = true;
+  bool is_ready = false, was_ready_at_once = true;
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
   DO(start_backward(c, loss, false, &f));
-  if (!is_single_threaded) MUST(cleave_future_poll(rt, f, &is_early, e));
-  CHECK(is_single_threaded || !is_early);
+  if (!is_single_threaded) MUST(cleave_future_poll(rt, f, &was_ready_at_once, e));
+  CHECK(is_single_threaded || !was_ready_at_once);
   while (!is_ready) {
     MUST(cleave_future_poll(rt, f, &is_ready, e));
     usleep(1000);
@@ -129,36 +129,36 @@ static bool poll_reports_a_done_future(void) {
 }
 
 static bool wait_any_returns_after_one_future(void) {
-  enum { STARTED = 4 };
-  cleave_context c[STARTED], late;
-  cleave_future f[STARTED + 1] = {{0}};
+  enum { N_STARTED = 4 };
+  cleave_context c[N_STARTED], slow_context;
+  cleave_future f[N_STARTED + 1] = {{0}};
   cleave_reference y, loss;
-  bool seen[STARTED + 1] = {false};
+  bool is_seen[N_STARTED + 1] = {false};
   size_t index;
-  DO(open_context(&late));
-  DO(call_slow_module(late, &y, &loss));
-  DO(start_backward(late, loss, false, &f[STARTED]));
+  DO(open_context(&slow_context));
+  DO(call_slow_module(slow_context, &y, &loss));
+  DO(start_backward(slow_context, loss, false, &f[N_STARTED]));
   /* with one thread, callbacks run only while that thread computes or checks the time */
   if (!is_single_threaded || strcmp(at_b, "master") != 0)
-    REFUSED(cleave_wait_any(rt, f, STARTED + 1, 1, &index, e), CLEAVE_DEADLINE,
+    REFUSED(cleave_wait_any(rt, f, N_STARTED + 1, 1, &index, e), CLEAVE_DEADLINE,
             "none of 5 futures");
-  for (int i = 0; i < STARTED; i++) {
+  for (int i = 0; i < N_STARTED; i++) {
     DO(open_context(&c[i]));
     DO(run_network(&small_network, c[i], (unsigned)i, NULL, NULL, &loss));
     DO(start_backward(c[i], loss, false, &f[i]));
   }
-  for (int i = 0; i < STARTED + 1; i++) {
-    MUST(cleave_wait_any(rt, f, STARTED + 1, 0, &index, e));
-    CHECK(index <= STARTED && !seen[index]);
-    seen[index] = true;
+  for (int i = 0; i < N_STARTED + 1; i++) {
+    MUST(cleave_wait_any(rt, f, N_STARTED + 1, 0, &index, e));
+    CHECK(index <= N_STARTED && !is_seen[index]);
+    is_seen[index] = true;
     DO(release_future(f[index]));
     f[index].id = 0;
   }
-  REFUSED(cleave_wait_any(rt, f, STARTED + 1, 0, &index, e), CLEAVE_INVALID, "no future");
+  REFUSED(cleave_wait_any(rt, f, N_STARTED + 1, 0, &index, e), CLEAVE_INVALID, "no future");
   f[2].id = UINT64_C(1) << 40;
-  REFUSED(cleave_wait_any(rt, f, STARTED + 1, 0, &index, e), CLEAVE_INVALID, "no future of this");
-  for (int i = 0; i < STARTED; i++) DO(close_context(c[i]));
-  return close_context(late);
+  REFUSED(cleave_wait_any(rt, f, N_STARTED + 1, 0, &index, e), CLEAVE_INVALID, "no future of this");
+  for (int i = 0; i < N_STARTED; i++) DO(close_context(c[i]));
+  return close_context(slow_context);
 }
 
 /* ---- callbacks of futures -------------------------------------------------------------------- */
@@ -171,7 +171,7 @@ typedef struct callback_log {
 
 typedef struct listener {
   callback_log *at;
-  int listener_number;
+  int number;
 } listener;
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -179,29 +179,29 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static void record_callback(void *user, cleave_future future, const cleave_error *error) {
   const listener *l = user;
   pthread_mutex_lock(&log_lock);
-  l->at->call_order[l->at->n_calls++ & 7] = l->listener_number;
+  l->at->call_order[l->at->n_calls++ & 7] = l->number;
   l->at->last_status = error->status;
   l->at->last_future = future;
   pthread_mutex_unlock(&log_lock);
 }
 
-static int get_n_calls(const callback_log *h) {
+static int read_n_calls(const callback_log *log) {
   pthread_mutex_lock(&log_lock);
-  int n = h->n_calls;
+  int n = log->n_calls;
   pthread_mutex_unlock(&log_lock);
   return n;
 }
 
 /* True if the callbacks were called. With one thread, the waiting function calls them; else they
  * follow soon. */
-static bool wait_until_called(const callback_log *h, cleave_future f, int n) {
-  for (int i = 0; i < 20000 && get_n_calls(h) < n; i++) {
+static bool wait_until_called(const callback_log *log, cleave_future f, int n_expected) {
+  for (int i = 0; i < 20000 && read_n_calls(log) < n_expected; i++) {
     bool is_ready;
     if (is_single_threaded && f.id) MUST(cleave_future_poll(rt, f, &is_ready, e));
     usleep(1000);
   }
   usleep(2000);
-  CHECK(get_n_calls(h) == n);
+  CHECK(read_n_calls(log) == n_expected);
   return true;
 }
 
@@ -215,10 +215,10 @@ static bool callbacks_are_called_once_and_in_order(void) {
   DO(call_slow_module(c, &y, &loss));
   DO(start_backward(c, loss, false, &f));
   for (int i = 0; i < 3; i++) MUST(cleave_future_then(rt, f, record_callback, &l[i], e));
-  CHECK(get_n_calls(&h) == 0);
+  CHECK(read_n_calls(&h) == 0);
   DO(wait_for_future(f));
   DO(wait_until_called(&h, f, 3));
-  /* adds a callback to a future that is done */
+  /* a callback that is added to a done future is called, too */
   MUST(cleave_future_then(rt, f, record_callback, &l[3], e));
   DO(wait_until_called(&h, f, 4));
   for (int i = 0; i < 4; i++) CHECK(h.call_order[i] == i);
@@ -228,12 +228,12 @@ static bool callbacks_are_called_once_and_in_order(void) {
   return close_context(c);
 }
 
-/* A chain of calls: each callback makes the next call on the previous result. */
+/* A chain of calls: the callback of each call makes the next call, on the previous call's value. */
 typedef struct chain {
   cleave_context context;
   cleave_reference at;
   cleave_future last_call;
-  int calls_left;
+  int n_calls_left;
   bool has_failed, is_over;
 } chain;
 
@@ -243,19 +243,19 @@ static void make_next_call(void *user, cleave_future future, const cleave_error 
   cleave_future f = {0};
   (void)cleave_future_release(rt, future, NULL);
   bool is_error = error->status != CLEAVE_OK;
-  if (!is_error && s->calls_left)
+  if (!is_error && s->n_calls_left)
     is_error = cleave_rpc_async(rt, s->context, small_network.b, &s->at, 1, NULL, &f,
                                 &wait_error) != CLEAVE_OK ||
                cleave_future_then(rt, f, make_next_call, s, &wait_error) != CLEAVE_OK;
   pthread_mutex_lock(&log_lock);
   s->has_failed |= is_error;
-  s->is_over = is_error || !s->calls_left--;
+  s->is_over = is_error || !s->n_calls_left--;
   if (f.id) s->last_call = f;
   pthread_mutex_unlock(&log_lock);
 }
 
 static bool a_callback_begins_the_next_call(void) {
-  chain s = {.calls_left = 5};
+  chain s = {.n_calls_left = 5};
   float x[12] = {0};
   cleave_reference in;
   cleave_future f;
@@ -263,16 +263,16 @@ static bool a_callback_begins_the_next_call(void) {
   DO(make_leaf(s.context, x, 4, 3, false, &in));
   MUST(cleave_rpc_async(rt, s.context, small_network.a, &in, 1, &s.at, &f, e));
   MUST(cleave_future_then(rt, f, make_next_call, &s, e));
-  for (bool over = false; !over;) {
+  for (bool is_over = false; !is_over;) {
     bool is_ready;
     pthread_mutex_lock(&log_lock);
-    over = s.is_over;
+    is_over = s.is_over;
     f = s.last_call.id ? s.last_call : f;
     pthread_mutex_unlock(&log_lock);
-    if (is_single_threaded && !over) (void)!cleave_future_poll(rt, f, &is_ready, NULL);
+    if (is_single_threaded && !is_over) (void)!cleave_future_poll(rt, f, &is_ready, NULL);
     usleep(500);
   }
-  CHECK(!s.has_failed && s.calls_left == -1);
+  CHECK(!s.has_failed && s.n_calls_left == -1);
   return close_context(s.context);
 }
 
@@ -305,46 +305,48 @@ static bool failed_call_runs_its_callback(void) {
  * another step can be taken. */
 static bool cancelled_waiting_step_changes_nothing(void) {
   cleave_context c;
-  cleave_reference y, loss, other;
-  cleave_future backward_done, stepped, read;
-  cleave_tensor before = {0}, after = {0};
-  cleave_step_result done;
+  cleave_reference y, loss, other_value;
+  cleave_future backward_done, step_future, read_future;
+  cleave_tensor weight_before = {0}, weight_after = {0};
+  cleave_step_result step_result;
   callback_log h = {0};
   listener l = {&h, 0};
-  DO(read_weight(small_network.a, "0.weight", &before));
+  DO(read_weight(small_network.a, "0.weight", &weight_before));
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
-  DO(run_network(&small_network, c, 9, NULL, NULL, &other));
-  MUST(cleave_backward_async(rt, c, (cleave_reference[]){loss, other}, 2, NULL, &backward_done, e));
-  MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
-  MUST(cleave_future_then(rt, stepped, record_callback, &l, e));
-  MUST(cleave_future_cancel(rt, stepped, e));
-  REFUSED(cleave_future_wait(rt, stepped, 0, e), CLEAVE_CANCELLED, "was cancelled");
-  REFUSED(cleave_future_step_result(rt, stepped, &done, e), CLEAVE_CANCELLED, "was cancelled");
-  DO(wait_until_called(&h, stepped, 1));
+  DO(run_network(&small_network, c, 9, NULL, NULL, &other_value));
+  MUST(cleave_backward_async(rt, c, (cleave_reference[]){loss, other_value}, 2, NULL,
+                             &backward_done, e));
+  MUST(cleave_step_async(rt, optimizer, c, 0, &step_future, e));
+  MUST(cleave_future_then(rt, step_future, record_callback, &l, e));
+  MUST(cleave_future_cancel(rt, step_future, e));
+  REFUSED(cleave_future_wait(rt, step_future, 0, e), CLEAVE_CANCELLED, "was cancelled");
+  REFUSED(cleave_future_step_result(rt, step_future, &step_result, e), CLEAVE_CANCELLED,
+          "was cancelled");
+  DO(wait_until_called(&h, step_future, 1));
   CHECK(h.last_status == CLEAVE_CANCELLED);
   DO(wait_for_future(backward_done));
-  MUST(cleave_weight_read_async(rt, small_network.a, "0.weight", 0, &read, e));
-  MUST(cleave_wait(rt, read, 0, &after, e));
-  DO(is_same_tensor(&before, &after));
+  MUST(cleave_weight_read_async(rt, small_network.a, "0.weight", 0, &read_future, e));
+  MUST(cleave_wait(rt, read_future, 0, &weight_after, e));
+  DO(is_same_tensor(&weight_before, &weight_after));
   /* another step works, because the context stays open */
-  MUST(cleave_step(rt, optimizer, c, 0, &done, e));
-  CHECK(done.applied);
+  MUST(cleave_step(rt, optimizer, c, 0, &step_result, e));
+  CHECK(step_result.applied);
   /* cancelling a future that is done does nothing */
   MUST(cleave_future_cancel(rt, backward_done, e));
   DO(wait_for_future(backward_done));
   DO(release_future(backward_done));
-  DO(release_future(stepped));
+  DO(release_future(step_future));
   DO(close_context(c));
-  DO(read_weight(small_network.a, "0.weight", &after));
-  CHECK(memcmp(before.data, after.data, 60) != 0);
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+  DO(read_weight(small_network.a, "0.weight", &weight_after));
+  CHECK(memcmp(weight_before.data, weight_after.data, 60) != 0);
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   return true;
 }
 
-/* The gradients arrive although the future was cancelled. The next backward runs after it and adds
- * its own. */
+/* Cancelling the future of a backward that has begun does not stop the backward. The next backward
+ * runs after it and adds its own gradients. */
 static bool cancelled_backward_that_was_sent_still_adds_gradients(void) {
   cleave_context c;
   cleave_reference y, loss;
@@ -358,7 +360,7 @@ static bool cancelled_backward_that_was_sent_still_adds_gradients(void) {
   MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
   MUST(cleave_future_cancel(rt, f[1], e));
   REFUSED(cleave_wait(rt, f[1], 0, &one_gradient, e), CLEAVE_CANCELLED, "the value of slow");
-  /* the gradient of the backward that still runs */
+  /* returns the gradient of the backward whose future was cancelled, when it is complete */
   DO(read_gradient(c, slow_module, "0.weight", &one_gradient));
   DO(start_backward(c, loss, true, &f[2]));
   DO(wait_for_future(f[2]));
@@ -470,7 +472,7 @@ static bool closing_a_context_ends_its_futures(void) {
 static bool callbacks_of_a_released_future_are_called(void) {
   cleave_context c;
   cleave_reference y, loss;
-  cleave_future f, next;
+  cleave_future f, next_backward;
   cleave_tensor t = {0};
   callback_log h = {0};
   listener l = {&h, 0};
@@ -481,13 +483,13 @@ static bool callbacks_of_a_released_future_are_called(void) {
   DO(release_future(f));
   REFUSED(cleave_future_wait(rt, f, 0, e), CLEAVE_NOT_FOUND, "released");
   REFUSED(cleave_future_cancel(rt, f, e), CLEAVE_NOT_FOUND, "released");
-  DO(start_backward(c, loss, true, &next)); /* runs after the first backward */
-  DO(wait_for_future(next));
-  DO(wait_until_called(&h, next, 1));
+  DO(start_backward(c, loss, true, &next_backward)); /* runs after the first backward */
+  DO(wait_for_future(next_backward));
+  DO(wait_until_called(&h, next_backward, 1));
   CHECK(h.last_status == CLEAVE_OK && h.last_future.id == f.id);
   DO(read_gradient(c, slow_module, "0.weight", &t));
   cleave_tensor_free(&t);
-  DO(release_future(next));
+  DO(release_future(next_backward));
   return close_context(c);
 }
 
@@ -549,8 +551,9 @@ static bool result_of_another_kind_is_refused(void) {
   return close_context(c);
 }
 
-/* An expired wait is distinguished from the expired deadline of the operation. A program with one
- * thread computes its own node's part while it waits, and no wait ends in the middle of that. */
+/* The expiry of a wait is reported differently from the expiry of the operation's deadline. A
+ * program with one thread computes its own node's part while it waits, and a wait does not end in
+ * the middle of this computation. */
 static bool expired_wait_is_no_error(void) {
   cleave_context c;
   cleave_reference y, loss;
@@ -598,9 +601,9 @@ static void close_in_callback(void *user, cleave_future future, const cleave_err
   cleave_error wait_error;
   (void)future;
   callback_log *h = user;
-  cleave_status closed = cleave_close(rt, 0, NULL, &wait_error);
+  cleave_status close_status = cleave_close(rt, 0, NULL, &wait_error);
   pthread_mutex_lock(&log_lock);
-  h->n_calls += closed == CLEAVE_PRECONDITION && strstr(wait_error.text, "by a callback");
+  h->n_calls += close_status == CLEAVE_PRECONDITION && strstr(wait_error.text, "by a callback");
   h->last_status = error->status;
   pthread_mutex_unlock(&log_lock);
 }
@@ -611,8 +614,8 @@ static bool open_futures_are_listed_as_leaks_and_end(void) {
   cleave_reference y, loss;
   cleave_future f[2];
   cleave_leaks leaks;
-  callback_log h = {0}, close_log = {0};
-  listener l = {&h, 0};
+  callback_log log = {0}, close_log = {0};
+  listener l = {&log, 0};
   MUST(cleave_context_open(rt, &o, &c, e));
   DO(call_slow_module(c, &y, &loss));
   DO(start_backward(c, loss, false, &f[0]));
@@ -622,7 +625,7 @@ static bool open_futures_are_listed_as_leaks_and_end(void) {
   MUST(cleave_close(rt, 0, &leaks, e));
   CHECK(leaks.futures == 2u + (unsigned)n_failed || n_failed);
   CHECK(strstr(leaks.text, "backward of context 'autumn'") && strstr(leaks.text, "value of slow"));
-  CHECK(h.n_calls == 1 && h.last_status == CLEAVE_CANCELLED);
+  CHECK(log.n_calls == 1 && log.last_status == CLEAVE_CANCELLED);
   CHECK(close_log.n_calls == 1 && close_log.last_status == CLEAVE_CANCELLED);
   return true;
 }

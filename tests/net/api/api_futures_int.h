@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions that the programs that test futures share, and their modules, one of which is slow.
+ * Shared by the programs that test futures: their modules, one of which is slow, and functions that
+ * start operations and wait for them.
  */
 #ifndef CLEAVE_TEST_API_FUTURES_INT_H
 #define CLEAVE_TEST_API_FUTURES_INT_H
 
 #include "api_int.h"
 
-enum { SLOW_MS = 300 }; /* delay of the slow module; longer than anything else in the test takes */
+/* delay of the slow module's forward; longer than all other operations of a test take */
+enum { SLOW_FORWARD_MS = 300 };
 
 static cleave_module *slow_module, *embedding;
 static net small_network;

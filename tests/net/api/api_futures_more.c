@@ -8,103 +8,109 @@
 
 /* ---- gradients, state and modules ------------------------------------------------------------ */
 
-static bool take_tensor(cleave_future f, cleave_tensor *ret) {
+static bool take_tensor_of_future(cleave_future f, cleave_tensor *ret) {
   DO(wait_for_future(f));
   MUST(cleave_future_tensor(rt, f, ret, e));
   return release_future(f);
 }
 
-/* Requests gradients while a backward still runs, so the futures wait for the backward. The step
- * that is requested after them waits for them. */
+/* Requests gradients while a backward still runs, so their futures wait for the backward. The step,
+ * which is requested after the gradients, waits for these futures. */
 static bool gradients_are_read_by_futures(void) {
   float numbers[5] = {1, 2, 3, 4, 5};
-  cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, received = {0};
-  cleave_gradients all = {0};
+  cleave_tensor given_tensor = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, received = {0};
+  cleave_gradients gradients = {0};
   cleave_context c;
   cleave_reference loss;
-  cleave_future backward_done, one, list, gradient_put, written, stepped;
-  cleave_step_result done;
+  cleave_future backward_future, weight_gradient_future, list_future, write_future,
+      bias_gradient_future, step_future;
+  cleave_step_result step_result;
   DO(open_context(&c));
   DO(run_network(&small_network, c, 9, NULL, NULL, &loss));
-  DO(start_backward(c, loss, false, &backward_done));
-  MUST(cleave_gradient_async(rt, c, small_network.a, "0.weight", 0, &one, e));
-  MUST(cleave_gradients_read_async(rt, c, 0, &list, e));
-  MUST(cleave_gradient_write_async(rt, c, small_network.a, "0.bias", &mine, 0, &gradient_put, e));
-  MUST(cleave_gradient_async(rt, c, small_network.a, "0.bias", 0, &written, e));
-  MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
-  DO(take_tensor(written, &got) && is_same_tensor(&got, &mine));
-  DO(take_tensor(one, &got) && read_gradient(c, small_network.a, "0.weight", &received) &&
-     is_same_tensor(&got, &received));
+  DO(start_backward(c, loss, false, &backward_future));
+  MUST(cleave_gradient_async(rt, c, small_network.a, "0.weight", 0, &weight_gradient_future, e));
+  MUST(cleave_gradients_read_async(rt, c, 0, &list_future, e));
+  MUST(cleave_gradient_write_async(rt, c, small_network.a, "0.bias", &given_tensor, 0,
+                                   &write_future, e));
+  MUST(cleave_gradient_async(rt, c, small_network.a, "0.bias", 0, &bias_gradient_future, e));
+  MUST(cleave_step_async(rt, optimizer, c, 0, &step_future, e));
+  DO(take_tensor_of_future(bias_gradient_future, &got) && is_same_tensor(&got, &given_tensor));
+  DO(take_tensor_of_future(weight_gradient_future, &got) &&
+     read_gradient(c, small_network.a, "0.weight", &received) && is_same_tensor(&got, &received));
   add_to_digest(&got);
-  DO(wait_for_future(list));
-  MUST(cleave_future_gradients(rt, list, &all, e));
-  CHECK(all.n == 5 && all.items[0].module == small_network.a && all.items[4].leaf.id);
-  DO(is_same_tensor(&all.items[0].tensor, &received));
-  for (size_t i = 0; i < 4; i++) add_to_digest(&all.items[i].tensor);
-  DO(wait_for_future(stepped) && wait_for_future(gradient_put));
-  MUST(cleave_future_step_result(rt, stepped, &done, e));
+  DO(wait_for_future(list_future));
+  MUST(cleave_future_gradients(rt, list_future, &gradients, e));
+  CHECK(gradients.n == 5 && gradients.items[0].module == small_network.a &&
+        gradients.items[4].leaf.id);
+  DO(is_same_tensor(&gradients.items[0].tensor, &received));
+  for (size_t i = 0; i < 4; i++) add_to_digest(&gradients.items[i].tensor);
+  DO(wait_for_future(step_future) && wait_for_future(write_future));
+  MUST(cleave_future_step_result(rt, step_future, &step_result, e));
   /* the norm includes the gradient that was written */
-  CHECK(done.applied && done.norm * done.norm > 55);
-  REFUSED(cleave_future_gradients(rt, backward_done, &all, e), CLEAVE_INVALID,
+  CHECK(step_result.applied && step_result.norm * step_result.norm > 55);
+  REFUSED(cleave_future_gradients(rt, backward_future, &gradients, e), CLEAVE_INVALID,
           "brings no gradients");
-  REFUSED(cleave_future_tensor(rt, gradient_put, &got, e), CLEAVE_INVALID, "brings no tensor");
-  REFUSED(cleave_gradient_async(rt, c, small_network.a, "none", 0, &one, e), CLEAVE_NOT_FOUND,
-          "none");
-  cleave_gradients_free(&all);
+  REFUSED(cleave_future_tensor(rt, write_future, &got, e), CLEAVE_INVALID, "brings no tensor");
+  REFUSED(cleave_gradient_async(rt, c, small_network.a, "none", 0, &weight_gradient_future, e),
+          CLEAVE_NOT_FOUND, "none");
+  cleave_gradients_free(&gradients);
   cleave_tensor_free(&got);
   cleave_tensor_free(&received);
-  DO(release_future(backward_done) && release_future(list) && release_future(gradient_put) &&
-     release_future(stepped));
+  DO(release_future(backward_future) && release_future(list_future) &&
+     release_future(write_future) && release_future(step_future));
   return close_context(c);
 }
 
 /* Reading waits for a backward of 300 ms without blocking the program, and can be cancelled. */
 static bool reading_gradients_does_not_block(void) {
-  cleave_gradients all = {0};
+  cleave_gradients gradients = {0};
   cleave_context c;
   cleave_reference y, loss;
-  cleave_future backward_done, list, other, late;
+  cleave_future backward_future, list_future, cancelled_future, expiring_future;
   bool is_ready = true;
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
-  DO(start_backward(c, loss, false, &backward_done));
-  MUST(cleave_gradients_read_async(rt, c, 0, &list, e));
-  MUST(cleave_gradients_read_async(rt, c, 0, &other, e));
-  MUST(cleave_gradients_read_async(rt, c, 20, &late, e));
-  MUST(cleave_future_poll(rt, list, &is_ready, e));
+  DO(start_backward(c, loss, false, &backward_future));
+  MUST(cleave_gradients_read_async(rt, c, 0, &list_future, e));
+  MUST(cleave_gradients_read_async(rt, c, 0, &cancelled_future, e));
+  MUST(cleave_gradients_read_async(rt, c, 20, &expiring_future, e));
+  MUST(cleave_future_poll(rt, list_future, &is_ready, e));
   CHECK(!is_ready);
-  MUST(cleave_future_cancel(rt, other, e));
-  REFUSED(cleave_future_wait(rt, other, 0, e), CLEAVE_CANCELLED, "was cancelled");
-  REFUSED(cleave_future_wait(rt, late, 0, e), CLEAVE_DEADLINE, "in time");
-  DO(wait_for_future(list));
-  MUST(cleave_future_gradients(rt, list, &all, e));
-  CHECK(all.n == 2 && all.items[0].module == slow_module && all.items[1].leaf.id);
-  cleave_gradients_free(&all);
-  DO(release_future(backward_done) && release_future(list) && release_future(other) &&
-     release_future(late));
+  MUST(cleave_future_cancel(rt, cancelled_future, e));
+  REFUSED(cleave_future_wait(rt, cancelled_future, 0, e), CLEAVE_CANCELLED, "was cancelled");
+  REFUSED(cleave_future_wait(rt, expiring_future, 0, e), CLEAVE_DEADLINE, "in time");
+  DO(wait_for_future(list_future));
+  MUST(cleave_future_gradients(rt, list_future, &gradients, e));
+  CHECK(gradients.n == 2 && gradients.items[0].module == slow_module && gradients.items[1].leaf.id);
+  cleave_gradients_free(&gradients);
+  DO(release_future(backward_future) && release_future(list_future) &&
+     release_future(cancelled_future) && release_future(expiring_future));
   return close_context(c);
 }
 
 static bool state_is_written_by_futures(void) {
   float numbers[5] = {5, 4, 3, 2, 1};
-  cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0};
-  cleave_state before = {0}, after = {0};
-  cleave_future f, all;
-  DO(read_state_by_future(small_network.a, &before));
-  MUST(cleave_weight_write_async(rt, small_network.a, "0.bias", &mine, 0, &f, e));
-  DO(wait_for_future(f) && read_weight(small_network.a, "0.bias", &got) &&
-     is_same_tensor(&got, &mine));
-  MUST(cleave_state_write_async(rt, small_network.a, CLEAVE_STATE_WEIGHTS, before.items, before.n,
-                                0, &all, e));
-  DO(read_state_by_future(small_network.a, &after));
-  for (size_t i = 0; i < before.n; i++)
-    DO(is_same_tensor(&before.items[i].tensor, &after.items[i].tensor));
-  REFUSED(cleave_weight_write_async(rt, small_network.a, "none", &mine, 0, &f, e), CLEAVE_NOT_FOUND,
-          "none");
-  cleave_state_free(&before);
-  cleave_state_free(&after);
+  cleave_tensor given_tensor = CLEAVE_TENSOR_F32(numbers, 5), got = {0};
+  cleave_state state_before = {0}, state_after = {0};
+  cleave_future weight_future, state_future;
+  DO(read_state_by_future(small_network.a, &state_before));
+  MUST(cleave_weight_write_async(rt, small_network.a, "0.bias", &given_tensor, 0, &weight_future,
+                                 e));
+  DO(wait_for_future(weight_future) && read_weight(small_network.a, "0.bias", &got) &&
+     is_same_tensor(&got, &given_tensor));
+  MUST(cleave_state_write_async(rt, small_network.a, CLEAVE_STATE_WEIGHTS, state_before.items,
+                                state_before.n, 0, &state_future, e));
+  DO(read_state_by_future(small_network.a, &state_after));
+  for (size_t i = 0; i < state_before.n; i++)
+    DO(is_same_tensor(&state_before.items[i].tensor, &state_after.items[i].tensor));
+  REFUSED(
+      cleave_weight_write_async(rt, small_network.a, "none", &given_tensor, 0, &weight_future, e),
+      CLEAVE_NOT_FOUND, "none");
+  cleave_state_free(&state_before);
+  cleave_state_free(&state_after);
   cleave_tensor_free(&got);
-  return release_future(f) && wait_for_future(all) && release_future(all);
+  return release_future(weight_future) && wait_for_future(state_future) &&
+         release_future(state_future);
 }
 
 /* A module is placed before its first call, which then need not wait. A refusal by the node is the
@@ -113,7 +119,7 @@ static bool modules_are_placed_by_futures(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = "greedy", .at = at_b, .threads = 100000};
   cleave_module *m, *too_large;
-  cleave_future f, refused;
+  cleave_future f, refused_future;
   cleave_tensor got = {0};
   DO(load_module("ahead", at_b, "[{op: linear, out: 5}]", 3, &m));
   MUST(cleave_module_place_async(rt, m, true, 0, &f, e));
@@ -124,10 +130,10 @@ static bool modules_are_placed_by_futures(void) {
   cleave_tensor_free(&got);
   if (strcmp(at_b, "master") == 0) return true;
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &too_large, e));
-  MUST(cleave_module_place_async(rt, too_large, true, 0, &refused, e));
-  REFUSED(cleave_future_wait(rt, refused, 0, e), CLEAVE_EXHAUSTED, "threads for module");
+  MUST(cleave_module_place_async(rt, too_large, true, 0, &refused_future, e));
+  REFUSED(cleave_future_wait(rt, refused_future, 0, e), CLEAVE_EXHAUSTED, "threads for module");
   MUST(cleave_module_release(rt, too_large, e));
-  return release_future(refused);
+  return release_future(refused_future);
 }
 
 /* ---- running the tests ----------------------------------------------------------------------- */

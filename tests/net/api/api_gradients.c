@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests backward from gradients that the program gives, and the gradients of a context as a list
- * that is read and written: api_gradients SESSION.yaml A B runs modules at the nodes A and B, and
- * ends with a digest of what they computed.
+ * Tests backwards that start from gradients of the program, and the list of a context's gradients,
+ * which the program reads and writes: api_gradients SESSION.yaml A B runs modules at the nodes A
+ * and B, and ends with a digest of what they computed.
  */
 #include "api_int.h"
 
@@ -10,12 +10,12 @@ enum { A_WEIGHTS = 15, B_WEIGHTS = 10, OUT = 8, HIDDEN = 20, PARAMETERS = 4 };
 
 /* ---- helper functions ------------------------------------------------------------------------ */
 
-typedef struct pass {
+typedef struct forward_pass {
   cleave_context c;
   cleave_reference x, h, y, loss;
-} pass;
+} forward_pass;
 
-static bool run_forward(const net *n, unsigned seed, pass *p) {
+static bool run_forward(const net *n, unsigned seed, forward_pass *p) {
   float x[12], t[8];
   cleave_reference target;
   fill_with_random(x, 12, seed);
@@ -74,33 +74,33 @@ static double sum_squares(const cleave_gradients *g) {
 /* A backward from y with d mse / d y has the result of a backward from the loss. */
 static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   net n;
-  pass by_loss, by_gradient;
+  forward_pass pass_by_loss, pass_by_gradient;
   cleave_tensor y = {0};
   cleave_gradients want, got;
   float t[OUT], numbers[OUT];
   DO(make_network("given", "master", &n));
-  DO(run_forward(&n, 20, &by_loss));
-  DO(backward(by_loss.c, by_loss.loss, false));
-  DO(read_gradient_list(by_loss.c, &want));
-  DO(run_forward(&n, 20, &by_gradient));
-  MUST(cleave_to_here(rt, by_gradient.y, 0, &y, e));
+  DO(run_forward(&n, 20, &pass_by_loss));
+  DO(backward(pass_by_loss.c, pass_by_loss.loss, false));
+  DO(read_gradient_list(pass_by_loss.c, &want));
+  DO(run_forward(&n, 20, &pass_by_gradient));
+  MUST(cleave_to_here(rt, pass_by_gradient.y, 0, &y, e));
   fill_with_random(t, OUT, 21);
   for (int i = 0; i < OUT; i++) numbers[i] = 2 * (((float *)y.data)[i] - t[i]) / OUT;
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
-  MUST(run_backward_from(by_gradient.c, &by_gradient.y, 1, NULL, &g, false, e));
-  DO(read_gradient_list(by_gradient.c, &got));
+  MUST(run_backward_from(pass_by_gradient.c, &pass_by_gradient.y, 1, NULL, &g, false, e));
+  DO(read_gradient_list(pass_by_gradient.c, &got));
   DO(are_gradients_near(&got, &want, 1));
   cleave_tensor_free(&y);
   cleave_gradients_free(&want);
   cleave_gradients_free(&got);
-  return close_context(by_loss.c) && close_context(by_gradient.c);
+  return close_context(pass_by_loss.c) && close_context(pass_by_gradient.c);
 }
 
 /* Each given gradient is added to the gradient of its value. Here h is a root, and y, another root,
  * is computed from h. */
 static bool gradients_of_all_roots_add_up(void) {
   net n;
-  pass p[4];
+  forward_pass p[4];
   cleave_gradients got[4];
   float gradient_of_h[HIDDEN], gradient_of_y[OUT];
   const float weights[] = {0, 0.5f, 0};
@@ -128,7 +128,8 @@ static bool gradients_of_all_roots_add_up(void) {
   return true;
 }
 
-/* y = W x + b: the gradient of x is W^T g. A frozen module has no gradient. */
+/* y = W x + b in a frozen module: from the root gradient g, x gets the gradient W^T g, and the
+ * module's parameters get none. */
 static bool leaf_gradients_need_no_parameters(void) {
   static const char *const all[] = {"*"};
   cleave_module_options o = {
@@ -151,8 +152,8 @@ static bool leaf_gradients_need_no_parameters(void) {
   MUST(cleave_leaf_gradient(rt, x, &dx, e));
   DO(read_weight(m, "0.weight", &w));
   for (int i = 0; i < 12; i++) {
-    const float *at = out + 2 * (i / 3), *weight = (float *)w.data + i % 3;
-    CHECK(is_near(((float *)dx.data)[i], at[0] * weight[0] + at[1] * weight[3]));
+    const float *output_row = out + 2 * (i / 3), *weight = (float *)w.data + i % 3;
+    CHECK(is_near(((float *)dx.data)[i], output_row[0] * weight[0] + output_row[1] * weight[3]));
   }
   DO(read_gradient_list(c, &list));
   CHECK(list.n == 1 && !list.items[0].module && !list.items[0].name);
@@ -163,11 +164,11 @@ static bool leaf_gradients_need_no_parameters(void) {
   return close_context(c);
 }
 
-/* Backwards with retain add up in a leaf, unless the program takes the gradient after each
- * backward. Then each backward gives its own gradient, as with torch's retain_graph. */
+/* The gradients of several backwards with retain add up in a leaf. A tensor that the program has
+ * read after one backward does not change in the next. */
 static bool returned_gradient_is_not_changed_by_later_backwards(void) {
   net n;
-  pass p;
+  forward_pass p;
   cleave_tensor first_read = {0}, two_gradients = {0}, third_read = {0};
   cleave_gradients list;
   DO(make_network("taken", "master", &n));
@@ -196,14 +197,15 @@ static bool returned_gradient_is_not_changed_by_later_backwards(void) {
 
 static bool invalid_root_gradients_are_refused(void) {
   net n;
-  pass p;
+  forward_pass p;
   float numbers[12] = {1}; /* x has 12 numbers, y has fewer */
-  int64_t whole[OUT] = {1};
-  const float one = 1;
+  int64_t integers[OUT] = {1};
+  const float weight_of_one = 1;
   DO(make_network("starts", "master", &n));
   DO(run_forward(&n, 24, &p));
-  cleave_tensor good = CLEAVE_TENSOR_F32(numbers, 4, 2), shape = CLEAVE_TENSOR_F32(numbers, 2, 4);
-  cleave_tensor dtype = CLEAVE_TENSOR_I64(whole, 4, 2), none = {0};
+  cleave_tensor good_gradient = CLEAVE_TENSOR_F32(numbers, 4, 2),
+                wrong_shape = CLEAVE_TENSOR_F32(numbers, 2, 4);
+  cleave_tensor wrong_dtype = CLEAVE_TENSOR_I64(integers, 4, 2), none = {0};
   cleave_backward_options o = {.size = 3};
   REFUSED(cleave_backward_with(rt, p.c, &p.y, 1, &o, e), CLEAVE_INVALID,
           "cleave_backward_options.size is 3");
@@ -216,19 +218,19 @@ static bool invalid_root_gradients_are_refused(void) {
           "starts from scalars");
   REFUSED(run_backward_from(p.c, &p.y, 1, NULL, &none, false, e), CLEAVE_INVALID,
           "starts from scalars");
-  REFUSED(run_backward_from(p.c, &p.y, 1, NULL, &shape, false, e), CLEAVE_INVALID,
+  REFUSED(run_backward_from(p.c, &p.y, 1, NULL, &wrong_shape, false, e), CLEAVE_INVALID,
           "f32 [4, 2], the gradient given for it f32 [2, 4]");
-  REFUSED(run_backward_from(p.c, &p.y, 1, NULL, &dtype, false, e), CLEAVE_INVALID,
+  REFUSED(run_backward_from(p.c, &p.y, 1, NULL, &wrong_dtype, false, e), CLEAVE_INVALID,
           "for it i64 [4, 2]");
-  REFUSED(run_backward_from(p.c, &p.y, 1, &one, &good, false, e), CLEAVE_INVALID,
+  REFUSED(run_backward_from(p.c, &p.y, 1, &weight_of_one, &good_gradient, false, e), CLEAVE_INVALID,
           "both a weight and a gradient");
   REFUSED(run_backward_from(p.c, (cleave_reference[]){p.y, p.y}, 2, NULL,
-                            (cleave_tensor[]){good, good}, false, e),
+                            (cleave_tensor[]){good_gradient, good_gradient}, false, e),
           CLEAVE_INVALID, "is given twice");
   REFUSED(run_backward_from(p.c, &p.x, 1, NULL, &(cleave_tensor)CLEAVE_TENSOR_F32(numbers, 4, 3),
                             false, e),
           CLEAVE_PRECONDITION, "depends on no parameter");
-  MUST(run_backward_from(p.c, &p.y, 1, NULL, &good, false, e));
+  MUST(run_backward_from(p.c, &p.y, 1, NULL, &good_gradient, false, e));
   return close_context(p.c);
 }
 
@@ -236,9 +238,9 @@ static bool invalid_root_gradients_are_refused(void) {
 
 static bool gradient_list_names_every_gradient(void) {
   net n;
-  pass p;
+  forward_pass p;
   cleave_gradients list;
-  cleave_tensor one = {0};
+  cleave_tensor one_gradient = {0};
   DO(make_network("list", "master", &n));
   DO(run_forward(&n, 40, &p));
   MUST(cleave_gradients_read(rt, p.c, 0, &list, e));
@@ -254,16 +256,16 @@ static bool gradient_list_names_every_gradient(void) {
   for (int i = 0; i < PARAMETERS; i++) {
     const cleave_gradient_item *at = &list.items[i];
     CHECK(at->module == want[i].m && strcmp(at->name, want[i].name) == 0 && at->leaf.id == 0);
-    DO(read_gradient(p.c, want[i].m, want[i].name, &one));
-    CHECK(one.rank == at->tensor.rank &&
-          memcmp(one.data, at->tensor.data, 4 * cleave_tensor_count(&one)) == 0);
+    DO(read_gradient(p.c, want[i].m, want[i].name, &one_gradient));
+    CHECK(one_gradient.rank == at->tensor.rank &&
+          memcmp(one_gradient.data, at->tensor.data, 4 * cleave_tensor_count(&one_gradient)) == 0);
   }
-  MUST(cleave_leaf_gradient(rt, p.x, &one, e));
+  MUST(cleave_leaf_gradient(rt, p.x, &one_gradient, e));
   CHECK(list.items[PARAMETERS].leaf.id == p.x.id &&
-        memcmp(one.data, list.items[PARAMETERS].tensor.data, 48) == 0);
+        memcmp(one_gradient.data, list.items[PARAMETERS].tensor.data, 48) == 0);
   cleave_gradients_free(&list);
   cleave_gradients_free(NULL);
-  cleave_tensor_free(&one);
+  cleave_tensor_free(&one_gradient);
   DO(close_context(p.c));
   REFUSED(cleave_gradients_read(rt, p.c, 0, &list, e), CLEAVE_NOT_FOUND, "was closed");
   REFUSED(cleave_gradients_read(rt, p.c, 0, NULL, e), CLEAVE_INVALID, "ret_gradients is NULL");
@@ -284,204 +286,207 @@ static bool write_scaled_gradients(cleave_context c, const cleave_gradients *lis
 /* Norm, clipping and step use the gradient that was written. */
 static bool step_uses_the_written_gradient(void) {
   net n;
-  pass p;
+  forward_pass p;
   cleave_optimizer *o;
-  cleave_gradients list, again;
-  cleave_tensor before = {0}, after = {0};
-  cleave_step_result done;
+  cleave_gradients list, list_after_write;
+  cleave_tensor weight_before = {0}, weight_after = {0};
+  cleave_step_result step_result;
   DO(make_network("written", "master", &n));
   DO(make_optimizer(&n, 0.01, &o));
   DO(run_forward(&n, 50, &p));
   DO(backward(p.c, p.loss, false));
   DO(read_gradient_list(p.c, &list));
   DO(write_scaled_gradients(p.c, &list, 4));
-  DO(read_gradient_list(p.c, &again));
+  DO(read_gradient_list(p.c, &list_after_write));
   for (int i = 0; i < PARAMETERS; i++)
-    CHECK(memcmp(list.items[i].tensor.data, again.items[i].tensor.data,
+    CHECK(memcmp(list.items[i].tensor.data, list_after_write.items[i].tensor.data,
                  4 * cleave_tensor_count(&list.items[i].tensor)) == 0);
-  DO(read_weight(n.b, "0.weight", &before));
-  MUST(cleave_step(rt, o, p.c, 0, &done, e));
+  DO(read_weight(n.b, "0.weight", &weight_before));
+  MUST(cleave_step(rt, o, p.c, 0, &step_result, e));
   double norm = sqrt(sum_squares(&list));
-  CHECK(done.applied && is_near((float)done.norm, (float)norm) && norm > 0.01);
-  REFUSED(cleave_gradient_write(rt, p.c, n.b, "0.weight", &before, 0, e), CLEAVE_PRECONDITION,
-          "has taken its step");
+  CHECK(step_result.applied && is_near((float)step_result.norm, (float)norm) && norm > 0.01);
+  REFUSED(cleave_gradient_write(rt, p.c, n.b, "0.weight", &weight_before, 0, e),
+          CLEAVE_PRECONDITION, "has taken its step");
   DO(close_context(p.c));
-  DO(read_weight(n.b, "0.weight", &after));
-  add_to_digest(&after);
+  DO(read_weight(n.b, "0.weight", &weight_after));
+  add_to_digest(&weight_after);
   const float *g = get_numbers(&list.items[2]);
   for (int i = 0; i < B_WEIGHTS; i++)
-    CHECK(is_near(((float *)after.data)[i],
-                  (float)(((float *)before.data)[i] - 0.5 * 0.01 / (norm + 1e-6) * g[i])));
+    CHECK(is_near(((float *)weight_after.data)[i],
+                  (float)(((float *)weight_before.data)[i] - 0.5 * 0.01 / (norm + 1e-6) * g[i])));
   cleave_gradients_free(&list);
-  cleave_gradients_free(&again);
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+  cleave_gradients_free(&list_after_write);
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   return true;
 }
 
 /* A gradient that is not finite prevents the step at all nodes, until it is overwritten. */
 static bool written_infinite_gradient_prevents_the_step(void) {
   net n;
-  pass p;
+  forward_pass p;
   cleave_optimizer *o;
-  cleave_tensor g = {0}, before = {0}, after = {0};
-  cleave_step_result done;
+  cleave_tensor g = {0}, weight_before = {0}, weight_after = {0};
+  cleave_step_result step_result;
   DO(make_network("decides", "master", &n));
   DO(make_optimizer(&n, 0, &o));
   for (int is_overwritten = 0; is_overwritten < 2; is_overwritten++) {
     DO(run_forward(&n, 60, &p));
     DO(backward(p.c, p.loss, false));
     DO(read_gradient(p.c, n.a, "0.bias", &g));
-    float first = ((float *)g.data)[0];
+    float first_number = ((float *)g.data)[0];
     ((float *)g.data)[0] = NAN;
     MUST(cleave_gradient_write(rt, p.c, n.a, "0.bias", &g, 0, e));
-    ((float *)g.data)[0] = first;
+    ((float *)g.data)[0] = first_number;
     if (is_overwritten) MUST(cleave_gradient_write(rt, p.c, n.a, "0.bias", &g, 0, e));
-    DO(read_weight(n.b, "0.bias", &before));
-    MUST(cleave_step(rt, o, p.c, 0, &done, e));
-    CHECK(done.applied == (is_overwritten == 1));
+    DO(read_weight(n.b, "0.bias", &weight_before));
+    MUST(cleave_step(rt, o, p.c, 0, &step_result, e));
+    CHECK(step_result.applied == (is_overwritten == 1));
     DO(close_context(p.c));
-    DO(read_weight(n.b, "0.bias", &after));
-    CHECK((memcmp(before.data, after.data, 8) == 0) == !is_overwritten);
-    add_to_digest(&after);
+    DO(read_weight(n.b, "0.bias", &weight_after));
+    CHECK((memcmp(weight_before.data, weight_after.data, 8) == 0) == !is_overwritten);
+    add_to_digest(&weight_after);
   }
   /* A root gradient that is not finite makes the gradients not finite. */
   float numbers[OUT] = {INFINITY};
   cleave_tensor root_gradient = CLEAVE_TENSOR_F32(numbers, 4, 2);
   DO(run_forward(&n, 61, &p));
   MUST(run_backward_from(p.c, &p.y, 1, NULL, &root_gradient, false, e));
-  MUST(cleave_step(rt, o, p.c, 0, &done, e));
-  CHECK(!done.applied);
+  MUST(cleave_step(rt, o, p.c, 0, &step_result, e));
+  CHECK(!step_result.applied);
   cleave_tensor_free(&g);
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   return close_context(p.c);
 }
 
 /* A later backward adds its gradient to the one that was written. */
 static bool backward_adds_to_the_written_gradient(void) {
   net n;
-  pass p;
+  forward_pass p;
   cleave_optimizer *o;
-  cleave_gradients once, got;
-  cleave_step_result done;
+  cleave_gradients gradients_of_one, got;
+  cleave_step_result step_result;
   DO(make_network("adds", "master", &n));
   DO(make_optimizer(&n, 0, &o));
   DO(run_forward(&n, 62, &p));
   DO(backward(p.c, p.loss, true));
-  DO(read_gradient_list(p.c, &once));
-  DO(write_scaled_gradients(p.c, &once, 2));
+  DO(read_gradient_list(p.c, &gradients_of_one));
+  DO(write_scaled_gradients(p.c, &gradients_of_one, 2));
   DO(backward(p.c, p.loss, false));
   DO(read_gradient_list(p.c, &got));
   for (int i = 0; i < PARAMETERS; i++)
     for (size_t k = 0; k < cleave_tensor_count(&got.items[i].tensor); k++)
-      CHECK(is_near(get_numbers(&got.items[i])[k], 1.5f * get_numbers(&once.items[i])[k]));
-  MUST(cleave_step(rt, o, p.c, 0, &done, e));
-  CHECK(done.applied && is_near((float)done.norm, (float)sqrt(sum_squares(&got))));
-  cleave_gradients_free(&once);
+      CHECK(is_near(get_numbers(&got.items[i])[k],
+                    1.5f * get_numbers(&gradients_of_one.items[i])[k]));
+  MUST(cleave_step(rt, o, p.c, 0, &step_result, e));
+  CHECK(step_result.applied && is_near((float)step_result.norm, (float)sqrt(sum_squares(&got))));
+  cleave_gradients_free(&gradients_of_one);
   cleave_gradients_free(&got);
   return close_context(p.c);
 }
 
 static bool invalid_gradient_writes_are_refused(void) {
   net n;
-  pass p;
+  forward_pass p;
   float numbers[A_WEIGHTS] = {1};
   DO(make_network("writes", "master", &n));
   DO(run_forward(&n, 64, &p));
-  cleave_tensor good = CLEAVE_TENSOR_F32(numbers, 5, 3), shape = CLEAVE_TENSOR_F32(numbers, 3, 5);
-  REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good, 0, e), CLEAVE_NOT_FOUND,
+  cleave_tensor good_gradient = CLEAVE_TENSOR_F32(numbers, 5, 3),
+                wrong_shape = CLEAVE_TENSOR_F32(numbers, 3, 5);
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good_gradient, 0, e), CLEAVE_NOT_FOUND,
           "no gradient of '0.weight' of module 'writes a': no backward got there");
   DO(backward(p.c, p.loss, false));
-  REFUSED(cleave_gradient_write(rt, p.c, n.a, "7.weight", &good, 0, e), CLEAVE_NOT_FOUND,
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, "7.weight", &good_gradient, 0, e), CLEAVE_NOT_FOUND,
           "'writes a' has no parameter '7.weight'");
-  REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &shape, 0, e), CLEAVE_INVALID,
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &wrong_shape, 0, e), CLEAVE_INVALID,
           "is f32 [5, 3], the gradient given f32 [3, 5]");
-  REFUSED(cleave_gradient_write(rt, p.c, n.a, NULL, &good, 0, e), CLEAVE_INVALID,
+  REFUSED(cleave_gradient_write(rt, p.c, n.a, NULL, &good_gradient, 0, e), CLEAVE_INVALID,
           "argument name is NULL");
-  REFUSED(cleave_gradient_write(rt, p.c, NULL, "0.weight", &good, 0, e), CLEAVE_INVALID,
+  REFUSED(cleave_gradient_write(rt, p.c, NULL, "0.weight", &good_gradient, 0, e), CLEAVE_INVALID,
           "argument module is NULL");
-  MUST(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good, 0, e));
+  MUST(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good_gradient, 0, e));
   return close_context(p.c);
 }
 
 /* ---- a step with gradients of the program's own ---------------------------------------------- */
 
-static cleave_status step_with_options(cleave_optimizer *o, cleave_context c, double square,
+static cleave_status step_with_options(cleave_optimizer *o, cleave_context c, double other_square,
                                        bool is_not_finite, cleave_step_decision *ret,
                                        cleave_error *e) {
-  const cleave_step_options how = {
-      .size = sizeof how, .other_square = square, .other_not_finite = is_not_finite};
-  return cleave_step_with(rt, o, c, &how, ret, e);
+  const cleave_step_options options = {
+      .size = sizeof options, .other_square = other_square, .other_not_finite = is_not_finite};
+  return cleave_step_with(rt, o, c, &options, ret, e);
 }
 
-/* Norm and factor are those of torch's clip_grad_norm_ over the modules and the program's own
- * gradients, and modules step with that factor. */
+/* The norm covers the modules' gradients and the program's own (other_square). Norm and clipping
+ * factor are those of torch's clip_grad_norm_, and the modules' steps use this factor. */
 static bool step_clips_by_the_norm_of_all_gradients(void) {
   net n;
-  pass p;
+  forward_pass p;
   cleave_optimizer *o;
   cleave_gradients list;
-  cleave_tensor before = {0}, after = {0};
-  cleave_step_decision done = {.size = sizeof done};
+  cleave_tensor weight_before = {0}, weight_after = {0};
+  cleave_step_decision decision = {.size = sizeof decision};
   DO(make_network("shares", "master", &n));
   DO(make_optimizer(&n, 0.5, &o));
   DO(run_forward(&n, 52, &p));
   DO(backward(p.c, p.loss, false));
   DO(read_gradient_list(p.c, &list));
-  DO(read_weight(n.b, "0.weight", &before));
-  REFUSED(step_with_options(o, p.c, -1, false, &done, e), CLEAVE_INVALID, "other_square is -1");
-  done.size = 8;
-  REFUSED(step_with_options(o, p.c, 9, false, &done, e), CLEAVE_INVALID,
+  DO(read_weight(n.b, "0.weight", &weight_before));
+  REFUSED(step_with_options(o, p.c, -1, false, &decision, e), CLEAVE_INVALID, "other_square is -1");
+  decision.size = 8;
+  REFUSED(step_with_options(o, p.c, 9, false, &decision, e), CLEAVE_INVALID,
           "cleave_step_decision of 8 bytes");
-  done.size = sizeof done;
-  MUST(step_with_options(o, p.c, 9, false, &done, e));
+  decision.size = sizeof decision;
+  MUST(step_with_options(o, p.c, 9, false, &decision, e));
   double norm = sqrt(sum_squares(&list) + 9), scale = 0.5 / (norm + 1e-6);
-  CHECK(done.applied && done.number == 1 && done.lr == 0.5);
-  CHECK(fabs(done.norm - norm) < 1e-6 * norm && fabs(done.scale - scale) < 1e-6 * scale);
+  CHECK(decision.applied && decision.number == 1 && decision.lr == 0.5);
+  CHECK(fabs(decision.norm - norm) < 1e-6 * norm && fabs(decision.scale - scale) < 1e-6 * scale);
   DO(close_context(p.c));
-  DO(read_weight(n.b, "0.weight", &after));
-  add_to_digest(&after);
+  DO(read_weight(n.b, "0.weight", &weight_after));
+  add_to_digest(&weight_after);
   for (int i = 0; i < B_WEIGHTS; i++)
-    CHECK(is_near(((float *)after.data)[i], (float)(((float *)before.data)[i] -
-                                                    0.5 * scale * get_numbers(&list.items[2])[i])));
+    CHECK(is_near(
+        ((float *)weight_after.data)[i],
+        (float)(((float *)weight_before.data)[i] - 0.5 * scale * get_numbers(&list.items[2])[i])));
   cleave_gradients_free(&list);
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   return true;
 }
 
-/* One gradient of the program's own that is not finite prevents the step at all nodes. */
+/* If the program reports that a gradient of its own is not finite, no node takes the step. */
 static bool program_can_veto_a_step(void) {
   net n;
-  pass p;
+  forward_pass p;
   cleave_optimizer *o;
   cleave_future f;
-  cleave_step_result other;
-  cleave_tensor before = {0}, after = {0};
-  cleave_step_decision done = {.size = sizeof done};
+  cleave_step_result other_result;
+  cleave_tensor weight_before = {0}, weight_after = {0};
+  cleave_step_decision decision = {.size = sizeof decision};
   DO(make_network("votes", "master", &n));
   DO(make_optimizer(&n, 0, &o));
-  DO(read_weight(n.b, "0.weight", &before));
+  DO(read_weight(n.b, "0.weight", &weight_before));
   for (int i = 0; i < 3; i++) {
     DO(run_forward(&n, 54, &p));
     DO(backward(p.c, p.loss, false));
-    MUST(step_with_options(o, p.c, i == 1 ? INFINITY : i == 2 ? NAN : 1, i == 0, &done, e));
-    CHECK(!done.applied && done.scale == 1);
+    MUST(step_with_options(o, p.c, i == 1 ? INFINITY : i == 2 ? NAN : 1, i == 0, &decision, e));
+    CHECK(!decision.applied && decision.scale == 1);
     DO(close_context(p.c));
   }
-  DO(read_weight(n.b, "0.weight", &after));
-  CHECK(memcmp(before.data, after.data, 4 * B_WEIGHTS) == 0);
+  DO(read_weight(n.b, "0.weight", &weight_after));
+  CHECK(memcmp(weight_before.data, weight_after.data, 4 * B_WEIGHTS) == 0);
   DO(run_forward(&n, 54, &p));
   DO(backward(p.c, p.loss, false));
   MUST(cleave_step_with_async(rt, o, p.c, NULL, &f, e));
   MUST(cleave_future_wait(rt, f, 0, e));
-  REFUSED(cleave_future_step_result(rt, f, &other, e), CLEAVE_INVALID, "brings no step");
-  MUST(cleave_future_step_decision(rt, f, &done, e));
-  CHECK(done.applied && done.scale == 1 && done.number == 4);
+  REFUSED(cleave_future_step_result(rt, f, &other_result, e), CLEAVE_INVALID, "brings no step");
+  MUST(cleave_future_step_decision(rt, f, &decision, e));
+  CHECK(decision.applied && decision.scale == 1 && decision.number == 4);
   MUST(cleave_future_release(rt, f, e));
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   return close_context(p.c);
 }
 
@@ -489,8 +494,8 @@ static bool program_can_veto_a_step(void) {
 
 static unsigned n_root_gradients, n_written_gradients;
 
-/* Function may_send of the runtime. Counts the gradients sent to the module "leaves b", and permits
- * every sending. */
+/* Function may_send of the runtime, called before each sending. Counts the root gradients and the
+ * written gradients that are sent to the module "leaves b", and permits every sending. */
 static cleave_status record_sending(void *user, const cleave_sending *s, cleave_error *error) {
   (void)user, (void)error;
   if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
@@ -501,11 +506,11 @@ static cleave_status record_sending(void *user, const cleave_sending *s, cleave_
   return CLEAVE_OK;
 }
 
-/* The gate, the program's function may_send, is asked once for each of the two gradients that are
- * sent. The master's own modules send nothing. */
+/* The library calls the program's function may_send, the gate, once for each of the two gradients
+ * that are sent to a worker. For modules at the master nothing is sent. */
 static bool gate_sees_gradients_that_leave(void) {
   net n;
-  pass p;
+  forward_pass p;
   float numbers[OUT] = {1, 2};
   cleave_tensor gradient_of_y = CLEAVE_TENSOR_F32(numbers, 4, 2),
                 bias = CLEAVE_TENSOR_F32(numbers, 2);
@@ -521,39 +526,42 @@ static bool gate_sees_gradients_that_leave(void) {
 
 /* ---- contexts that overlap ------------------------------------------------------------------- */
 
-/* The gradient of b's input reads b's weights. a's input is data, so a's backward reads no
- * weights. */
+/* The backward reads b's weights for the gradient of b's input, and a step has changed them since
+ * b's call. cleave_backward itself returns the error, which names b and its call, and does not
+ * change the context. */
 static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   net n;
-  pass first, second;
+  forward_pass first_pass, second_pass;
   cleave_optimizer *o;
   cleave_gradients list;
   char text[64];
   DO(make_network("overlap", "master", &n));
   DO(make_optimizer(&n, 0, &o));
-  DO(run_forward(&n, 70, &first));
-  DO(run_forward(&n, 71, &second));
-  DO(backward(second.c, second.loss, false));
-  MUST(cleave_step(rt, o, second.c, 0, NULL, e));
+  DO(run_forward(&n, 70, &first_pass));
+  DO(run_forward(&n, 71, &second_pass));
+  DO(backward(second_pass.c, second_pass.loss, false));
+  MUST(cleave_step(rt, o, second_pass.c, 0, NULL, e));
   snprintf(text, sizeof text, "module 'overlap b' have changed");
-  REFUSED(cleave_backward(rt, first.c, &first.loss, 1, false, 0, e), CLEAVE_PRECONDITION, text);
-  snprintf(text, sizeof text, "since its call %llu,", (unsigned long long)first.y.id);
-  REFUSED(cleave_backward(rt, first.c, &first.loss, 1, false, 0, e), CLEAVE_PRECONDITION, text);
-  /* The context was not changed: it can be used for another call. */
-  MUST(cleave_gradients_read(rt, first.c, 0, &list, e));
+  REFUSED(cleave_backward(rt, first_pass.c, &first_pass.loss, 1, false, 0, e), CLEAVE_PRECONDITION,
+          text);
+  snprintf(text, sizeof text, "since its call %llu,", (unsigned long long)first_pass.y.id);
+  REFUSED(cleave_backward(rt, first_pass.c, &first_pass.loss, 1, false, 0, e), CLEAVE_PRECONDITION,
+          text);
+  /* the context has no gradients, and further calls in it work */
+  MUST(cleave_gradients_read(rt, first_pass.c, 0, &list, e));
   CHECK(list.n == 0);
   cleave_gradients_free(&list);
   float numbers[OUT];
   fill_with_random(numbers, OUT, 72);
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
   cleave_reference h, y;
-  MUST(cleave_call(rt, first.c, n.a, &first.x, 1, &h, e));
-  MUST(cleave_call(rt, first.c, n.b, &h, 1, &y, e));
-  MUST(run_backward_from(first.c, &y, 1, NULL, &g, false, e));
-  DO(read_gradient_list(first.c, &list));
+  MUST(cleave_call(rt, first_pass.c, n.a, &first_pass.x, 1, &h, e));
+  MUST(cleave_call(rt, first_pass.c, n.b, &h, 1, &y, e));
+  MUST(run_backward_from(first_pass.c, &y, 1, NULL, &g, false, e));
+  DO(read_gradient_list(first_pass.c, &list));
   CHECK(list.n == PARAMETERS + 1);
   cleave_gradients_free(&list);
-  return close_context(first.c) && close_context(second.c);
+  return close_context(first_pass.c) && close_context(second_pass.c);
 }
 
 /* A linear layer whose input is data reads no parameter in its backward, so steps in between do not
@@ -587,7 +595,7 @@ static bool a_backward_that_reads_no_parameter_is_possible(void) {
     add_to_digest(&got[i]);
     CHECK(memcmp(got[0].data, got[i].data, 24) == 0);
   }
-  /* a retained context would compute its forward again */
+  /* a second backward of this retained context would compute its forward again, with new weights */
   REFUSED(run_backward_from(c[0], &y[0], 1, NULL, &g, false, e), CLEAVE_PRECONDITION,
           "module 'over data' have changed");
   for (int i = 0; i < 3; i++) {
@@ -600,7 +608,7 @@ static bool a_backward_that_reads_no_parameter_is_possible(void) {
 
 static bool backward_after_a_weight_write_is_refused(void) {
   net n;
-  pass p;
+  forward_pass p;
   cleave_tensor w = {0};
   DO(make_network("rewritten", "master", &n));
   DO(run_forward(&n, 74, &p));
@@ -615,20 +623,20 @@ static bool backward_after_a_weight_write_is_refused(void) {
 /* A step that was not taken does not affect other contexts. */
 static bool skipped_step_does_not_affect_other_contexts(void) {
   net n;
-  pass first, second;
+  forward_pass first_pass, second_pass;
   cleave_optimizer *o;
-  cleave_step_result done;
+  cleave_step_result step_result;
   float numbers[OUT] = {NAN};
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
   DO(make_network("skipped", "master", &n));
   DO(make_optimizer(&n, 0, &o));
-  DO(run_forward(&n, 76, &first));
-  DO(run_forward(&n, 77, &second));
-  MUST(run_backward_from(second.c, &second.y, 1, NULL, &g, false, e));
-  MUST(cleave_step(rt, o, second.c, 0, &done, e));
-  CHECK(!done.applied);
-  DO(backward(first.c, first.loss, false));
-  return close_context(first.c) && close_context(second.c);
+  DO(run_forward(&n, 76, &first_pass));
+  DO(run_forward(&n, 77, &second_pass));
+  MUST(run_backward_from(second_pass.c, &second_pass.y, 1, NULL, &g, false, e));
+  MUST(cleave_step(rt, o, second_pass.c, 0, &step_result, e));
+  CHECK(!step_result.applied);
+  DO(backward(first_pass.c, first_pass.loss, false));
+  return close_context(first_pass.c) && close_context(second_pass.c);
 }
 
 static const test tests[] = {

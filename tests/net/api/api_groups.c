@@ -10,7 +10,7 @@ enum { STEPS = 5, PARAMS = 18 };
 
 /* ---- parameters stepped by hand -------------------------------------------------------------- */
 
-/* Settings of the group of a parameter; lr 0: the parameter is in no group. */
+/* Settings of a parameter's group. lr: learning rate; 0: the parameter is in no group. */
 typedef struct settings {
   double lr, weight_decay, momentum;
   const cleave_schedule *schedule;
@@ -105,7 +105,7 @@ static cleave_group make_group(const two_groups *c, const settings *s, const cha
   return g;
 }
 
-/* Takes one step of the program. Stores the gradients and the result. */
+/* Runs the network forward and backward and takes one step. Stores the gradients in params. */
 static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool is_final, param *params,
                      size_t n_params, cleave_step_result *step_result) {
   cleave_context c;
@@ -133,8 +133,9 @@ static double compute_norm(const param *params, size_t n) {
   return sqrt(sum);
 }
 
-/* Weights are in one group with a rate and a schedule, biases in another. If the
- * lr of the biases is 0, they are in no group. */
+/* Takes five steps with the weights in one group and the biases in another, each with its own rate
+ * and schedule, and compares all parameters with the formula. If the lr of the biases is 0, they
+ * are in no group. */
 static bool check_five_steps(const two_groups *c) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bi*"};
   net n;
@@ -195,7 +196,8 @@ static bool groups_with_and_without_momentum_step_together(void) {
   return check_five_steps(&c);
 }
 
-/* With final steps, no decision is sent with END_CONTEXT. */
+/* Takes final steps, after which no decision is sent with END_CONTEXT. They must use the rates of
+ * all groups. */
 static bool final_steps_have_all_rates(void) {
   const two_groups c = {
       .module_prefix = "final",
@@ -213,17 +215,17 @@ static bool param_in_no_group_is_not_trained_and_not_in_the_norm(void) {
                         .weight_settings = {.lr = 0.05, .weight_decay = 0.1},
                         .clip_norm = 0.25};
   DO(check_five_steps(&c));
-  const two_groups last = {.module_prefix = "held finally",
-                           .weight_settings = {.lr = 0.05, .momentum = 0.9},
-                           .clip_norm = 0.25,
-                           .has_final_steps = true};
-  return check_five_steps(&last);
+  const two_groups held_finally = {.module_prefix = "held finally",
+                                   .weight_settings = {.lr = 0.05, .momentum = 0.9},
+                                   .clip_norm = 0.25,
+                                   .has_final_steps = true};
+  return check_five_steps(&held_finally);
 }
 
-/* A schedule that is set later applies to all groups. */
+/* A schedule set by cleave_optimizer_set_schedule applies to all groups of the optimiser. */
 static bool later_schedule_applies_to_all_groups(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"*.bias"};
-  const cleave_schedule off = {.curve = CLEAVE_LINEAR, .total_steps = 1};
+  const cleave_schedule zero_rate = {.curve = CLEAVE_LINEAR, .total_steps = 1};
   const settings zero_settings = {0};
   two_groups c = {
       .module_prefix = "off", .weight_settings = {.lr = 0.1}, .bias_settings = {.lr = 0.2}};
@@ -236,7 +238,7 @@ static bool later_schedule_applies_to_all_groups(void) {
                            make_group(&c, &c.bias_settings, bias, both)};
   MUST(cleave_optimizer_new(rt, groups, 2, 0, &o, e));
   MUST(cleave_optimizer_set_steps(rt, o, 3, e));
-  MUST(cleave_optimizer_set_schedule(rt, o, &off, e));
+  MUST(cleave_optimizer_set_schedule(rt, o, &zero_rate, e));
   param params[] = {{.module = n.a, .name = "0.weight", .settings = &zero_settings},
                     {.module = n.b, .name = "0.bias", .settings = &zero_settings}};
   for (size_t i = 0; i < 2; i++) DO(read_param(&params[i]));
@@ -290,9 +292,8 @@ static bool state_has_moments_for_all_parameters(void) {
 
 /* ---- sixteen groups -------------------------------------------------------------------------- */
 
-/* Prepares groups over modules of nine layers with two parameters each. The first n parameters have
- * a group each, with rates 0.01, 0.02, ... has_rest: the last group also has all other
- * parameters. */
+/* Prepares n groups over a module of nine layers with two parameters each. Group i has parameter i
+ * and the rate 0.01 (i + 1). has_rest: the last group also has all other parameters. */
 static void make_many_groups(cleave_module *const *m, int n, bool has_rest, char (*names)[24],
                              const char **lists, cleave_group *groups) {
   for (int i = 0; i < PARAMS; i++) {
@@ -300,11 +301,11 @@ static void make_many_groups(cleave_module *const *m, int n, bool has_rest, char
     lists[i] = names[i];
   }
   for (int i = 0; i < n; i++) {
-    bool last = has_rest && i + 1 == n;
+    bool is_last = has_rest && i + 1 == n;
     groups[i] = (cleave_group){.modules = m,
                                .n_modules = 1,
                                .parameters = lists + i,
-                               .n_parameters = last ? (size_t)(PARAMS - i) : 1,
+                               .n_parameters = is_last ? (size_t)(PARAMS - i) : 1,
                                .lr = 0.01 * (i + 1)};
   }
 }
@@ -336,12 +337,12 @@ static bool a_module_has_sixteen_groups(void) {
   cleave_context c;
   cleave_reference x, t, y, l;
   float numbers[8];
-  settings with[PARAMS];
+  settings group_settings[PARAMS];
   param params[PARAMS];
   memset(params, 0, sizeof params);
   for (int i = 0; i < PARAMS; i++) {
-    with[i] = (settings){.lr = 0.01 * (i < 16 ? i + 1 : 16)};
-    params[i] = (param){.module = m, .name = names[i], .settings = &with[i]};
+    group_settings[i] = (settings){.lr = 0.01 * (i < 16 ? i + 1 : 16)};
+    params[i] = (param){.module = m, .name = names[i], .settings = &group_settings[i]};
     DO(read_param(&params[i]));
   }
   fill_with_random(numbers, 8, 3);
@@ -377,15 +378,15 @@ static cleave_group with_modules(cleave_group g, cleave_module *const *module) {
 }
 
 /* Asserts that an optimiser is refused if its first group is w, with all weights of a and b, and
- * its second group cannot be combined with w. frozen_bias_module: module whose biases are not
- * trained. */
+ * its second group cannot be combined with w. b: a group of the biases. frozen_bias_module: module
+ * whose biases are not trained. */
 static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cleave_group b,
                                                cleave_module *const *frozen_bias_module) {
-  static const char *const none[] = {"conv*"};
-  cleave_group adam = b, final = b, negative = b;
-  adam.kind = CLEAVE_ADAM;
-  final.no_rollback = true;
-  negative.lr = -1;
+  static const char *const unmatched[] = {"conv*"};
+  cleave_group adam_group = b, final_group = b, negative_group = b;
+  adam_group.kind = CLEAVE_ADAM;
+  final_group.no_rollback = true;
+  negative_group.lr = -1;
   const struct {
     cleave_group second_moment;
     cleave_status status;
@@ -394,12 +395,12 @@ static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cle
       {with_parameters(b, NULL, 1), CLEAVE_EXISTS,
        "parameter '0.weight' of module 'wrong a' is in two groups"},
       {with_modules(w, &n->b), CLEAVE_EXISTS, "'0.weight' of module 'wrong b'"},
-      {with_parameters(b, none, 1), CLEAVE_NOT_FOUND, "no parameter 'conv*'"},
-      {with_parameters(b, none, 0), CLEAVE_INVALID, "a list of 0 parameters"},
+      {with_parameters(b, unmatched, 1), CLEAVE_NOT_FOUND, "no parameter 'conv*'"},
+      {with_parameters(b, unmatched, 0), CLEAVE_INVALID, "a list of 0 parameters"},
       {with_modules(b, frozen_bias_module), CLEAVE_NOT_FOUND, "no parameter '0.bias' that learns"},
-      {adam, CLEAVE_INVALID, "groups of different kinds"},
-      {final, CLEAVE_INVALID, "final"},
-      {negative, CLEAVE_INVALID, "lr is -1"},
+      {adam_group, CLEAVE_INVALID, "groups of different kinds"},
+      {final_group, CLEAVE_INVALID, "final"},
+      {negative_group, CLEAVE_INVALID, "lr is -1"},
   };
   cleave_optimizer *o;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -412,7 +413,7 @@ static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cle
 /* Refused groups leave their modules unchanged, as the last optimiser shows. */
 static bool invalid_groups_are_refused_by_the_api(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bias"};
-  static const char *const typo[] = {"0.weight", "0.bais"};
+  static const char *const misspelt_names[] = {"0.weight", "0.bais"};
   const two_groups c = {.weight_settings = {.lr = 0.1}, .bias_settings = {.lr = 0.1}};
   net n;
   cleave_module *frozen_bias_module;
@@ -425,34 +426,34 @@ static bool invalid_groups_are_refused_by_the_api(void) {
   cleave_module *both[] = {n.a, n.b};
   const cleave_group w = make_group(&c, &c.weight_settings, weight, both),
                      b = make_group(&c, &c.bias_settings, bias, both),
-                     misspelt = with_parameters(b, typo, 2),
-                     part =
+                     misspelt_group = with_parameters(b, misspelt_names, 2),
+                     partial_group =
                          /* a group without patterns has the trained parameters of a partly frozen
                           * module */
                      with_parameters(with_modules(b, &frozen_bias_module), NULL, 0);
   DO(parameter_in_two_groups_is_refused(&n, w, b, &frozen_bias_module));
-  REFUSED(cleave_optimizer_new(rt, &misspelt, 1, 0, &o, e), CLEAVE_NOT_FOUND,
+  REFUSED(cleave_optimizer_new(rt, &misspelt_group, 1, 0, &o, e), CLEAVE_NOT_FOUND,
           "no parameter '0.bais' that learns in the modules of this group; did you mean '0.bias'?");
   MUST(cleave_optimizer_new(rt, &w, 1, 0, &o, e));
   REFUSED(cleave_optimizer_new(rt, &b, 1, 0, &o, e), CLEAVE_EXISTS, "is in an optimiser already");
-  MUST(cleave_optimizer_new(rt, &part, 1, 0, &o, e));
+  MUST(cleave_optimizer_new(rt, &partial_group, 1, 0, &o, e));
   return true;
 }
 
 /* A glob need not match in every module. A module without a match can get another optimiser. */
 static bool a_module_without_a_match_is_not_in_the_group(void) {
-  static const char *const first[] = {"mine.*"};
+  static const char *const own_layers[] = {"mine.*"};
   cleave_module *m[2];
-  cleave_optimizer *o, *other;
+  cleave_optimizer *o, *other_optimizer;
   DO(load_module("match a", at_a, "[{op: linear, out: 2, name: mine}]", 3, &m[0]));
   DO(load_module("match b", at_b, "[{op: linear, out: 2}]", 2, &m[1]));
   cleave_group g = {
-      .modules = m, .n_modules = 2, .parameters = first, .n_parameters = 1, .lr = 0.1};
+      .modules = m, .n_modules = 2, .parameters = own_layers, .n_parameters = 1, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   CHECK(cleave_state_count(m[0], CLEAVE_STATE_OPTIMIZER) == 1);
   CHECK(cleave_state_count(m[1], CLEAVE_STATE_OPTIMIZER) == 0);
   cleave_group other_group = {.modules = &m[1], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
-  MUST(cleave_optimizer_new(rt, &other_group, 1, 0, &other, e));
+  MUST(cleave_optimizer_new(rt, &other_group, 1, 0, &other_optimizer, e));
   return true;
 }
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs programs under the egress policy of the host: tensors that the program has declared, tensors
- * that it has not, and the record of what was sent. usage: PROGRAM SESSION RUN MODE; the modes are
- * the functions of `modes`. The module "far" is at w1, and its loss at the master.
+ * Runs programs under the egress policy of the host. Tests which tensors may be sent, whether the
+ * program has declared them or not, and the record of the sent tensors. Usage: PROGRAM SESSION RUN
+ * MODE; the modes are the test functions in `modes`. The module "far" is at w1, and its loss at the
+ * master.
  */
 #include "api_int.h"
 
 static const char *session, *run_folder;
-/* number of tensors about which the library has asked this program's gate, may_send */
+/* number of tensors for which the library has called may_send, this program's gate */
 static int n_gate_calls;
 
-static cleave_status count_asked(void *user, const cleave_sending *what, cleave_error *error) {
+static cleave_status count_gate_call(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
   (void)error;
   n_gate_calls += what->kind != CLEAVE_SENDING_FAILURE;
@@ -19,17 +20,17 @@ static cleave_status count_asked(void *user, const cleave_sending *what, cleave_
 
 static cleave_status open_under_policy(const char *folder, cleave_error *e) {
   cleave_options o = {
-      .size = sizeof o, .deadline_ms = 20000, .run = folder, .may_send = count_asked};
+      .size = sizeof o, .deadline_ms = 20000, .run = folder, .may_send = count_gate_call};
   n_gate_calls = 0;
   return cleave_open(session, &o, &rt, e);
 }
 
-static bool close_held(void) {
+static bool close_program(void) {
   MUST(cleave_close(rt, 0, NULL, e));
   return true;
 }
 
-static cleave_declaration row_of(cleave_sending_kind kind, int64_t width, unsigned shows) {
+static cleave_declaration make_row(cleave_sending_kind kind, int64_t width, unsigned shows) {
   return (cleave_declaration){.size = sizeof(cleave_declaration),
                               .kind = kind,
                               .worker = "w1",
@@ -41,29 +42,29 @@ static cleave_declaration row_of(cleave_sending_kind kind, int64_t width, unsign
 }
 
 static bool declare(cleave_sending_kind kind, int64_t width, unsigned shows) {
-  cleave_declaration row = row_of(kind, width, shows);
+  cleave_declaration row = make_row(kind, width, shows);
   MUST(cleave_declare(rt, &row, e));
   return true;
 }
 
-static bool declare_all(void) {
+static bool declare_sent_tensors(void) {
   DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
   DO(declare(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_LABELS_READABLE));
-  cleave_declaration any = row_of(CLEAVE_SENDING_WEIGHTS, 0, CLEAVE_SHOWS_WORST);
-  MUST(cleave_declare(rt, &any, e));
-  any = row_of(CLEAVE_SENDING_VALUE, 0, CLEAVE_SHOWS_MIXED);
-  any.rank = -2;
-  REFUSED(cleave_declare(rt, &any, e), CLEAVE_INVALID, "-1 is any shape");
+  cleave_declaration any_shape_row = make_row(CLEAVE_SENDING_WEIGHTS, 0, CLEAVE_SHOWS_WORST);
+  MUST(cleave_declare(rt, &any_shape_row, e));
+  any_shape_row = make_row(CLEAVE_SENDING_VALUE, 0, CLEAVE_SHOWS_MIXED);
+  any_shape_row.rank = -2;
+  REFUSED(cleave_declare(rt, &any_shape_row, e), CLEAVE_INVALID, "-1 is any shape");
   return true;
 }
 
 /* Loads "far" with weights that this program gives, so that they are sent, and its loss. */
 static bool load_net(cleave_module **far, cleave_module **loss) {
   static const float weight[6] = {1, 2, 3, 4, 5, 6}, bias[2] = {1, 1};
-  const cleave_named_tensor given[] = {{"0.weight", CLEAVE_TENSOR_F32(weight, 2, 3)},
-                                       {"0.bias", CLEAVE_TENSOR_F32(bias, 2)}};
+  const cleave_named_tensor given_weights[] = {{"0.weight", CLEAVE_TENSOR_F32(weight, 2, 3)},
+                                               {"0.bias", CLEAVE_TENSOR_F32(bias, 2)}};
   cleave_module_options o = {
-      .size = sizeof o, .name = "far", .at = "w1", .weights = given, .n_weights = 2};
+      .size = sizeof o, .name = "far", .at = "w1", .weights = given_weights, .n_weights = 2};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, far, e));
   return load_loss("loss", "master", 2, loss);
@@ -84,15 +85,15 @@ static bool run_step(cleave_module *far, cleave_module *loss) {
   return close_context(c);
 }
 
-static bool train(int steps) {
+static bool train(int n_steps) {
   cleave_module *far, *loss;
   DO(load_net(&far, &loss));
-  for (int i = 0; i < steps; i++) DO(run_step(far, loss));
-  CHECK(n_gate_calls == 2 + 2 * steps); /* two weights; an input and a gradient in each step */
-  return close_held();
+  for (int i = 0; i < n_steps; i++) DO(run_step(far, loss));
+  CHECK(n_gate_calls == 2 + 2 * n_steps); /* two weights; an input and a gradient in each step */
+  return close_program();
 }
 
-/* ---- without a policy, or with one that does not know programs ------------------------------- */
+/* ---- hosts without a policy, or whose policy lacks `programs: declared` ---------------------- */
 
 static bool undeclared_program_runs_without_a_policy(void) {
   MUST(open_under_policy(NULL, e));
@@ -119,22 +120,24 @@ static bool program_without_a_record_is_refused(void) {
 
 static bool declared_tensors_are_sent(void) {
   MUST(open_under_policy(run_folder, e));
-  DO(declare_all());
-  DO(declare_all()); /* a row that is declared again is no new row */
+  DO(declare_sent_tensors());
+  /* a tensor that is declared twice counts as one row of the egress table */
+  DO(declare_sent_tensors());
   return train(3);
 }
 
 static bool killed_program_leaves_its_allowances(void) {
   cleave_module *far, *loss;
   MUST(open_under_policy(run_folder, e));
-  DO(declare_all());
+  DO(declare_sent_tensors());
   DO(load_net(&far, &loss));
   DO(run_step(far, loss));
   print_result(true, "killed_program_leaves_its_allowances");
   return kill(getpid(), SIGKILL) == 0;
 }
 
-/* Calls "far" with an input of `rows` samples. */
+/* True if a call of "far" with an input of `rows` samples is refused with a text that has
+ * `part`. */
 static bool refuses_input(int64_t rows, const char *part) {
   cleave_module *far;
   cleave_context c;
@@ -158,14 +161,14 @@ static bool undeclared_tensor_stops_everything(void) {
   DO(refuses_input(4, "input 0 of module 'far', f32 [4, 3] to w1: the program has declared no"));
   DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
   DO(refuses_input(4, "declared no such tensor"));
-  return close_held();
+  return close_program();
 }
 
 static bool tensor_of_another_form_is_undeclared(void) {
   MUST(open_under_policy(run_folder, e));
   DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
   DO(refuses_input(5, "f32 [5, 3] to w1"));
-  return close_held();
+  return close_program();
 }
 
 static bool undeclared_weights_are_not_sent(void) {
@@ -175,29 +178,29 @@ static bool undeclared_weights_are_not_sent(void) {
   DO(load_net(&far, &loss));
   REFUSED(cleave_module_place(rt, far, false, 0, e), CLEAVE_DENIED, "of module 'far', f32 [2");
   CHECK(n_gate_calls == 0);
-  return close_held();
+  return close_program();
 }
 
 static bool row_against_the_policy_is_refused(void) {
-  cleave_declaration row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_WORST);
+  cleave_declaration row = make_row(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_WORST);
   MUST(open_under_policy(run_folder, e));
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "allow.raw");
   row.dtype = CLEAVE_I64;
   row.shows = CLEAVE_SHOWS_MIXED;
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "dtypes");
-  row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_LABELS);
+  row = make_row(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_LABELS);
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "allow.labels");
-  row = row_of(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_WORST);
+  row = make_row(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_WORST);
   MUST(cleave_declare(rt, &row, e)); /* LABELS READABLE, which the policy permits */
   row.rank = -1;                     /* a gradient of any shape */
   MUST(cleave_declare(rt, &row, e));
   row.worker = "w9";
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_NOT_FOUND, "'w9'");
-  row = row_of(CLEAVE_SENDING_FAILURE, 2, CLEAVE_SHOWS_MIXED);
+  row = make_row(CLEAVE_SENDING_FAILURE, 2, CLEAVE_SHOWS_MIXED);
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_INVALID, "kind 5");
-  row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED + CLEAVE_SHOWS_TOKENS);
+  row = make_row(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED + CLEAVE_SHOWS_TOKENS);
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_INVALID, "stands alone");
-  return close_held();
+  return close_program();
 }
 
 /* Loads "far" as a module with two outputs, w [4, 2] and v [4, 1] of it. */
@@ -217,19 +220,20 @@ static bool load_pair(cleave_module **far) {
   return true;
 }
 
-/* A bf16 input is no f32 input, and the gradient of output 1 is not that of output 0. */
+/* A row that declares an f32 input does not permit a bf16 input, and a row for the gradient of
+ * output 0 does not permit the gradient of output 1. */
 static bool types_and_outputs_have_rows_of_their_own(void) {
   cleave_module *far;
   cleave_context c;
   cleave_reference x, out[2];
   uint16_t in[12] = {0}, gradient_of_v[4] = {0};
   float gradient_of_w[8] = {0};
-  cleave_declaration row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED);
+  cleave_declaration row = make_row(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED);
   MUST(open_under_policy(run_folder, e));
   row.dtype = CLEAVE_BF16;
   MUST(cleave_declare(rt, &row, e));
   DO(declare(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_LABELS_READABLE));
-  row = row_of(CLEAVE_SENDING_GRADIENT, 1, CLEAVE_SHOWS_LABELS_READABLE);
+  row = make_row(CLEAVE_SENDING_GRADIENT, 1, CLEAVE_SHOWS_LABELS_READABLE);
   row.dtype = CLEAVE_BF16;
   row.input = 1;
   MUST(cleave_declare(rt, &row, e));
@@ -250,21 +254,21 @@ static bool types_and_outputs_have_rows_of_their_own(void) {
   REFUSED(cleave_backward_with(rt, c, out, 2, &o, e), CLEAVE_DENIED,
           "gradient of output 1 of module 'far', f32 [4, 1] to w1: the program has declared no");
   MUST(cleave_context_end(rt, c, e));
-  return close_held();
+  return close_program();
 }
 
-/* The bytes_per_epoch of the policy suffices for the weights and one step, but not for two steps.
- */
+/* The limit bytes_per_epoch of the policy suffices for the weights and one step, but not for
+ * two. */
 static bool epoch_bounds_the_bytes(void) {
   cleave_module *far, *loss;
   MUST(open_under_policy(run_folder, e));
-  DO(declare_all());
+  DO(declare_sent_tensors());
   DO(load_net(&far, &loss));
   DO(run_step(far, loss));
   MUST(cleave_epoch(rt, e));
   DO(run_step(far, loss));
   CHECK(!run_step(far, loss) && strstr(why, "bytes_per_epoch"));
-  return close_held();
+  return close_program();
 }
 
 static bool damaged_policy_stops_the_program(void) {

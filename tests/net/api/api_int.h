@@ -14,13 +14,14 @@
 #include <unistd.h>
 
 static cleave_runtime *rt;
+/* nodes of the modules a and b: "master" or the name of a worker */
 static const char *at_a, *at_b;
 /* digest of the results by the hash FNV-1a */
 static uint64_t digest = UINT64_C(14695981039346656037);
-static char why[1024]; /* why the present test failed */
+static char why[1024]; /* reason for the failure of the present test */
 static int n_failed;
 
-/* ---- helper functions ------------------------------------------------------------------------ */
+/* ---- checks and helper functions of the tests ------------------------------------------------ */
 
 #define CHECK(condition)                                                      \
   do {                                                                        \
@@ -85,9 +86,9 @@ static inline bool load_loss(const char *name, const char *at, int64_t width, cl
 }
 
 static inline bool make_leaf(cleave_context c, const float *numbers, int64_t rows, int64_t width,
-                             bool grad, cleave_reference *ret) {
+                             bool needs_gradient, cleave_reference *ret) {
   cleave_tensor t = CLEAVE_TENSOR_F32(numbers, rows, width);
-  MUST(cleave_leaf(rt, c, &t, grad, ret, e));
+  MUST(cleave_leaf(rt, c, &t, needs_gradient, ret, e));
   return true;
 }
 
@@ -102,7 +103,8 @@ static inline bool read_gradient(cleave_context c, cleave_module *m, const char 
     if (!(call)) return false; \
   } while (0)
 
-/* The small network: x [4, 3] -> a (linear 5, tanh) -> b (linear 2) -> mse with t [4, 2]. */
+/* The small network: x [4, 3] -> a (linear to 5, tanh) -> b (linear to 2) -> mse with target [4,
+ * 2]. */
 typedef struct net {
   cleave_module *a, *b, *loss;
 } net;
@@ -171,10 +173,10 @@ static inline bool stop_process_and_threads(pid_t pid) {
 /* Opens the runtime of all tests from the arguments PROGRAM SESSION A B ...; A, B: nodes of the
  * modules. */
 static inline bool open_session(char **argv) {
-  cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
+  cleave_options options = {.size = sizeof options, .deadline_ms = 20000};
   at_a = argv[2];
   at_b = argv[3];
-  MUST(cleave_open(argv[1], &o, &rt, e));
+  MUST(cleave_open(argv[1], &options, &rt, e));
   return true;
 }
 
@@ -206,10 +208,11 @@ static inline int run_tests(const test *list, size_t n) {
 static inline void print_digest(void) { printf("digest %016llx\n", (unsigned long long)digest); }
 
 /* main of a program whose tests share one runtime. Arguments: PROGRAM SESSION A B ... */
-static inline int run_tests_in_session(int argc, char **argv, bool (*open)(char **),
-                                       const test *list, size_t n) {
+static inline int run_tests_in_session(int argc, char **argv,
+                                       bool (*open_runtime_function)(char **), const test *list,
+                                       size_t n) {
   if (argc < 4) return 2;
-  if (!open(argv)) {
+  if (!open_runtime_function(argv)) {
     print_result(false, "open");
     return 1;
   }

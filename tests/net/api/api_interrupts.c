@@ -14,7 +14,7 @@
 
 enum { DEADLINE_MS = 8000, FLAG_DELAY_MS = 60, MAX_RETURN_MS = 250, MAX_CLOSE_MS = 900 };
 
-static atomic_bool flag;
+static atomic_bool interrupt_flag;
 static const char *session;
 static pid_t worker;
 
@@ -22,7 +22,7 @@ static pid_t worker;
 
 static bool is_interrupted(void *user) {
   (void)user;
-  return atomic_load(&flag);
+  return atomic_load(&interrupt_flag);
 }
 
 static double now_ms(void) {
@@ -35,7 +35,7 @@ static double now_ms(void) {
 static void *set_flag_later(void *user) {
   (void)user;
   usleep(FLAG_DELAY_MS * 1000);
-  atomic_store(&flag, true);
+  atomic_store(&interrupt_flag, true);
   return NULL;
 }
 
@@ -49,7 +49,7 @@ static void *set_flag_later(void *user) {
     cleave_status status_ = (call);                                                    \
     double took_ = now_ms() - began_;                                                  \
     pthread_join(thread_, NULL);                                                       \
-    atomic_store(&flag, false);                                                        \
+    atomic_store(&interrupt_flag, false);                                              \
     snprintf(why, sizeof why, "line %d: %s after %.0f ms: %s", __LINE__,               \
              cleave_status_name(status_), took_, error_.text);                         \
     if (status_ != CLEAVE_CANCELLED || took_ > FLAG_DELAY_MS + (max_ms)) return false; \
@@ -57,20 +57,20 @@ static void *set_flag_later(void *user) {
 
 /* ---- interrupted calls ----------------------------------------------------------------------- */
 
-static net small;
+static net small_network;
 static cleave_module *unloaded_module;
 static cleave_optimizer *optimizer;
 
 static bool make_modules(void) {
   cleave_context c;
   cleave_reference loss;
-  DO(make_network("small", "master", &small));
+  DO(make_network("small", "master", &small_network));
   DO(load_module("fresh", at_a, "[{op: linear, out: 2}]", 3, &unloaded_module));
-  cleave_module *both[] = {small.a, small.b};
+  cleave_module *both[] = {small_network.a, small_network.b};
   const cleave_group g = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
   DO(open_context(&c));
-  DO(run_network(&small, c, 1, NULL, NULL, &loss));
+  DO(run_network(&small_network, c, 1, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   return close_context(c);
 }
@@ -87,16 +87,16 @@ static bool interrupt_ends_waits_for_values_and_modules(void) {
   cleave_link_measure m;
   DO(open_context(&c));
   DO(make_leaf(c, x, 4, 3, true, &in));
-  DO(run_network(&small, c, 2, NULL, NULL, &loss));
+  DO(run_network(&small_network, c, 2, NULL, NULL, &loss));
   DO(stop_process_and_threads(worker));
-  MUST(cleave_rpc_async(rt, c, small.a, &in, 1, &y, &f, e));
+  MUST(cleave_rpc_async(rt, c, small_network.a, &in, 1, &y, &f, e));
   INTERRUPTED(cleave_to_here(rt, y, 0, &t, e), MAX_RETURN_MS);
   INTERRUPTED(cleave_future_wait(rt, f, 0, e), MAX_RETURN_MS);
   INTERRUPTED(cleave_wait_any(rt, &f, 1, 0, &index, e), MAX_RETURN_MS);
   MUST(cleave_future_poll(rt, f, &is_ready, e));
   CHECK(!is_ready);
   INTERRUPTED(cleave_call(rt, c, unloaded_module, &in, 1, &y, e), MAX_RETURN_MS);
-  INTERRUPTED(cleave_weight_read(rt, small.a, "0.bias", 0, &t, e), MAX_RETURN_MS);
+  INTERRUPTED(cleave_weight_read(rt, small_network.a, "0.bias", 0, &t, e), MAX_RETURN_MS);
   INTERRUPTED(cleave_measure(rt, 1, 0, &m, e), MAX_RETURN_MS);
   INTERRUPTED(cleave_backward(rt, c, &loss, 1, false, 0, e), MAX_RETURN_MS);
   CHECK(kill(worker, SIGCONT) == 0);
@@ -118,39 +118,40 @@ static bool interrupt_ends_waits_for_values_and_modules(void) {
 static bool interrupt_ends_open_and_close(void) {
   const cleave_options o = {
       .size = sizeof o, .deadline_ms = DEADLINE_MS, .interrupted = is_interrupted};
-  cleave_runtime *other;
+  cleave_runtime *other_runtime;
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
-  DO(run_network(&small, c, 3, NULL, NULL, &loss));
+  DO(run_network(&small_network, c, 3, NULL, NULL, &loss));
   DO(stop_process_and_threads(worker));
-  INTERRUPTED(cleave_open(session, &o, &other, e), MAX_RETURN_MS + 200);
+  INTERRUPTED(cleave_open(session, &o, &other_runtime, e), MAX_RETURN_MS + 200);
   INTERRUPTED(cleave_close(rt, 0, NULL, e), MAX_CLOSE_MS);
   CHECK(kill(worker, SIGCONT) == 0);
-  MUST(cleave_open(session, &o, &other, e));
-  MUST(cleave_close(other, 0, NULL, e));
+  MUST(cleave_open(session, &o, &other_runtime, e));
+  MUST(cleave_close(other_runtime, 0, NULL, e));
   return true;
 }
 
 /* ---- forked children ------------------------------------------------------------------------- */
 
-/* Exit code of a child: 0 if it shares no connected socket with its parent. */
-static int count_sockets(void) {
+/* Returns 1 if this process has a socket that is connected to another machine's or process's TCP
+ * port, else 0. A forked child exits with this result. */
+static int find_connected_socket(void) {
   for (int fd = 3; fd < 1024; fd++) {
     struct sockaddr_storage peer;
-    socklen_t size = sizeof peer;
-    if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0 && peer.ss_family != AF_UNIX)
+    socklen_t peer_bytes = sizeof peer;
+    if (getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) == 0 && peer.ss_family != AF_UNIX)
       return 1;
   }
   return 0;
 }
 
-/* Runs a step, so the connections of this process work. */
+/* Runs a step, which shows that the connections of this process still work. */
 static bool run_one_step(void) {
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
-  DO(run_network(&small, c, 4, NULL, NULL, &loss));
+  DO(run_network(&small_network, c, 4, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_step(rt, optimizer, c, 0, NULL, e));
   return close_context(c);
@@ -158,9 +159,9 @@ static bool run_one_step(void) {
 
 static bool child_processes_inherit_no_connections(void) {
   int status = -1;
-  CHECK(count_sockets() == 1);
+  CHECK(find_connected_socket() == 1);
   pid_t child = fork();
-  if (child == 0) _exit(count_sockets());
+  if (child == 0) _exit(find_connected_socket());
   CHECK(child > 0 && waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   return run_one_step();

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests references that outlive their context: api_kept SESSION.yaml A B [single] [few] runs
- * modules at the nodes A and B, and ends with a digest of the results. In every case the bits are
- * those of the same tensor passed as a leaf. api_kept SESSION.yaml A B lost PID kills the worker A,
- * whose process is PID.
+ * modules at the nodes A and B, and ends with a digest of the results. In every case the results
+ * have the bits that they have if the value is passed as a leaf. api_kept SESSION.yaml A B lost PID
+ * kills the worker A, whose process is PID.
  */
 #include "api_int.h"
 
 static cleave_module *on_a, *on_b, *on_master, *embedding;
-/* number of values of 1 MiB: more than the workers' quotas together */
+/* number of values of 1 MiB that a test keeps; together more than the workers' quotas */
 static int n_large_values = 100;
 
 static bool load_modules(void) {
@@ -51,20 +51,20 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   return true;
 }
 
-/* Compares module(kept), for which the module's node fetches the value from its owner, with
- * module(leaf). */
+/* Compares m of the kept value, which m's node fetches from the value's owner, with m of a leaf
+ * that has the same numbers. */
 static bool check_uses_against_formula(cleave_kept k, cleave_module *m) {
   cleave_context c;
-  cleave_reference x, y, leaf_x, by_hand;
+  cleave_reference x, y, leaf_x, y_of_leaf;
   cleave_tensor value = {0}, got = {0}, wanted = {0};
   DO(fetch_kept(k, &value));
   DO(open_context(&c));
   MUST(cleave_kept_use(rt, c, k, &x, e));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_leaf(rt, c, &value, false, &leaf_x, e));
-  MUST(cleave_call(rt, c, m, &leaf_x, 1, &by_hand, e));
+  MUST(cleave_call(rt, c, m, &leaf_x, 1, &y_of_leaf, e));
   MUST(cleave_to_here(rt, y, 0, &got, e));
-  MUST(cleave_to_here(rt, by_hand, 0, &wanted, e));
+  MUST(cleave_to_here(rt, y_of_leaf, 0, &wanted, e));
   DO(is_same_tensor(&got, &wanted));
   add_to_digest(&got);
   DO(close_context(c));
@@ -79,8 +79,8 @@ static bool release_kept(cleave_kept k) {
   return true;
 }
 
-/* Worker A owns a value that was created at another node. The value is passed to its owner, from
- * one user to another, and to the master. */
+/* A module at A computes a value, which A then owns. Modules at A, at B and at the master use the
+ * value. */
 static bool first_workers_value_is_used_at_every_node(void) {
   cleave_kept k;
   DO(keep_output(on_a, 1, &k));
@@ -104,7 +104,7 @@ static bool second_workers_value_is_used_at_every_node(void) {
 static bool kept_values_of_the_master_are_passed_to_workers(void) {
   cleave_context c;
   cleave_reference x;
-  cleave_kept k, own;
+  cleave_kept k, own_kept;
   DO(open_context(&c));
   DO(make_random_leaf(c, 3, &x));
   MUST(cleave_keep(rt, x, &k, e));
@@ -113,10 +113,10 @@ static bool kept_values_of_the_master_are_passed_to_workers(void) {
   DO(check_uses_against_formula(k, on_b));
   DO(check_uses_against_formula(k, on_master));
   DO(release_kept(k));
-  DO(keep_output(on_master, 4, &own));
-  DO(check_uses_against_formula(own, on_b));
-  DO(check_uses_against_formula(own, on_master));
-  return release_kept(own);
+  DO(keep_output(on_master, 4, &own_kept));
+  DO(check_uses_against_formula(own_kept, on_b));
+  DO(check_uses_against_formula(own_kept, on_master));
+  return release_kept(own_kept);
 }
 
 /* One use of a kept value serves many calls of a context, and several contexts can use the value at
@@ -148,7 +148,8 @@ static bool uses_share_a_value(void) {
   return true;
 }
 
-/* The fetch is requested before the value exists. Gradients do not flow into a kept input. */
+/* A fetch that is requested before the value exists waits for it. A backward gives a kept input no
+ * gradient. */
 static bool kept_input_gets_no_gradient(void) {
   cleave_kept k;
   cleave_context c;
@@ -187,8 +188,8 @@ static bool kept_input_gets_no_gradient(void) {
   return release_kept(k);
 }
 
-/* Each fetch of a failed value returns its error, and so does each fetch of a value that any node
- * computes from it. */
+/* A fetch of a value whose computation failed returns the error of the computation, and so does a
+ * fetch of any value computed from it. */
 static bool an_error_is_stored_in_the_reference(void) {
   cleave_context c;
   cleave_kept k;
@@ -202,14 +203,15 @@ static bool an_error_is_stored_in_the_reference(void) {
   MUST(cleave_keep(rt, y, &k, e));
   DO(close_context(c));
   for (int i = 0; i < 2; i++) {
-    cleave_error why_not;
-    CHECK(cleave_kept_fetch(rt, k, 0, &t, &why_not) != CLEAVE_OK);
-    CHECK(strstr(why_not.text, "row number of sample 2") && strcmp(why_not.node, at_a) == 0);
+    cleave_error fetch_error;
+    CHECK(cleave_kept_fetch(rt, k, 0, &t, &fetch_error) != CLEAVE_OK);
+    CHECK(strstr(fetch_error.text, "row number of sample 2") &&
+          strcmp(fetch_error.node, at_a) == 0);
     DO(open_context(&c));
     MUST(cleave_kept_use(rt, c, k, &z, e));
     MUST(cleave_call(rt, c, i ? on_b : on_a, &z, 1, &y, e));
-    CHECK(cleave_to_here(rt, y, 0, &t, &why_not) != CLEAVE_OK &&
-          strstr(why_not.text, "row number of sample 2"));
+    CHECK(cleave_to_here(rt, y, 0, &t, &fetch_error) != CLEAVE_OK &&
+          strstr(fetch_error.text, "row number of sample 2"));
     DO(close_context(c));
   }
   return release_kept(k);
@@ -228,29 +230,29 @@ static bool owner_confirms_kept_value(void) {
 }
 
 static bool released_handle_is_refused_as_released(void) {
-  cleave_kept k, never = {UINT64_C(1) << 40};
+  cleave_kept k, unknown_kept = {UINT64_C(1) << 40};
   cleave_context c;
-  cleave_reference x, again;
+  cleave_reference x, kept_value;
   cleave_tensor t = {0};
   cleave_place place;
   bool is_confirmed;
   DO(keep_output(on_a, 10, &k));
   DO(open_context(&c));
-  MUST(cleave_kept_use(rt, c, k, &again, e));
-  REFUSED(cleave_keep(rt, again, &k, e), CLEAVE_PRECONDITION, "stands for kept reference");
+  MUST(cleave_kept_use(rt, c, k, &kept_value, e));
+  REFUSED(cleave_keep(rt, kept_value, &k, e), CLEAVE_PRECONDITION, "stands for kept reference");
   DO(release_kept(k));
   REFUSED(cleave_kept_release(rt, k, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_fetch(rt, k, 0, &t, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_use(rt, c, k, &x, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_owner(rt, k, &place, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_confirmed(rt, k, &is_confirmed, e), CLEAVE_NOT_FOUND, "was released");
-  REFUSED(cleave_kept_fetch(rt, never, 0, &t, e), CLEAVE_INVALID, "no kept reference");
+  REFUSED(cleave_kept_fetch(rt, unknown_kept, 0, &t, e), CLEAVE_INVALID, "no kept reference");
   return close_context(c);
 }
 
-/* Keeps a value before it is computed. The value depends on calls at all nodes. Then closes its
- * context, or ends it without waiting. */
-static bool keep_at_once(bool ends, cleave_kept *ret) {
+/* Keeps a value that depends on calls at all nodes before it is computed. Then closes the value's
+ * context, or, if ends_context, ends the context without waiting. */
+static bool keep_uncomputed_value(bool ends_context, cleave_kept *ret) {
   cleave_module *const path[] = {on_a, on_b, on_master, on_b, on_a};
   cleave_context c;
   cleave_reference x;
@@ -258,7 +260,7 @@ static bool keep_at_once(bool ends, cleave_kept *ret) {
   DO(make_random_leaf(c, 16, &x));
   for (int i = 0; i < 5; i++) MUST(cleave_call(rt, c, path[i], &x, 1, &x, e));
   MUST(cleave_keep(rt, x, ret, e));
-  if (!ends) return close_context(c);
+  if (!ends_context) return close_context(c);
   MUST(cleave_context_end(rt, c, e));
   return true;
 }
@@ -268,7 +270,7 @@ static bool kept_value_is_computed_after_its_context_closes(void) {
   cleave_kept k[MAX_KEPT];
   cleave_tensor first = {0}, t = {0};
   int n = n_large_values < MAX_KEPT ? n_large_values : MAX_KEPT;
-  for (int i = 0; i < n; i++) DO(keep_at_once(i % 4 == 3, &k[i]));
+  for (int i = 0; i < n; i++) DO(keep_uncomputed_value(i % 4 == 3, &k[i]));
   DO(fetch_kept(k[0], &first));
   for (int i = 0; i < n; i++) {
     DO(fetch_kept(k[i], &t));
@@ -335,20 +337,21 @@ static bool backward_from_ones(cleave_context c, cleave_reference y, bool retain
   return true;
 }
 
-/* Forwards without backward in one context, of 3 MiB each: the workers grant 48 MiB. */
+/* Runs many forwards of 3 MiB each in one context without a backward. The workers grant 48 MiB, so
+ * forgotten calls must be freed. */
 static bool forwards_without_backward_are_freed(void) {
   enum { ROWS = 64, WIDTH = 4096 };
   static float numbers[ROWS * WIDTH];
   cleave_module *wide;
   cleave_context c;
-  cleave_reference x, h, y, kept_x, kept_y;
+  cleave_reference x, h, y, unused_x, kept_y;
   cleave_tensor t = {0};
   cleave_module_options o = {.size = sizeof o, .name = "deep", .at = at_a, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   fill_with_random(numbers, ROWS * WIDTH, 12);
   MUST(cleave_load_layers(rt, &o, "[{op: tanh}, {op: linear, out: 2}]", &input, &wide, e));
   DO(open_context(&c));
-  DO(call_a_then_b(c, 13, &kept_x, &h, &kept_y));
+  DO(call_a_then_b(c, 13, &unused_x, &h, &kept_y));
   for (int i = 0; i < n_large_values; i++) {
     DO(make_leaf(c, numbers, ROWS, WIDTH, true, &x));
     MUST(cleave_call(rt, c, wide, &x, 1, &y, e));
@@ -358,34 +361,35 @@ static bool forwards_without_backward_are_freed(void) {
     REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_NOT_FOUND, "is gone");
   }
   DO(backward_from_ones(c, kept_y, false));
-  MUST(cleave_leaf_gradient(rt, kept_x, &t, e));
+  MUST(cleave_leaf_gradient(rt, unused_x, &t, e));
   add_to_digest(&t);
   cleave_tensor_free(&t);
   cleave_module_release(rt, wide, NULL);
   return close_context(c);
 }
 
-/* A forgotten call gives its gradients while a call with a handle depends on it. */
+/* A backward goes through a forgotten call as long as the program has a reference to the value of a
+ * call that depends on it. */
 static bool a_forgotten_call_serves_those_that_depend_on_it(void) {
   cleave_context c;
   cleave_reference x, h, y, z;
-  cleave_tensor once = {0}, t = {0};
+  cleave_tensor gradient_of_one = {0}, t = {0};
   DO(open_context(&c));
   DO(call_a_then_b(c, 14, &x, &h, &y));
   MUST(cleave_call(rt, c, on_master, &h, 1, &z, e));
   DO(forget_call(h));
   REFUSED(cleave_call(rt, c, on_b, &h, 1, &h, e), CLEAVE_NOT_FOUND, "was released");
   DO(backward_from_ones(c, y, true));
-  MUST(cleave_leaf_gradient_take(rt, x, &once, e));
+  MUST(cleave_leaf_gradient_take(rt, x, &gradient_of_one, e));
   DO(forget_call(z));
   DO(backward_from_ones(c, y, false));
   MUST(cleave_leaf_gradient_take(rt, x, &t, e));
-  DO(is_same_tensor(&once, &t));
+  DO(is_same_tensor(&gradient_of_one, &t));
   add_to_digest(&t);
   DO(forget_call(y));
   DO(forget_call(x));
   REFUSED(cleave_leaf_gradient(rt, x, &t, e), CLEAVE_NOT_FOUND, "is gone");
-  cleave_tensor_free(&once);
+  cleave_tensor_free(&gradient_of_one);
   cleave_tensor_free(&t);
   return close_context(c);
 }
@@ -419,9 +423,9 @@ static bool forgotten_call_still_serves_those_who_wait_for_it(void) {
   return true;
 }
 
-/* x -> many calls at A, which take a while -> B -> the master, which keeps its value before that is
- * computed. r: references to x, to the last value at A, and to the values of B and of the
- * master. */
+/* Runs x -> 48 calls at A, which take a while -> a call at B -> a call at the master, and keeps the
+ * master's value before it is computed. r: references to x, to the last value at A, and to the
+ * values of B and of the master. */
 static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleave_kept *ret) {
   enum { ROWS = 64, WIDTH = 512, CALLS = 48 };
   static float numbers[ROWS * WIDTH];
@@ -442,7 +446,8 @@ static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleav
   MUST(cleave_call(rt, c, narrow, &r[1], 1, &r[2], e));
   MUST(cleave_call(rt, c, on_master, &r[2], 1, &r[3], e));
   MUST(cleave_keep(rt, r[3], ret, e));
-  /* lets a node without a thread work, which it does while a function of the API blocks */
+  /* makes a blocking call, because without threads the master's node works only during such
+   * calls */
   while (!is_confirmed) {
     DO(make_random_leaf(c, 18, &other));
     MUST(cleave_call(rt, c, on_b, &other, 1, &other, e));
@@ -473,12 +478,12 @@ static bool kept_value_outlives_the_calls_that_compute_it(void) {
 
 static bool a_call_that_others_wait_for_is_not_forgotten(void) {
   cleave_context c;
-  cleave_reference x, h, y, later;
+  cleave_reference x, h, y, later_value;
   cleave_call_options o = {.size = sizeof o};
   DO(open_context(&c));
   DO(call_a_then_b(c, 16, &x, &h, &y));
   o.after = y;
-  MUST(cleave_call_with(rt, c, on_b, &h, 1, &o, &later, e));
+  MUST(cleave_call_with(rt, c, on_b, &h, 1, &o, &later_value, e));
   REFUSED(cleave_call_forget(rt, y, e), CLEAVE_PRECONDITION, "cannot be forgotten before");
   DO(backward_from_ones(c, y, true));
   DO(forget_call(y));
@@ -504,7 +509,7 @@ static const test tests[] = {
     TEST(a_call_that_others_wait_for_is_not_forgotten),
 };
 
-/* ---- own runtimes: refused sendings, leaks and a lost owner ---------------------------------- */
+/* ---- tests with runtimes of their own: refused sendings, leaks and a lost owner -------------- */
 
 static cleave_status leaf_is_not_sent_to_b(void *user, const cleave_sending *what,
                                            cleave_error *error) {
@@ -539,10 +544,10 @@ static bool kept_value_that_may_not_leave_fails_its_use(const char *path) {
 static bool leaks_are_listed(void) {
   cleave_leaks leaks;
   cleave_context c;
-  cleave_context_options named = {.size = sizeof named, .name = "spring"};
+  cleave_context_options context_options = {.size = sizeof context_options, .name = "spring"};
   cleave_reference x, y;
   cleave_kept k[2];
-  MUST(cleave_context_open(rt, &named, &c, e));
+  MUST(cleave_context_open(rt, &context_options, &c, e));
   DO(make_random_leaf(c, 13, &x));
   MUST(cleave_call(rt, c, on_a, &x, 1, &y, e));
   MUST(cleave_keep(rt, y, &k[0], e));
@@ -555,14 +560,15 @@ static bool leaks_are_listed(void) {
   return true;
 }
 
-/* The owner is killed: the reference fails at once, and contexts that do not use it continue. */
+/* The owner of a kept value is killed. Uses of the value fail at once, and contexts that do not use
+ * it continue. */
 static bool use_of_a_lost_owners_reference_fails(const char *path, pid_t owner) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   cleave_context c;
   cleave_reference x, y, z;
   cleave_kept k;
   cleave_tensor t = {0};
-  cleave_error why_not = {.status = CLEAVE_OK};
+  cleave_error use_error = {.status = CLEAVE_OK};
   MUST(cleave_open(path, &o, &rt, e));
   DO(load_modules());
   DO(keep_output(on_a, 14, &k));
@@ -571,10 +577,10 @@ static bool use_of_a_lost_owners_reference_fails(const char *path, pid_t owner) 
   DO(fetch_kept(k, &t));
   CHECK(kill(owner, SIGKILL) == 0);
   do
-    CHECK(cleave_kept_fetch(rt, k, 0, &t, &why_not) == CLEAVE_OK ||
-          why_not.status == CLEAVE_UNAVAILABLE);
-  while (why_not.status != CLEAVE_UNAVAILABLE);
-  CHECK(strcmp(why_not.node, at_a) == 0);
+    CHECK(cleave_kept_fetch(rt, k, 0, &t, &use_error) == CLEAVE_OK ||
+          use_error.status == CLEAVE_UNAVAILABLE);
+  while (use_error.status != CLEAVE_UNAVAILABLE);
+  CHECK(strcmp(use_error.node, at_a) == 0);
   MUST(cleave_call(rt, c, on_b, &x, 1, &y, e));
   REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_UNAVAILABLE, "was lost");
   REFUSED(cleave_kept_use(rt, c, k, &x, e), CLEAVE_UNAVAILABLE, "was lost");

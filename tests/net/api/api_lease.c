@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests the lease of references step by step: api_lease SESSION.yaml A B C [single] executes the
- * commands that test_lease.py writes to its standard input, and answers each. A owns values of 4
- * MiB that B uses. Each needs an output of C, so it does not exist as long as C is stopped.
+ * commands that test_lease.py writes to its standard input, and answers each. A, B and C are
+ * workers. A owns values of 4 MiB that B uses. Each value needs an output of C, so it cannot be
+ * computed while the runner has stopped C.
  */
 #include "api_int.h"
 
 enum { ROWS = 1024, IN = 6, WIDE = 1024, SLOTS = 6 };
 
+/* source at C -> wide at A, whose value A keeps -> narrow at B; wider at A: needs more memory */
 static cleave_module *source, *wide, *wider, *narrow;
 
 /* A value that A keeps, and its use at B. */
@@ -37,13 +39,14 @@ static bool load_modules(const char *at_c) {
 }
 
 /* Opens a context whose calls keep nothing for a backward. */
-static bool open_evaluation(cleave_context *ret) {
+static bool open_evaluation_context(cleave_context *ret) {
   cleave_context_options o = {.size = sizeof o, .name = "spring", .evaluation = true};
   MUST(cleave_context_open(rt, &o, ret, e));
   return true;
 }
 
-/* Calls the wide module with the slot's numbers. The value is sent to the module's node. */
+/* Calls `source` with random numbers that depend on the slot's index, and `wide` with its value,
+ * which is sent to the node of `wide`. */
 static bool call_wide_module(cleave_context c, const struct slot *s, cleave_reference *ret) {
   float numbers[ROWS * IN];
   cleave_reference x, y;
@@ -54,12 +57,12 @@ static bool call_wide_module(cleave_context c, const struct slot *s, cleave_refe
   return true;
 }
 
-static bool use_one_kept_value(struct slot *s) {
+static bool use_kept_value(struct slot *s) {
   cleave_reference y, u;
-  DO(open_evaluation(&s->owner_context));
+  DO(open_evaluation_context(&s->owner_context));
   DO(call_wide_module(s->owner_context, s, &y));
   MUST(cleave_keep(rt, y, &s->kept_value, e));
-  DO(open_evaluation(&s->use_context));
+  DO(open_evaluation_context(&s->use_context));
   MUST(cleave_kept_use(rt, s->use_context, s->kept_value, &u, e));
   MUST(cleave_call(rt, s->use_context, narrow, &u, 1, &s->value, e));
   return true;
@@ -87,7 +90,7 @@ static bool is_kept_value_unchanged(struct slot *s) {
   cleave_reference y;
   cleave_tensor got = {0}, wanted = {0};
   MUST(cleave_kept_fetch(rt, s->kept_value, 0, &got, e));
-  DO(open_evaluation(&c));
+  DO(open_evaluation_context(&c));
   DO(call_wide_module(c, s, &y));
   MUST(cleave_to_here(rt, y, 0, &wanted, e));
   DO(close_context(c));
@@ -107,7 +110,7 @@ static bool is_use_correct(struct slot *s) {
   cleave_tensor value = {0}, got = {0}, wanted = {0};
   MUST(cleave_to_here(rt, s->value, 0, &got, e));
   MUST(cleave_kept_fetch(rt, s->kept_value, 0, &value, e));
-  DO(open_evaluation(&c));
+  DO(open_evaluation_context(&c));
   MUST(cleave_leaf(rt, c, &value, false, &x, e));
   MUST(cleave_call(rt, c, narrow, &x, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &wanted, e));
@@ -128,12 +131,12 @@ static bool is_lost_user_reported(struct slot *s) {
   return true;
 }
 
-/* Begins a context at A alone, whose result end_at_owner checks. */
+/* Opens a context that runs at A alone. end_at_owner checks its value later. */
 static bool begin_at_owner(struct slot *s) {
   float numbers[IN];
   cleave_reference x;
   fill_with_random(numbers, IN, 5);
-  DO(open_evaluation(&s->owner_context));
+  DO(open_evaluation_context(&s->owner_context));
   DO(make_leaf(s->owner_context, numbers, 1, IN, false, &x));
   MUST(cleave_call(rt, s->owner_context, wide, &x, 1, &s->value, e));
   return true;
@@ -152,7 +155,7 @@ static cleave_status call_with_more_rows(cleave_error *e) {
   cleave_tensor t = {0};
   float numbers[ROWS * IN];
   fill_with_random(numbers, ROWS * IN, 9);
-  bool ok = open_evaluation(&c) && make_leaf(c, numbers, ROWS, IN, false, &x);
+  bool ok = open_evaluation_context(&c) && make_leaf(c, numbers, ROWS, IN, false, &x);
   cleave_status status = ok ? cleave_call(rt, c, wider, &x, 1, &y, e) : CLEAVE_INTERNAL;
   if (status == CLEAVE_OK) status = cleave_to_here(rt, y, 0, &t, e);
   cleave_tensor_free(&t);
@@ -197,7 +200,7 @@ static const struct {
   const char *name;
   bool (*run)(struct slot *s);
 } steps[] = {
-    {"hold", use_one_kept_value},
+    {"hold", use_kept_value},
     {"let_go", end_context},
     {"is_there", is_kept_value_unchanged},
     {"is_gone", is_kept_value_freed},

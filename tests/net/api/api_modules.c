@@ -10,7 +10,7 @@
 enum { MAX_MODULES = 255 };
 
 static int n_loops;
-static const char *folder;
+static const char *state_folder;
 
 static bool load_seeded_module(const char *name, const char *at, uint64_t seed,
                                cleave_module **ret) {
@@ -20,9 +20,9 @@ static bool load_seeded_module(const char *name, const char *at, uint64_t seed,
   return true;
 }
 
-static bool ask_runner(const char *place) {
+static bool ask_runner(const char *point) {
   char line[16];
-  printf("at %s\n", place);
+  printf("at %s\n", point);
   fflush(stdout);
   return fgets(line, sizeof line, stdin) != NULL;
 }
@@ -67,7 +67,7 @@ static bool train_and_release(int i) {
   cleave_optimizer *o;
   cleave_reference x, loss;
   cleave_tensor dx = {0};
-  cleave_step_result done;
+  cleave_step_result step_result;
   net n;
   DO(make_network("trained", i % 2 ? at_b : "master", &n));
   cleave_module *all[] = {n.a, n.b};
@@ -78,9 +78,9 @@ static bool train_and_release(int i) {
   DO(run_network(&n, c, 5, &x, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_leaf_gradient(rt, x, &dx, e));
-  MUST(cleave_step(rt, o, c, 0, &done, e));
-  CHECK(done.applied);
-  digest = (digest ^ (uint64_t)(done.norm * 1e12)) * UINT64_C(1099511628211);
+  MUST(cleave_step(rt, o, c, 0, &step_result, e));
+  CHECK(step_result.applied);
+  digest = (digest ^ (uint64_t)(step_result.norm * 1e12)) * UINT64_C(1099511628211);
   if (i % 5 == 0) cleave_optimizer_release(rt, o, NULL);
   for (int k = 0; k < 2; k++) cleave_module_release(rt, all[k], NULL);
   cleave_module_release(rt, n.loss, NULL);
@@ -98,8 +98,8 @@ static bool trained_modules_are_released_after_their_optimisers(void) {
 
 /* ---- releasing modules that are in use ------------------------------------------------------- */
 
-/* Gets gradient and value of a context. is_released: the modules are released between the calls and
- * the backward. */
+/* Runs a forward and a backward; returns the gradient of x and the value y. is_released: the
+ * modules are released between forward and backward. */
 static bool run_context(bool is_released, cleave_tensor *dx, cleave_tensor *y) {
   net n;
   cleave_context c;
@@ -107,17 +107,19 @@ static bool run_context(bool is_released, cleave_tensor *dx, cleave_tensor *y) {
   DO(make_network("used", at_b, &n));
   DO(open_context(&c));
   DO(run_network(&n, c, 11, &x, &out, &loss));
-  cleave_module *all[] = {n.a, n.b, n.loss}, *other[3];
-  for (int i = 0; i < 3 && is_released; i++) cleave_module_release(rt, all[i], NULL);
-  /* loads more modules with the name of a released one */
+  cleave_module *network_modules[] = {n.a, n.b, n.loss}, *more_modules[3];
+  for (int i = 0; i < 3 && is_released; i++) cleave_module_release(rt, network_modules[i], NULL);
+  /* loads modules with the names of the released modules */
   for (int i = 0; i < 3 && is_released; i++)
-    DO(load_seeded_module(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9, &other[i]));
+    DO(load_seeded_module(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9,
+                          &more_modules[i]));
   DO(backward(c, loss, true));
   DO(backward(c, loss, false));
   MUST(cleave_leaf_gradient(rt, x, dx, e));
   MUST(cleave_to_here(rt, out, 0, y, e));
   DO(close_context(c));
-  for (int i = 0; i < 3; i++) cleave_module_release(rt, is_released ? other[i] : all[i], NULL);
+  for (int i = 0; i < 3; i++)
+    cleave_module_release(rt, is_released ? more_modules[i] : network_modules[i], NULL);
   return true;
 }
 
@@ -169,7 +171,7 @@ static bool a_kept_value_outlives_its_module(void) {
   cleave_reference x, y;
   cleave_kept k[2];
   cleave_place place;
-  cleave_tensor first = {0}, later = {0}, t = {0};
+  cleave_tensor kept_first = {0}, kept_later = {0}, t = {0};
   float numbers[12];
   fill_with_random(numbers, 12, 6);
   DO(load_seeded_module("keeper", at_a, 2, &m));
@@ -177,20 +179,20 @@ static bool a_kept_value_outlives_its_module(void) {
   DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   for (int i = 0; i < 2; i++) MUST(cleave_keep(rt, y, &k[i], e));
-  MUST(cleave_to_here(rt, y, 0, &first, e));
+  MUST(cleave_to_here(rt, y, 0, &kept_first, e));
   cleave_module_release(rt, m, NULL);
   DO(close_context(c));
   /* these modules get the index of the released module */
   for (int i = 0; i < 3; i++) DO(load_call_and_release(at_a, 5, &t));
-  MUST(cleave_kept_fetch(rt, k[0], 0, &later, e));
+  MUST(cleave_kept_fetch(rt, k[0], 0, &kept_later, e));
   MUST(cleave_kept_owner(rt, k[0], &place, e));
-  CHECK(is_same_tensor(&first, &later) && strcmp(place.node, at_a) == 0 &&
+  CHECK(is_same_tensor(&kept_first, &kept_later) && strcmp(place.node, at_a) == 0 &&
         strcmp(place.device, "cpu") == 0);
   MUST(cleave_kept_release(rt, k[0], e));
-  MUST(cleave_kept_fetch(rt, k[1], 0, &later, e));
+  MUST(cleave_kept_fetch(rt, k[1], 0, &kept_later, e));
   MUST(cleave_kept_release(rt, k[1], e));
-  cleave_tensor_free(&first);
-  cleave_tensor_free(&later);
+  cleave_tensor_free(&kept_first);
+  cleave_tensor_free(&kept_later);
   cleave_tensor_free(&t);
   return true;
 }
@@ -198,7 +200,7 @@ static bool a_kept_value_outlives_its_module(void) {
 /* ---- names and indexes of released modules --------------------------------------------------- */
 
 static bool name_of_a_released_module_can_be_used_again(void) {
-  cleave_module *m, *other;
+  cleave_module *m, *other_module;
   cleave_context c;
   cleave_reference x, y;
   cleave_tensor t = {0};
@@ -207,22 +209,24 @@ static bool name_of_a_released_module_can_be_used_again(void) {
   cleave_module_options o = {.size = sizeof o, .name = "twice", .at = at_b};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   DO(load_seeded_module("twice", at_a, 1, &m));
-  REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e), CLEAVE_EXISTS, "'twice'");
+  REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other_module, e), CLEAVE_EXISTS,
+          "'twice'");
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   cleave_module_release(rt, m, NULL);
   /* context c still uses the released module */
   REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released");
-  MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e));
-  MUST(cleave_rpc_sync(rt, c, other, &x, 1, 0, &y, &t, e));
+  MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other_module, e));
+  MUST(cleave_rpc_sync(rt, c, other_module, &x, 1, 0, &y, &t, e));
   CHECK(cleave_tensor_count(&t) == 12 && ((float *)t.data)[0] == fmaxf(numbers[0], 0));
-  cleave_module_release(rt, other, NULL);
+  cleave_module_release(rt, other_module, NULL);
   cleave_tensor_free(&t);
   return close_context(c);
 }
 
-/* Modules that were never used are removed at once, the others when they are unloaded. */
+/* The index of a released module becomes free at once if the module was never used, else when its
+ * node has unloaded the module. */
 static bool released_modules_free_their_numbers(void) {
   cleave_module *m[MAX_MODULES] = {0}, *next_module;
   cleave_tensor t = {0};
@@ -300,17 +304,17 @@ static bool parameter_info_is_correct(void) {
 
 static const char *file_path(const char *name) {
   static char path[512];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
+  snprintf(path, sizeof path, "%s/%s", state_folder, name);
   return path;
 }
 
 /* Loads a module with running statistics and an optimiser. It is named `module`, or is loaded from
  * the files of another module. */
-static bool load_learner(const char *name, const char *at, cleave_module **m,
-                         cleave_optimizer **o) {
-  cleave_module_options of = {.size = sizeof of, .name = name, .at = at};
+static bool load_module_with_adam(const char *name, const char *at, cleave_module **m,
+                                  cleave_optimizer **o) {
+  cleave_module_options options = {.size = sizeof options, .name = name, .at = at};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, m, e));
+  MUST(cleave_load_layers(rt, &options, "[{op: linear, out: 5}, {op: batchnorm}]", &input, m, e));
   cleave_group g = {.modules = m, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, o, e));
   return true;
@@ -319,12 +323,12 @@ static bool load_learner(const char *name, const char *at, cleave_module **m,
 static bool train_step(cleave_module *m, cleave_optimizer *o, cleave_module *loss, unsigned seed) {
   cleave_context c;
   cleave_reference x, y, target, l;
-  float in[12], want[20];
+  float in[12], target_numbers[20];
   fill_with_random(in, 12, seed);
-  fill_with_random(want, 20, seed + 1);
+  fill_with_random(target_numbers, 20, seed + 1);
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
-  DO(make_leaf(c, want, 4, 5, false, &target));
+  DO(make_leaf(c, target_numbers, 4, 5, false, &target));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
   DO(backward(c, l, false));
@@ -332,12 +336,13 @@ static bool train_step(cleave_module *m, cleave_optimizer *o, cleave_module *los
   return close_context(c);
 }
 
-static bool save_or_load_state(cleave_module *m, bool load, const char *weights,
+static bool save_or_load_state(cleave_module *m, bool loads, const char *weights,
                                const char *moments) {
-  cleave_status (*go)(cleave_runtime *, cleave_module *, cleave_state_kind, const char *, uint64_t,
-                      cleave_error *) = load ? cleave_state_load : cleave_state_save;
-  MUST(go(rt, m, CLEAVE_STATE_WEIGHTS, file_path(weights), 0, e));
-  MUST(go(rt, m, CLEAVE_STATE_OPTIMIZER, file_path(moments), 0, e));
+  cleave_status (*transfer_state)(cleave_runtime *, cleave_module *, cleave_state_kind,
+                                  const char *, uint64_t, cleave_error *) =
+      loads ? cleave_state_load : cleave_state_save;
+  MUST(transfer_state(rt, m, CLEAVE_STATE_WEIGHTS, file_path(weights), 0, e));
+  MUST(transfer_state(rt, m, CLEAVE_STATE_OPTIMIZER, file_path(moments), 0, e));
   return true;
 }
 
@@ -358,7 +363,7 @@ static bool compare_states(cleave_module *a, cleave_module *b, cleave_state_kind
   return true;
 }
 
-static bool check_alike(cleave_module *a, cleave_module *b, bool must_be_equal) {
+static bool compare_weights_and_moments(cleave_module *a, cleave_module *b, bool must_be_equal) {
   bool has_equal_weights, has_equal_moments;
   DO(compare_states(a, b, CLEAVE_STATE_WEIGHTS, &has_equal_weights));
   DO(compare_states(a, b, CLEAVE_STATE_OPTIMIZER, &has_equal_moments));
@@ -372,16 +377,16 @@ static bool state_saved_to_files_is_loaded_again(void) {
   cleave_module *m[2], *loss;
   cleave_optimizer *o[2];
   cleave_tensor t = {0};
-  DO(load_learner("first", at_a, &m[0], &o[0]));
-  DO(load_learner("second", at_b, &m[1], &o[1]));
+  DO(load_module_with_adam("first", at_a, &m[0], &o[0]));
+  DO(load_module_with_adam("second", at_b, &m[1], &o[1]));
   DO(load_loss("learned", "master", 5, &loss));
   for (unsigned i = 0; i < 2; i++) DO(train_step(m[0], o[0], loss, i));
   DO(save_or_load_state(m[0], false, "weights.safetensors", "moments.safetensors"));
-  DO(check_alike(m[0], m[1], false));
+  DO(compare_weights_and_moments(m[0], m[1], false));
   DO(save_or_load_state(m[1], true, "weights.safetensors", "moments.safetensors"));
-  DO(check_alike(m[0], m[1], true));
+  DO(compare_weights_and_moments(m[0], m[1], true));
   for (int i = 0; i < 2; i++) DO(train_step(m[i], o[i], loss, 9));
-  DO(check_alike(m[0], m[1], true));
+  DO(compare_weights_and_moments(m[0], m[1], true));
   DO(save_or_load_state(m[0], false, "weights.safetensors",
                         /* overwrites the files that m[0] has saved before */
                         "moments.safetensors"));
@@ -408,7 +413,7 @@ static bool mismatched_weight_files_are_refused_by_name(void) {
     const char *name;
     cleave_status status;
     const char *message;
-  } wrong[] = {{"none.safetensors", CLEAVE_NOT_FOUND, "none.safetensors"},
+  } cases[] = {{"none.safetensors", CLEAVE_NOT_FOUND, "none.safetensors"},
                {"cut.safetensors", CLEAVE_DATA_LOSS, "cut.safetensors"},
                {"junk.safetensors", CLEAVE_DATA_LOSS, "junk.safetensors"},
                {"lacks.safetensors", CLEAVE_INVALID, "'0.bias'"},
@@ -416,12 +421,12 @@ static bool mismatched_weight_files_are_refused_by_name(void) {
                {"shape.safetensors", CLEAVE_INVALID, "'0.weight'"},
                {"dtype.safetensors", CLEAVE_INVALID, "'1.running_var'"},
                {"moments.safetensors", CLEAVE_INVALID, "'0.weight'"}};
-  DO(load_learner("fitted", at_a, &m, &o));
-  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    const char *path = file_path(wrong[i].name);
-    REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
-            wrong[i].message);
-    REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
+  DO(load_module_with_adam("fitted", at_a, &m, &o));
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const char *path = file_path(cases[i].name);
+    REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), cases[i].status,
+            cases[i].message);
+    REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), cases[i].status,
             "'fitted'");
   }
   const char *missing_folder_path = file_path("no/folder/x.safetensors");
@@ -446,7 +451,7 @@ static bool mismatched_weight_files_are_refused_by_name(void) {
   return true;
 }
 
-/* ---- blocks that backward computes again ----------------------------------------------------- */
+/* ---- blocks whose forward the backward computes again (recompute_blocks) --------------------- */
 
 static const char deep_layers[] =
     "[{op: linear, out: 4096}, {op: gelu}, {op: tanh}, {op: gelu}, {op: linear, out: 5},"
@@ -463,17 +468,18 @@ static cleave_module_options make_deep_options(const char *name, const char *con
                                  .n_recompute_blocks = n};
 }
 
-/* Takes a step; writes "at NAME" before the backward. */
+/* Takes a step. Asks the runner, by the line "at NAME", to measure the memory before the backward.
+ * NAME: the module's name. */
 static bool train_deep_step(cleave_module *m, cleave_module *loss, cleave_optimizer *o) {
   cleave_context c;
   cleave_reference x, y, target, l;
   cleave_tensor t = {0};
-  float in[12], want[20];
+  float in[12], target_numbers[20];
   fill_with_random(in, 12, 4);
-  fill_with_random(want, 20, 5);
+  fill_with_random(target_numbers, 20, 5);
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
-  DO(make_leaf(c, want, 4, 5, false, &target));
+  DO(make_leaf(c, target_numbers, 4, 5, false, &target));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
   MUST(cleave_to_here(rt, l, 0, &t, e));
@@ -497,7 +503,7 @@ static bool recomputed_blocks_do_not_change_the_training(void) {
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o[i], e));
     DO(train_deep_step(m[i], loss, o[i]));
   }
-  DO(check_alike(m[0], m[1], true));
+  DO(compare_weights_and_moments(m[0], m[1], true));
   for (size_t i = 0; i < 2; i++) cleave_module_release(rt, m[i], NULL);
   for (size_t i = 0; i < 2; i++) cleave_optimizer_release(rt, o[i], NULL);
   cleave_module_release(rt, loss, NULL);
@@ -509,7 +515,7 @@ static bool unknown_blocks_are_refused_by_name(void) {
     const char *blocks[2];
     cleave_status status;
     const char *message;
-  } wrong[] = {
+  } cases[] = {
       {{"0..4", "10"},
        CLEAVE_NOT_FOUND,
        "module 'none': recompute_blocks: there is no layer or block '10'"},
@@ -518,10 +524,10 @@ static bool unknown_blocks_are_refused_by_name(void) {
       {{"0..4", "4..5"}, CLEAVE_EXISTS, "'4..5': layer '4' is in another block already"},
   };
   cleave_module *m;
-  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    cleave_module_options of = make_deep_options("none", wrong[i].blocks, 2);
-    REFUSED(cleave_load_layers(rt, &of, deep_layers, &deep_input, &m, e), wrong[i].status,
-            wrong[i].message);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    cleave_module_options of = make_deep_options("none", cases[i].blocks, 2);
+    REFUSED(cleave_load_layers(rt, &of, deep_layers, &deep_input, &m, e), cases[i].status,
+            cases[i].message);
   }
   return true;
 }
@@ -556,7 +562,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   n_loops = atoi(argv[4]);
-  folder = argv[5];
+  state_folder = argv[5];
   (void)RUN_ALL(tests);
   print_digest();
   print_result(close_without_leaks(), "close");

@@ -11,18 +11,19 @@ enum { N = 67, STEPS = 5 };
 /* ---- training runs of PyTorch, read from golden files ---------------------------------------- */
 
 /* Reads values "CASE.WHAT" of tests/golden/optim. */
-static bool read_golden(const char *name, const char *what, float *ret, size_t n) {
+static bool read_golden(const char *name, const char *item, float *ret, size_t n) {
   char line[160], key[96];
-  size_t length = (size_t)snprintf(key, sizeof key, "%s.%s f32 ", name, what);
-  long at = -1;
-  FILE *index = fopen("tests/golden/optim.txt", "r"),
-       *values = fopen("tests/golden/optim.bin", "r");
-  CHECK(index && values);
-  while (at < 0 && fgets(line, sizeof line, index))
-    if (strncmp(line, key, length) == 0) at = strtol(line + length, NULL, 10);
-  bool is_found = at >= 0 && fseek(values, at, SEEK_SET) == 0 && fread(ret, 4, n, values) == n;
-  fclose(index);
-  fclose(values);
+  size_t length = (size_t)snprintf(key, sizeof key, "%s.%s f32 ", name, item);
+  long offset = -1;
+  FILE *names_file = fopen("tests/golden/optim.txt", "r"),
+       *values_file = fopen("tests/golden/optim.bin", "r");
+  CHECK(names_file && values_file);
+  while (offset < 0 && fgets(line, sizeof line, names_file))
+    if (strncmp(line, key, length) == 0) offset = strtol(line + length, NULL, 10);
+  bool is_found = offset >= 0 && fseek(values_file, offset, SEEK_SET) == 0 &&
+                  fread(ret, 4, n, values_file) == n;
+  fclose(names_file);
+  fclose(values_file);
   return is_found;
 }
 
@@ -80,18 +81,18 @@ static bool read_weights(trained_module *t, float *ret) {
   return true;
 }
 
-/* Takes a step with the gradient g, by choosing the loss's target so that its gradient is g. */
+/* Takes a step whose weights have the gradient g. Chooses the target of the loss accordingly. */
 static bool take_step(trained_module *t, const float *g) {
   float w[N], target[N], x = 1;
   cleave_context c;
-  cleave_reference in, y, wanted, loss;
+  cleave_reference in, y, target_leaf, loss;
   DO(read_weights(t, w));
   for (int i = 0; i < N; i++) target[i] = (float)(w[i] - (double)g[i] * N / 2);
   DO(open_context(&c));
   DO(make_leaf(c, &x, 1, 1, false, &in));
-  DO(make_leaf(c, target, 1, N, false, &wanted));
+  DO(make_leaf(c, target, 1, N, false, &target_leaf));
   MUST(cleave_call(rt, c, t->m, &in, 1, &y, e));
-  MUST(cleave_call(rt, c, t->loss, (cleave_reference[]){y, wanted}, 2, &loss, e));
+  MUST(cleave_call(rt, c, t->loss, (cleave_reference[]){y, target_leaf}, 2, &loss, e));
   DO(backward(c, loss, false));
   MUST(cleave_step(rt, t->o, c, 0, NULL, e));
   return close_context(c);
@@ -115,9 +116,9 @@ static bool moments_equal_torchs(trained_module *t, const char *name) {
   CHECK(state.n == cleave_state_count(t->m, CLEAVE_STATE_OPTIMIZER));
   for (size_t i = 0; i < state.n; i++) {
     float want[N];
-    const char *what = state.items[i].name;
-    if (strcmp(what, "step") == 0) continue;
-    CHECK(strncmp(what, "0.weight.", 9) == 0 && read_golden(name, what + 9, want, N));
+    const char *item = state.items[i].name;
+    if (strcmp(item, "step") == 0) continue;
+    CHECK(strncmp(item, "0.weight.", 9) == 0 && read_golden(name, item + 9, want, N));
     DO(are_all_near(name, state.items[i].tensor.data, want));
   }
   cleave_state_free(&state);
@@ -125,17 +126,18 @@ static bool moments_equal_torchs(trained_module *t, const char *name) {
 }
 
 static bool compare_golden_run(size_t i) {
-  float start[N], grads[STEPS * N], after[STEPS * N], present_weights[N];
+  float initial_weights[N], grads[STEPS * N], weights_after[STEPS * N], present_weights[N];
   const char *name = cases[i].name;
   trained_module t;
-  CHECK(read_golden(name, "start", start, N) && read_golden(name, "grads", grads, STEPS * N));
-  CHECK(read_golden(name, "after", after, STEPS * N));
+  CHECK(read_golden(name, "start", initial_weights, N) &&
+        read_golden(name, "grads", grads, STEPS * N));
+  CHECK(read_golden(name, "after", weights_after, STEPS * N));
   DO(load_trained_module(name, &cases[i].group, &t));
-  DO(write_weights(&t, start));
+  DO(write_weights(&t, initial_weights));
   for (int s = 0; s < STEPS; s++) {
     DO(take_step(&t, grads + s * N));
     DO(read_weights(&t, present_weights));
-    DO(are_all_near(name, present_weights, after + s * N));
+    DO(are_all_near(name, present_weights, weights_after + s * N));
   }
   return moments_equal_torchs(&t, name);
 }
@@ -145,7 +147,8 @@ static bool every_optimiser_step_equals_torchs(void) {
   return true;
 }
 
-/* Copies weights and state of one module to another; both continue with the same bits. */
+/* Copies weights and optimiser state of one module to another after some steps. Both modules must
+ * then reach the same bits. */
 static bool compare_resumed_run(size_t i) {
   float g[N], w[N], q[N];
   char name[96];
@@ -187,29 +190,29 @@ static bool invalid_settings_are_refused_by_the_api(void) {
   static const struct {
     cleave_group group;
     const char *message;
-  } wrong[] = {
+  } invalid_groups[] = {
       {{.kind = (cleave_optimizer_kind)6, .lr = 0.1}, "kind 6 is none of 0 (sgd)"},
       {{.kind = CLEAVE_RMSPROP, .lr = 0.1, .alpha = 1}, "alpha is 1"},
       {{.kind = CLEAVE_ADAGRAD, .lr = 0.1, .lr_decay = -1}, "lr_decay is -1"},
       {{.kind = CLEAVE_ADAMAX, .lr = 0.1, .beta1 = 1}, "beta1 is 1"},
   };
-  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    cleave_group g = wrong[i].group;
+  for (size_t i = 0; i < sizeof invalid_groups / sizeof *invalid_groups; i++) {
+    cleave_group g = invalid_groups[i].group;
     g.modules = &t.m;
     g.n_modules = 1;
-    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].message);
+    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, invalid_groups[i].message);
   }
   return true;
 }
 
 /* True if plain SGD with the gradient 1 changes the weights by the rate. */
 static bool take_and_check_step(trained_module *t, float rate) {
-  float before[N], after[N], one[N];
-  for (int i = 0; i < N; i++) one[i] = 1;
-  DO(read_weights(t, before));
-  DO(take_step(t, one));
-  DO(read_weights(t, after));
-  for (int i = 0; i < N; i++) CHECK(is_near(before[i] - after[i], rate));
+  float weights_before[N], weights_after[N], gradient_of_ones[N];
+  for (int i = 0; i < N; i++) gradient_of_ones[i] = 1;
+  DO(read_weights(t, weights_before));
+  DO(take_step(t, gradient_of_ones));
+  DO(read_weights(t, weights_after));
+  for (int i = 0; i < N; i++) CHECK(is_near(weights_before[i] - weights_after[i], rate));
   return true;
 }
 
@@ -239,20 +242,22 @@ static bool invalid_schedules_are_refused_by_the_api(void) {
   const struct {
     cleave_schedule schedule;
     const char *message;
-  } wrong[] = {{{.curve = (cleave_curve)9}, "curve 9: there is no such"},
-               {{.curve = CLEAVE_STEPS, .gamma = 0.5}, "needs a step_size"},
-               {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = -1}, "gamma is -1"},
-               {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = NAN}, "gamma is nan"}};
+  } invalid_schedules[] = {{{.curve = (cleave_curve)9}, "curve 9: there is no such"},
+                           {{.curve = CLEAVE_STEPS, .gamma = 0.5}, "needs a step_size"},
+                           {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = -1}, "gamma is -1"},
+                           {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = NAN}, "gamma is nan"}};
   const cleave_group sgd = {.lr = 0.25};
   cleave_optimizer *o;
   trained_module t, other = {0};
   DO(load_trained_module("schedules", &sgd, &t));
   DO(load_module("schedules of another", at_a, "[{op: linear, out: 2}]", 3, &other.m));
-  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    REFUSED(cleave_optimizer_set_schedule(rt, t.o, &wrong[i].schedule, e), CLEAVE_INVALID,
-            wrong[i].message);
-    cleave_group g = {.modules = &other.m, .n_modules = 1, .schedule = wrong[i].schedule};
-    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].message);
+  for (size_t i = 0; i < sizeof invalid_schedules / sizeof *invalid_schedules; i++) {
+    REFUSED(cleave_optimizer_set_schedule(rt, t.o, &invalid_schedules[i].schedule, e),
+            CLEAVE_INVALID, invalid_schedules[i].message);
+    cleave_group g = {
+        .modules = &other.m, .n_modules = 1, .schedule = invalid_schedules[i].schedule};
+    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID,
+            invalid_schedules[i].message);
   }
   REFUSED(cleave_optimizer_set_steps(rt, NULL, 1, e), CLEAVE_INVALID, "optimizer");
   REFUSED(cleave_optimizer_set_schedule(rt, t.o, NULL, e), CLEAVE_INVALID, "schedule");
@@ -270,14 +275,15 @@ static bool replace_optimizer(trained_module *t, const cleave_group *group) {
   return true;
 }
 
-/* Runs a new optimiser over a module that another optimiser has stepped, and over a new module. */
+/* Replaces the Adam optimiser of a module that has taken steps by the optimiser of case i. Its
+ * steps must have the bits of the same optimiser over a new module. */
 static bool compare_replaced_run(size_t i) {
-  const cleave_group before = {.kind = CLEAVE_ADAM, .lr = 0.125};
+  const cleave_group first_group = {.kind = CLEAVE_ADAM, .lr = 0.125};
   float g[N], w[N], q[N];
   char name[96];
   trained_module a, b;
   snprintf(name, sizeof name, "%s replaces", cases[i].name);
-  DO(load_trained_module(name, &before, &a));
+  DO(load_trained_module(name, &first_group, &a));
   snprintf(name, sizeof name, "%s of a new one", cases[i].name);
   DO(load_trained_module(name, &cases[i].group, &b));
   for (unsigned s = 0; s < 4; s++) {
@@ -322,20 +328,21 @@ static bool an_optimiser_in_use_is_not_replaced(void) {
   return take_and_check_step(&t, 0.25f);
 }
 
-/* y = w x + b with x = 1, so weight and bias have the same gradients. */
+/* A module y = w x + b with x = 1, so weight and bias have the same gradients, and the values that
+ * both must have. */
 typedef struct frozen_run {
   trained_module t;
   float expected[2][N], moments[2][N]; /* expected values and moments of weight and bias */
 } frozen_run;
 
-static const char *const both[] = {"0.weight", "0.bias"};
+static const char *const parameter_names[] = {"0.weight", "0.bias"};
 
 static bool compare_frozen_run(frozen_run *f) {
   for (int k = 0; k < 2; k++) {
     cleave_tensor got = {0};
-    DO(read_weight(f->t.m, both[k], &got));
+    DO(read_weight(f->t.m, parameter_names[k], &got));
     add_to_digest(&got);
-    DO(are_all_near(both[k], got.data, f->expected[k]));
+    DO(are_all_near(parameter_names[k], got.data, f->expected[k]));
     cleave_tensor_free(&got);
   }
   return true;
@@ -354,7 +361,7 @@ static bool begin_frozen_run(const char *name, frozen_run *f) {
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &f->t.o, e));
   for (int k = 0; k < 2; k++) {
     cleave_tensor got = {0};
-    DO(read_weight(f->t.m, both[k], &got));
+    DO(read_weight(f->t.m, parameter_names[k], &got));
     memcpy(f->expected[k], got.data, N * sizeof(float));
     cleave_tensor_free(&got);
   }
@@ -364,33 +371,34 @@ static bool begin_frozen_run(const char *name, frozen_run *f) {
 static bool run_frozen_forward(frozen_run *f, cleave_context c, const float *g,
                                cleave_reference *ret_loss) {
   float target[N], x = 1;
-  cleave_reference in, y, wanted;
+  cleave_reference in, y, target_leaf;
   for (int i = 0; i < N; i++)
     target[i] =
         (float)((double)f->expected[0][i] + (double)f->expected[1][i] - (double)g[i] * N / 2);
   DO(make_leaf(c, &x, 1, 1, true, &in));
-  DO(make_leaf(c, target, 1, N, false, &wanted));
+  DO(make_leaf(c, target, 1, N, false, &target_leaf));
   MUST(cleave_call(rt, c, f->t.m, &in, 1, &y, e));
-  MUST(cleave_call(rt, c, f->t.loss, (cleave_reference[]){y, wanted}, 2, ret_loss, e));
+  MUST(cleave_call(rt, c, f->t.loss, (cleave_reference[]){y, target_leaf}, 2, ret_loss, e));
   return true;
 }
 
-/* Expects v = v / 2 + g, w = w - v / 4 of trained parameters. */
-static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
-  const bool is_trained[] = {weight, bias};
+/* Takes a step with the gradient g and asserts that trained parameters w changed by v = v / 2 + g,
+ * w = w - v / 4, and frozen parameters not. */
+static bool take_frozen_step(frozen_run *f, unsigned seed, bool trains_weight, bool trains_bias) {
+  const bool is_trained[] = {trains_weight, trains_bias};
   float g[N];
   double norm = 0;
   cleave_context c;
   cleave_reference loss;
-  cleave_step_result stepped;
+  cleave_step_result step_result;
   fill_with_random(g, N, seed);
   for (int k = 0; k < 2; k++)
     for (int i = 0; i < N && is_trained[k]; i++) norm += (double)g[i] * (double)g[i];
   DO(open_context(&c));
   DO(run_frozen_forward(f, c, g, &loss));
   DO(backward(c, loss, false));
-  MUST(cleave_step(rt, f->t.o, c, 0, &stepped, e));
-  CHECK(is_near((float)stepped.norm, (float)sqrt(norm)));
+  MUST(cleave_step(rt, f->t.o, c, 0, &step_result, e));
+  CHECK(is_near((float)step_result.norm, (float)sqrt(norm)));
   DO(close_context(c));
   for (int k = 0; k < 2; k++)
     for (int i = 0; i < N && is_trained[k]; i++) {
@@ -400,8 +408,8 @@ static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
   return compare_frozen_run(f);
 }
 
-static bool check_learning_flags(const frozen_run *f, bool weight, bool bias) {
-  const bool want[] = {weight, bias};
+static bool check_learning_flags(const frozen_run *f, bool learns_weight, bool learns_bias) {
+  const bool want[] = {learns_weight, learns_bias};
   for (size_t k = 0; k < 2; k++) {
     cleave_parameter p = {.size = sizeof p};
     MUST(cleave_parameter_info(f->t.m, k, &p, e));
@@ -414,16 +422,16 @@ static bool frozen_parameters_do_not_change_until_thawed(void) {
   const char *const all = "*";
   frozen_run f;
   DO(begin_frozen_run("frozen", &f));
-  DO(frozen_step(&f, 50, true, true));
-  MUST(cleave_parameter_freeze(rt, f.t.m, both, 1, 0, e));
+  DO(take_frozen_step(&f, 50, true, true));
+  MUST(cleave_parameter_freeze(rt, f.t.m, parameter_names, 1, 0, e));
   DO(check_learning_flags(&f, false, true));
-  DO(frozen_step(&f, 51, false, true));
-  DO(frozen_step(&f, 52, false, true));
+  DO(take_frozen_step(&f, 51, false, true));
+  DO(take_frozen_step(&f, 52, false, true));
   MUST(cleave_parameter_thaw(rt, f.t.m, &all, 1, 0, e));
   DO(check_learning_flags(&f, true, true));
-  DO(frozen_step(&f, 53, true, true));
-  MUST(cleave_parameter_freeze(rt, f.t.m, both + 1, 1, 0, e));
-  return frozen_step(&f, 54, true, false);
+  DO(take_frozen_step(&f, 53, true, true));
+  MUST(cleave_parameter_freeze(rt, f.t.m, parameter_names + 1, 1, 0, e));
+  return take_frozen_step(&f, 54, true, false);
 }
 
 static bool fully_frozen_module_keeps_its_moments(void) {
@@ -433,7 +441,7 @@ static bool fully_frozen_module_keeps_its_moments(void) {
   cleave_context c;
   cleave_reference loss;
   DO(begin_frozen_run("frozen whole", &f));
-  DO(frozen_step(&f, 60, true, true));
+  DO(take_frozen_step(&f, 60, true, true));
   MUST(cleave_parameter_freeze(rt, f.t.m, &all, 1, 0, e));
   fill_with_random(g, N, 61);
   DO(open_context(&c));
@@ -442,8 +450,8 @@ static bool fully_frozen_module_keeps_its_moments(void) {
   REFUSED(cleave_step(rt, f.t.o, c, 0, NULL, e), CLEAVE_PRECONDITION, "no gradient");
   DO(close_context(c));
   DO(compare_frozen_run(&f));
-  MUST(cleave_parameter_thaw(rt, f.t.m, both, 2, 0, e));
-  return frozen_step(&f, 62, true, true);
+  MUST(cleave_parameter_thaw(rt, f.t.m, parameter_names, 2, 0, e));
+  return take_frozen_step(&f, 62, true, true);
 }
 
 static bool impossible_freezing_is_refused(void) {
@@ -459,13 +467,13 @@ static bool impossible_freezing_is_refused(void) {
   fill_with_random(g, N, 70);
   DO(open_context(&c));
   DO(run_frozen_forward(&f, c, g, &loss));
-  REFUSED(cleave_parameter_freeze(rt, f.t.m, both, 1, 0, e), CLEAVE_PRECONDITION,
+  REFUSED(cleave_parameter_freeze(rt, f.t.m, parameter_names, 1, 0, e), CLEAVE_PRECONDITION,
           "'not frozen' freezes nothing while context");
-  REFUSED(cleave_parameter_thaw(rt, f.t.m, both, 1, 0, e), CLEAVE_PRECONDITION,
+  REFUSED(cleave_parameter_thaw(rt, f.t.m, parameter_names, 1, 0, e), CLEAVE_PRECONDITION,
           "'not frozen' thaws nothing while context");
   MUST(cleave_context_end(rt, c, e));
-  MUST(cleave_parameter_freeze(rt, f.t.m, both, 1, 0, e));
-  return frozen_step(&f, 71, false, true);
+  MUST(cleave_parameter_freeze(rt, f.t.m, parameter_names, 1, 0, e));
+  return take_frozen_step(&f, 71, false, true);
 }
 
 static bool module_with_final_freezing_stays_frozen(void) {
@@ -491,7 +499,8 @@ static bool module_with_final_freezing_stays_frozen(void) {
   CHECK(cleave_state_count(m, CLEAVE_STATE_OPTIMIZER) == 3); /* the bias's moments and the step */
   CHECK(cleave_state_count(m, CLEAVE_STATE_WEIGHTS) == 2);
   REFUSED(cleave_parameter_thaw(rt, m, weight, 1, 0, e), CLEAVE_PRECONDITION, "with `fixed`");
-  REFUSED(cleave_parameter_freeze(rt, m, both + 1, 1, 0, e), CLEAVE_PRECONDITION, "with `fixed`");
+  REFUSED(cleave_parameter_freeze(rt, m, parameter_names + 1, 1, 0, e), CLEAVE_PRECONDITION,
+          "with `fixed`");
   return true;
 }
 

@@ -9,8 +9,8 @@ enum { ROWS = 4, IN = 3, HIDDEN = 5, OUT = 2, N_H = ROWS * HIDDEN, N_Y = ROWS * 
 
 /* ---- helper functions ------------------------------------------------------------------------ */
 
-/* x [4, 3] -> w (linear 5, tanh): output 0 is its value as [4, 5, 1], output 1 v (linear 2) of
- * it. */
+/* Makes the graph x [4, 3] -> w (linear to 5, tanh). Output 0 is w's value with shape [4, 5, 1],
+ * output 1 is v (linear to 2) of w's value. */
 static bool make_graph(cleave_graph **ret) {
   static const int64_t shape[] = {ROWS, IN};
   int x, w, h, dh_tensor, y;
@@ -86,7 +86,7 @@ typedef struct separate_modules {
   cleave_reference x, h, y;
 } separate_modules;
 
-static bool run_apart(const float *x, separate_modules *p) {
+static bool run_separate_modules(const float *x, separate_modules *p) {
   DO(open_context(&p->c));
   DO(make_leaf(p->c, x, ROWS, IN, true, &p->x));
   MUST(cleave_call(rt, p->c, p->w, &p->x, 1, &p->h, e));
@@ -116,8 +116,8 @@ static bool compare_gradients(cleave_module *pair, cleave_context c, cleave_refe
   return true;
 }
 
-/* Values and gradients of a module with two outputs are those of its layers as two modules. Both
- * outputs are roots, and have gradients of their own. */
+/* A module with two outputs has the values and gradients of its two layers loaded as two modules.
+ * The backward starts from both outputs, with a gradient for each. */
 static bool outputs_equal_those_of_separate_modules(void) {
   separate_modules p;
   cleave_module *pair;
@@ -132,7 +132,7 @@ static bool outputs_equal_those_of_separate_modules(void) {
   fill_with_random(numbers, ROWS * IN, 1);
   fill_with_random(dh, N_H, 2);
   fill_with_random(dy, N_Y, 3);
-  DO(run_apart(numbers, &p));
+  DO(run_separate_modules(numbers, &p));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, ROWS, IN, true, &x));
   MUST(cleave_call_outputs(rt, c, pair, &x, 1, NULL, out, 2, e));
@@ -160,7 +160,7 @@ static bool output_without_gradient_counts_as_zero(void) {
   cleave_module *pair;
   cleave_context c;
   cleave_reference x, out[2];
-  cleave_tensor g = {0}, first = {0};
+  cleave_tensor g = {0}, first_gradient = {0};
   float numbers[ROWS * IN], dh[N_H];
   DO(load_pair("half used", at_a, &pair));
   fill_with_random(numbers, ROWS * IN, 4);
@@ -172,13 +172,13 @@ static bool output_without_gradient_counts_as_zero(void) {
   MUST(backward_from(c, &out[0], 1, &dh_tensor, true, e));
   DO(read_gradient(c, pair, "2.weight", &g));
   for (int i = 0; i < 10; i++) CHECK(((float *)g.data)[i] == 0);
-  MUST(cleave_leaf_gradient_take(rt, x, &first, e));
+  MUST(cleave_leaf_gradient_take(rt, x, &first_gradient, e));
   MUST(backward_from(c, &out[0], 1, &dh_tensor, false, e));
   MUST(cleave_leaf_gradient_take(rt, x, &g, e));
-  CHECK(memcmp(g.data, first.data, sizeof numbers) == 0);
+  CHECK(memcmp(g.data, first_gradient.data, sizeof numbers) == 0);
   REFUSED(backward_from(c, &out[1], 1, &(cleave_tensor){0}, false, e), CLEAVE_INVALID, "scalars");
   cleave_tensor_free(&g);
-  cleave_tensor_free(&first);
+  cleave_tensor_free(&first_gradient);
   return close_context(c);
 }
 
@@ -187,8 +187,8 @@ static bool outputs_are_values_of_their_own(void) {
   cleave_module *pair, *reader, *loss;
   cleave_context c, d;
   cleave_reference x, target, out[2], z, l;
-  cleave_kept kept;
-  cleave_tensor t = {0}, again = {0};
+  cleave_kept kept_value;
+  cleave_tensor t = {0}, fetched_again = {0};
   cleave_place place;
   float numbers[ROWS * IN], labels[N_Y];
   DO(load_pair("own", at_a, &pair));
@@ -205,22 +205,22 @@ static bool outputs_are_values_of_their_own(void) {
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){z, target}, 2, &l, e));
   MUST(cleave_owner(rt, out[1], &place, e));
   CHECK(strcmp(place.node, at_a) == 0);
-  MUST(cleave_keep(rt, out[1], &kept, e));
+  MUST(cleave_keep(rt, out[1], &kept_value, e));
   DO(backward(c, l, false));
   MUST(cleave_leaf_gradient(rt, x, &t, e));
   add_to_digest(&t);
   MUST(cleave_to_here(rt, out[1], 0, &t, e));
   DO(close_context(c));
-  MUST(cleave_kept_fetch(rt, kept, 0, &again, e));
-  CHECK(memcmp(t.data, again.data, N_Y * sizeof(float)) == 0);
-  MUST(cleave_kept_release(rt, kept, e));
+  MUST(cleave_kept_fetch(rt, kept_value, 0, &fetched_again, e));
+  CHECK(memcmp(t.data, fetched_again.data, N_Y * sizeof(float)) == 0);
+  MUST(cleave_kept_release(rt, kept_value, e));
   DO(open_context(&d));
   DO(make_leaf(d, numbers, ROWS, IN, false, &x));
   MUST(cleave_call_outputs(rt, d, pair, &x, 1, NULL, out, 2, e));
   for (int i = 0; i < 2; i++) MUST(cleave_call_forget(rt, out[i], e));
   REFUSED(cleave_to_here(rt, out[0], 0, &t, e), CLEAVE_NOT_FOUND, "released");
   cleave_tensor_free(&t);
-  cleave_tensor_free(&again);
+  cleave_tensor_free(&fetched_again);
   DO(close_context(d));
   return true;
 }
@@ -280,8 +280,8 @@ static bool bf16_leaf_computes_as_the_same_numbers_in_f32(void) {
   for (int i = 0; i < N_Y; i++) dy[i] = widen_bf16(rounded_y[i] = round_to_bf16(dy[i]));
   const cleave_tensor leaves[] = {CLEAVE_TENSOR_F32(numbers, ROWS, IN),
                                   CLEAVE_TENSOR_BF16(rounded, ROWS, IN)};
-  const cleave_tensor given[] = {CLEAVE_TENSOR_F32(dy, ROWS, OUT),
-                                 CLEAVE_TENSOR_BF16(rounded_y, ROWS, OUT)};
+  const cleave_tensor dys[] = {CLEAVE_TENSOR_F32(dy, ROWS, OUT),
+                               CLEAVE_TENSOR_BF16(rounded_y, ROWS, OUT)};
   for (int i = 0; i < 2; i++) {
     const cleave_call_options o = {
         .size = sizeof o, .to_program = true, .fetch_dtype = i ? CLEAVE_BF16 : 0};
@@ -290,7 +290,7 @@ static bool bf16_leaf_computes_as_the_same_numbers_in_f32(void) {
     MUST(cleave_call(rt, c[i], n.a, &x[i], 1, &h, e));
     MUST(cleave_call_with(rt, c[i], n.b, &h, 1, &o, &y[i], e));
     MUST(cleave_to_here(rt, y[i], 0, &value[i], e));
-    MUST(backward_from(c[i], &y[i], 1, &given[i], i, e));
+    MUST(backward_from(c[i], &y[i], 1, &dys[i], i, e));
     MUST(cleave_leaf_gradient(rt, x[i], &g[i], e));
     DO(read_gradient(c[i], n.a, "0.weight", &weight[i]));
     add_to_digest(&weight[i]);
@@ -298,7 +298,7 @@ static bool bf16_leaf_computes_as_the_same_numbers_in_f32(void) {
   DO(is_rounded(&value[1], &value[0], N_Y));
   DO(is_rounded(&g[1], &g[0], ROWS * IN));
   CHECK(memcmp(weight[0].data, weight[1].data, 15 * sizeof(float)) == 0);
-  MUST(backward_from(c[1], &y[1], 1, &given[1], false, e)); /* adds the same gradient again */
+  MUST(backward_from(c[1], &y[1], 1, &dys[1], false, e)); /* adds the same gradient again */
   MUST(cleave_leaf_gradient(rt, x[1], &value[0], e));
   for (int i = 0; i < ROWS * IN; i++)
     CHECK(widen_bf16(((uint16_t *)value[0].data)[i]) == 2 * widen_bf16(((uint16_t *)g[1].data)[i]));
@@ -311,12 +311,12 @@ static bool bf16_leaf_computes_as_the_same_numbers_in_f32(void) {
   return true;
 }
 
-/* The outputs of a module are fetched in bf16, each for itself. A module at the master takes no
- * rounded copy of a worker's value, and other modules get the value itself. */
+/* The program fetches either output of a module in bf16, without effect on the other. Modules at
+ * the master and at workers that use the output get the exact value. */
 static bool rounded_copies_are_for_the_program_alone(void) {
   cleave_module *pair, *reader, *master_module;
   cleave_context c;
-  cleave_reference x, out[2], read, w;
+  cleave_reference x, out[2], read_value, w;
   cleave_tensor y[2] = {{0}, {0}}, z[2] = {{0}, {0}};
   float numbers[ROWS * IN];
   const bool is_at_master = strcmp(at_a, "master") == 0;
@@ -332,8 +332,8 @@ static bool rounded_copies_are_for_the_program_alone(void) {
     MUST(cleave_call_outputs(rt, c, pair, &x, 1, &o, out, 2, e));
     MUST(cleave_to_here(rt, out[1], 0, &y[i], e));
     if (i) DO(is_rounded(&y[1], &y[0], N_Y));
-    MUST(cleave_call(rt, c, reader, &out[1], 1, &read, e));
-    MUST(cleave_to_here(rt, read, 0, &z[i], e));
+    MUST(cleave_call(rt, c, reader, &out[1], 1, &read_value, e));
+    MUST(cleave_to_here(rt, read_value, 0, &z[i], e));
     if (i) CHECK(memcmp(z[0].data, z[1].data, N_Y * sizeof(float)) == 0);
     if (i && !is_at_master) {
       REFUSED(cleave_call(rt, c, master_module, &out[1], 1, &w, e), CLEAVE_INVALID,
@@ -373,15 +373,15 @@ static bool value_in_bf16_has_half_the_bytes(void) {
   cleave_module *m;
   cleave_context c;
   cleave_reference x;
-  uint64_t exact, rounded;
+  uint64_t f32_bytes, bf16_bytes;
   DO(load_module("many rows", at_a, "[{op: linear, out: 2}]", IN, &m));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, MANY_ROWS, IN, false, &x));
-  DO(measure_fetch(m, x, c, CLEAVE_F32, &exact));
-  DO(measure_fetch(m, x, c, CLEAVE_BF16, &rounded));
+  DO(measure_fetch(m, x, c, CLEAVE_F32, &f32_bytes));
+  DO(measure_fetch(m, x, c, CLEAVE_BF16, &bf16_bytes));
   if (strcmp(at_a, "master") != 0)
-    CHECK(exact >= MANY_ROWS * OUT * 4 && rounded >= MANY_ROWS * OUT * 2 &&
-          rounded < MANY_ROWS * OUT * 3);
+    CHECK(f32_bytes >= MANY_ROWS * OUT * 4 && bf16_bytes >= MANY_ROWS * OUT * 2 &&
+          bf16_bytes < MANY_ROWS * OUT * 3);
   return close_context(c);
 }
 
@@ -393,7 +393,7 @@ static bool wrong_uses_of_bf16_are_refused(void) {
   uint16_t rounded[ROWS] = {0};
   cleave_tensor leaf = CLEAVE_TENSOR_BF16(rounded, ROWS, 1);
   cleave_module_options o = {.size = sizeof o, .name = "of ids", .at = at_a};
-  cleave_call_options call = {.size = sizeof call, .fetch_dtype = CLEAVE_I64};
+  cleave_call_options call_options = {.size = sizeof call_options, .fetch_dtype = CLEAVE_I64};
   cleave_input input = CLEAVE_INPUT(CLEAVE_I64, ROWS, 1);
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 2, out: 2}]", &input, &m, e));
   DO(open_context(&c));
@@ -402,12 +402,13 @@ static bool wrong_uses_of_bf16_are_refused(void) {
   leaf = (cleave_tensor)CLEAVE_TENSOR_I64(ids, ROWS, 1);
   REFUSED(cleave_leaf(rt, c, &leaf, true, &y, e), CLEAVE_INVALID, "only f32 and bf16");
   MUST(cleave_leaf(rt, c, &leaf, false, &x, e));
-  REFUSED(cleave_call_with(rt, c, m, &x, 1, &call, &y, e), CLEAVE_INVALID, "fetch_dtype 3");
+  REFUSED(cleave_call_with(rt, c, m, &x, 1, &call_options, &y, e), CLEAVE_INVALID, "fetch_dtype 3");
   return close_context(c);
 }
 
-/* With a fifth argument, a folder, the library records there what it sends. */
-static bool open_recorded(char **argv) {
+/* Opens the runtime. If the program has a fifth argument, a folder, the library records there the
+ * tensors that it sends. */
+static bool open_recorded_session(char **argv) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .run = argv[4]};
   at_a = argv[2];
   at_b = argv[3];
@@ -426,4 +427,4 @@ static const test tests[] = {
     TEST(wrong_uses_of_bf16_are_refused),
 };
 
-int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_recorded, tests); }
+int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_recorded_session, tests); }

@@ -16,44 +16,48 @@ static bool copy_gradients(cleave_context c, const net *n, numbers *ret) {
          copy_gradient(c, n->b, "0.weight", ret->b, 10);
 }
 
-enum { MICRO = 6 };
-static const float micro_batch_weights[MICRO] = {0.25f, 0.25f, 0.125f, 0.125f, 0.125f, 0.125f};
+enum { MICRO_BATCHES = 6 };
+static const float micro_batch_weights[MICRO_BATCHES] = {0.25f,  0.25f,  0.125f,
+                                                         0.125f, 0.125f, 0.125f};
 
 /* Runs six micro-batches, at most `width` of them between the forward and the backward of a; 0:
  * all. */
 static bool run_windowed_step(const net *n, int width, cleave_context *c, cleave_reference *loss) {
-  cleave_reference h[MICRO];
+  cleave_reference h[MICRO_BATCHES];
   DO(open_context(c));
-  for (int i = 0; i < MICRO; i++) {
-    bool waits = width && i >= width;
-    DO(run_network_after(n, *c, 20 + (unsigned)i, waits ? h[i - width] : none, &h[i], &loss[i]));
+  for (int i = 0; i < MICRO_BATCHES; i++) {
+    bool must_wait = width && i >= width;
+    DO(run_network_after(n, *c, 20 + (unsigned)i, must_wait ? h[i - width] : no_reference, &h[i],
+                         &loss[i]));
   }
   return true;
 }
 
 static bool window_changes_no_bit_of_the_gradients(void) {
   net n;
-  numbers found[3];
+  numbers gradients[3];
   DO(make_network("window", "master", &n));
   for (int width = 0; width < 3; width++) {
     cleave_context c;
-    cleave_reference loss[MICRO];
+    cleave_reference loss[MICRO_BATCHES];
     DO(run_windowed_step(&n, width, &c, loss));
-    MUST(backward_weighted(c, loss, micro_batch_weights, MICRO, e));
-    DO(copy_gradients(c, &n, &found[width]));
+    MUST(backward_weighted(c, loss, micro_batch_weights, MICRO_BATCHES, e));
+    DO(copy_gradients(c, &n, &gradients[width]));
     DO(close_context(c));
   }
-  CHECK(are_equal_numbers(&found[0], &found[1]) && are_equal_numbers(&found[0], &found[2]));
-  CHECK(found[0].a[0] != 0 && found[0].b[0] != 0);
+  CHECK(are_equal_numbers(&gradients[0], &gradients[1]) &&
+        are_equal_numbers(&gradients[0], &gradients[2]));
+  CHECK(gradients[0].a[0] != 0 && gradients[0].b[0] != 0);
   return true;
 }
 
 enum { LONG_PIPELINE = 100 };
 
-/* Makes more calls than one frame lists, most of them before they can run. */
+/* Makes 100 calls of each module, more than one frame can list. Most of them are made before they
+ * can run. */
 static bool window_changes_no_bit_of_a_long_pipeline(void) {
   net n;
-  numbers found[2];
+  numbers gradients[2];
   DO(make_network("long", "master", &n));
   for (int width = 0; width < 2; width++) {
     cleave_context c;
@@ -62,17 +66,18 @@ static bool window_changes_no_bit_of_a_long_pipeline(void) {
     DO(open_context(&c));
     for (int i = 0; i < LONG_PIPELINE; i++) {
       weights[i] = 0.01f;
-      DO(run_network_after(&n, c, (unsigned)i, width && i ? h[i - 1] : none, &h[i], &loss[i]));
+      DO(run_network_after(&n, c, (unsigned)i, width && i ? h[i - 1] : no_reference, &h[i],
+                           &loss[i]));
     }
     MUST(backward_weighted(c, loss, weights, LONG_PIPELINE, e));
-    DO(copy_gradients(c, &n, &found[width]));
+    DO(copy_gradients(c, &n, &gradients[width]));
     DO(close_context(c));
   }
-  CHECK(are_equal_numbers(&found[0], &found[1]));
+  CHECK(are_equal_numbers(&gradients[0], &gradients[1]));
   return true;
 }
 
-/* Each backward allows exactly one more call to run. */
+/* Of calls that wait for the backwards of earlier calls, each backward lets exactly one run. */
 static bool call_after_a_backward_waits_for_it(void) {
   net n;
   cleave_context c;
@@ -81,7 +86,7 @@ static bool call_after_a_backward_waits_for_it(void) {
   DO(make_network("after", "master", &n));
   DO(open_context(&c));
   for (int i = 0; i < 3; i++)
-    DO(run_network_after(&n, c, 20 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
+    DO(run_network_after(&n, c, 20 + (unsigned)i, i ? h[i - 1] : no_reference, &h[i], &loss[i]));
   for (int i = 0; i < 3; i++) {
     MUST(cleave_to_here(rt, h[i], 0, &out, e));
     if (i < 2) REFUSED(cleave_to_here(rt, h[i + 1], 60, &out, e), CLEAVE_DEADLINE, "in time");
@@ -97,7 +102,7 @@ static bool value_is_sent_to_the_node_that_needs_it(void) {
   cleave_context c;
   cleave_reference x, t, h, y, loss;
   cleave_tensor out = {0};
-  numbers requested, sent;
+  numbers gradients_by_request, gradients_by_send;
   float in[12], target[8];
   fill_with_random(in, 12, 31);
   fill_with_random(target, 8, 32);
@@ -114,7 +119,7 @@ static bool value_is_sent_to_the_node_that_needs_it(void) {
     DO(make_leaf(c, in, 4, 3, false, &x));
     DO(make_leaf(c, target, 4, 2, false, &t));
     MUST(cleave_call_with(rt, c, n.a, &x, 1, &to_b, &h, e));
-    if (i) { /* local_only needs the module to count as placed */
+    if (i) { /* h is sent to B, so module_at_b, which is loaded with local_only, accepts it */
       MUST(cleave_call_with(rt, c, module_at_b, &h, 1, &to_master, &y, e));
     } else {
       if (strcmp(at_a, at_b) != 0)
@@ -126,28 +131,28 @@ static bool value_is_sent_to_the_node_that_needs_it(void) {
     MUST(cleave_to_here(rt, y, 0, &out, e));
     MUST(cleave_to_here(rt, h, 0, &out, e));
     DO(backward(c, loss, false));
-    net used = {.a = n.a, .b = i ? module_at_b : n.b};
-    DO(copy_gradients(c, &used, i ? &sent : &requested));
+    net network = {.a = n.a, .b = i ? module_at_b : n.b};
+    DO(copy_gradients(c, &network, i ? &gradients_by_send : &gradients_by_request));
     DO(close_context(c));
   }
-  CHECK(are_equal_numbers(&requested, &sent));
+  CHECK(are_equal_numbers(&gradients_by_request, &gradients_by_send));
   cleave_tensor_free(&out);
   return true;
 }
 
 static bool impossible_predecessor_is_refused(void) {
   net n, m;
-  cleave_context c, other, evaluating;
+  cleave_context c, other_ctx, eval_ctx;
   cleave_reference x, y, h, remote_value, used_reference, loss, refused, eval_x, eval_h;
   cleave_context_options eval_options = {.size = sizeof eval_options, .evaluation = true};
   float in[12] = {1, 2, 3};
   DO(make_network("wait", "master", &n));
   DO(make_network("wait not", "master", &m));
   DO(open_context(&c));
-  DO(open_context(&other));
+  DO(open_context(&other_ctx));
   DO(make_leaf(c, in, 4, 3, false, &x));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
-  DO(run_network_after(&n, other, 5, none, &remote_value, &loss));
+  DO(run_network_after(&n, other_ctx, 5, no_reference, &remote_value, &loss));
 #define CALL_AFTER(value) \
   (&(cleave_call_options){.size = sizeof(cleave_call_options), .after = (value)})
 #define AFTER_IS_REFUSED(value, part)                                          \
@@ -159,7 +164,7 @@ static bool impossible_predecessor_is_refused(void) {
     MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
     AFTER_IS_REFUSED(y, "no call of this context at its node");
   }
-  DO(run_network_after(&n, c, 6, none, &used_reference, &loss));
+  DO(run_network_after(&n, c, 6, no_reference, &used_reference, &loss));
   DO(backward(c, loss, false));
   AFTER_IS_REFUSED(used_reference, "a call without a backward to come");
   MUST(cleave_reference_release(rt, used_reference, e));
@@ -170,13 +175,13 @@ static bool impossible_predecessor_is_refused(void) {
                        &(cleave_call_options){.size = sizeof(cleave_call_options), .send_to = "w9"},
                        &refused, e),
       CLEAVE_NOT_FOUND, "'w9' is neither master nor a worker");
-  MUST(cleave_context_open(rt, &eval_options, &evaluating, e));
-  DO(make_leaf(evaluating, in, 4, 3, false, &eval_x));
-  MUST(cleave_call(rt, evaluating, n.a, &eval_x, 1, &eval_h, e));
-  REFUSED(cleave_call_with(rt, evaluating, n.a, &eval_x, 1, CALL_AFTER(eval_h), &refused, e),
+  MUST(cleave_context_open(rt, &eval_options, &eval_ctx, e));
+  DO(make_leaf(eval_ctx, in, 4, 3, false, &eval_x));
+  MUST(cleave_call(rt, eval_ctx, n.a, &eval_x, 1, &eval_h, e));
+  REFUSED(cleave_call_with(rt, eval_ctx, n.a, &eval_x, 1, CALL_AFTER(eval_h), &refused, e),
           CLEAVE_PRECONDITION, "a call without a backward to come");
-  DO(close_context(evaluating));
-  DO(close_context(other));
+  DO(close_context(eval_ctx));
+  DO(close_context(other_ctx));
   DO(run_network_after(&n, c, 7, h, NULL, &loss)); /* the refusals have not failed the context */
   return close_context(c);
 }
@@ -187,7 +192,7 @@ static bool roots_in_an_impossible_order_are_refused(void) {
   cleave_reference h, loss[2];
   DO(make_network("against", "master", &n));
   DO(open_context(&c));
-  DO(run_network_after(&n, c, 1, none, &h, &loss[0]));
+  DO(run_network_after(&n, c, 1, no_reference, &h, &loss[0]));
   DO(run_network_after(&n, c, 2, h, NULL, &loss[1]));
   REFUSED(cleave_backward(rt, c, &loss[1], 1, false, 0, e), CLEAVE_PRECONDITION, "backward of");
   const cleave_reference reversed[] = {loss[1], loss[0]};
@@ -200,28 +205,29 @@ static bool roots_in_an_impossible_order_are_refused(void) {
 static bool weights_cannot_change_while_calls_wait_for_a_backward(void) {
   net n;
   cleave_optimizer *o;
-  cleave_context c, other;
+  cleave_context c, other_ctx;
   cleave_reference h[3], loss[3], l;
   cleave_tensor w = {0};
   DO(make_network("change", "master", &n));
   cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   DO(read_weight(n.a, "0.weight", &w));
-  DO(open_context(&other));
-  DO(run_network_after(&n, other, 1, none, NULL, &l));
-  DO(backward(other, l, false));
+  DO(open_context(&other_ctx));
+  DO(run_network_after(&n, other_ctx, 1, no_reference, NULL, &l));
+  DO(backward(other_ctx, l, false));
   DO(open_context(&c));
   for (int i = 0; i < 3; i++)
-    DO(run_network_after(&n, c, 2 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
+    DO(run_network_after(&n, c, 2 + (unsigned)i, i ? h[i - 1] : no_reference, &h[i], &loss[i]));
   for (int i = 0; i < 2; i++) { /* two calls wait in the first round, one call in the second */
-    REFUSED(cleave_step(rt, o, other, 0, NULL, e), CLEAVE_PRECONDITION, "wait for its backward");
+    REFUSED(cleave_step(rt, o, other_ctx, 0, NULL, e), CLEAVE_PRECONDITION,
+            "wait for its backward");
     REFUSED(cleave_weight_write(rt, n.a, "0.weight", &w, 0, e), CLEAVE_PRECONDITION,
             "wait for its backward");
     DO(backward(c, loss[i], false));
   }
-  MUST(cleave_step(rt, o, other, 0, NULL, e));
+  MUST(cleave_step(rt, o, other_ctx, 0, NULL, e));
   DO(backward(c, loss[2], false));
-  DO(close_context(other));
+  DO(close_context(other_ctx));
   cleave_tensor_free(&w);
   return close_context(c);
 }
@@ -230,26 +236,31 @@ static bool weights_cannot_change_while_calls_wait_for_a_backward(void) {
 
 static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   net n;
-  numbers each[3], all;
+  numbers part_gradients[3], weighted_gradients;
   cleave_context c;
   cleave_reference loss[3];
   const float weights[] = {0.5f, 0.25f, 0.25f};
   DO(make_network("shares", "master", &n));
   for (int i = 0; i < 3; i++) {
     DO(open_context(&c));
-    DO(run_network_after(&n, c, 40 + (unsigned)i, none, NULL, &loss[0]));
+    DO(run_network_after(&n, c, 40 + (unsigned)i, no_reference, NULL, &loss[0]));
     DO(backward(c, loss[0], false));
-    DO(copy_gradients(c, &n, &each[i]));
+    DO(copy_gradients(c, &n, &part_gradients[i]));
     DO(close_context(c));
   }
   DO(open_context(&c));
-  for (int i = 0; i < 3; i++) DO(run_network_after(&n, c, 40 + (unsigned)i, none, NULL, &loss[i]));
+  for (int i = 0; i < 3; i++)
+    DO(run_network_after(&n, c, 40 + (unsigned)i, no_reference, NULL, &loss[i]));
   MUST(backward_weighted(c, loss, weights, 3, e));
-  DO(copy_gradients(c, &n, &all));
+  DO(copy_gradients(c, &n, &weighted_gradients));
   for (int k = 0; k < 15; k++)
-    CHECK(is_near(all.a[k], 0.5f * each[0].a[k] + 0.25f * each[1].a[k] + 0.25f * each[2].a[k]));
+    CHECK(is_near(weighted_gradients.a[k], 0.5f * part_gradients[0].a[k] +
+                                               0.25f * part_gradients[1].a[k] +
+                                               0.25f * part_gradients[2].a[k]));
   for (int k = 0; k < 10; k++)
-    CHECK(is_near(all.b[k], 0.5f * each[0].b[k] + 0.25f * each[1].b[k] + 0.25f * each[2].b[k]));
+    CHECK(is_near(weighted_gradients.b[k], 0.5f * part_gradients[0].b[k] +
+                                               0.25f * part_gradients[1].b[k] +
+                                               0.25f * part_gradients[2].b[k]));
   return close_context(c);
 }
 
@@ -258,19 +269,19 @@ static bool root_weight_scales_and_defaults_to_one(void) {
   static const float one[] = {1}, quarter[] = {0.25f};
   static const float *const weights[] = {NULL, one, quarter};
   net n;
-  numbers found[3];
+  numbers gradients[3];
   DO(make_network("scale", "master", &n));
   for (int i = 0; i < 3; i++) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_network_after(&n, c, 50, none, NULL, &loss));
+    DO(run_network_after(&n, c, 50, no_reference, NULL, &loss));
     MUST(backward_weighted(c, &loss, weights[i], 1, e));
-    DO(copy_gradients(c, &n, &found[i]));
+    DO(copy_gradients(c, &n, &gradients[i]));
     DO(close_context(c));
   }
-  CHECK(are_equal_numbers(&found[0], &found[1]));
-  for (int k = 0; k < 15; k++) CHECK(found[2].a[k] == 0.25f * found[0].a[k]);
+  CHECK(are_equal_numbers(&gradients[0], &gradients[1]));
+  for (int k = 0; k < 15; k++) CHECK(gradients[2].a[k] == 0.25f * gradients[0].a[k]);
   return true;
 }
 
@@ -281,7 +292,8 @@ static bool invalid_root_weights_are_refused(void) {
   const float bad[][2] = {{1, 0}, {NAN, 1}, {1, INFINITY}};
   DO(make_network("no weight", "master", &n));
   DO(open_context(&c));
-  for (int i = 0; i < 2; i++) DO(run_network_after(&n, c, 60 + (unsigned)i, none, NULL, &loss[i]));
+  for (int i = 0; i < 2; i++)
+    DO(run_network_after(&n, c, 60 + (unsigned)i, no_reference, NULL, &loss[i]));
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     REFUSED(backward_weighted(c, loss, bad[i], 2, e), CLEAVE_INVALID,
             "it must be finite and not 0");
@@ -295,7 +307,7 @@ static bool invalid_root_weights_are_refused(void) {
 
 static bool final_steps_give_the_same_bits(void) {
   static const char *const names[] = {"kept", "final closed", "final ended"};
-  numbers found[3];
+  numbers weights[3];
   for (int i = 0; i < 3; i++) {
     net n;
     cleave_optimizer *o;
@@ -307,51 +319,51 @@ static bool final_steps_give_the_same_bits(void) {
                       .no_rollback = i > 0};
     MUST(cleave_optimizer_new(rt, &g, 1, 0.5, &o, e));
     DO(train_steps(&n, &o, 1, 70, 20, i == 2 ? END : CLOSE));
-    DO(copy_weights(&n, &found[i]));
+    DO(copy_weights(&n, &weights[i]));
     cleave_optimizer_release(rt, o, NULL);
   }
-  CHECK(are_equal_numbers(&found[0], &found[1]) && are_equal_numbers(&found[0], &found[2]));
+  CHECK(are_equal_numbers(&weights[0], &weights[1]) && are_equal_numbers(&weights[0], &weights[2]));
   return true;
 }
 
-/* The modules are at two workers. On a single worker, one decision would be sent with the end of
- * the context. */
+/* Two modules with different rates, in two groups of one optimiser or in two optimisers, step alike
+ * with kept and final steps. */
 static bool different_rates_and_optimisers_step_correctly(void) {
   static const char *const names[] = {"two rates kept", "two rates final", "two kept", "two final"};
-  numbers found[4];
+  numbers weights[4];
   for (int i = 0; i < 4; i++) {
     net n;
-    bool last = i % 2;
+    bool is_final = i % 2;
     cleave_optimizer *o[2];
     DO(make_network(names[i], "master", &n));
     const cleave_group g[] = {
-        {.modules = &n.a, .n_modules = 1, .lr = 0.5, .momentum = 0.9, .no_rollback = last},
-        {.modules = &n.b, .n_modules = 1, .lr = 0.01, .momentum = 0.9, .no_rollback = last}};
+        {.modules = &n.a, .n_modules = 1, .lr = 0.5, .momentum = 0.9, .no_rollback = is_final},
+        {.modules = &n.b, .n_modules = 1, .lr = 0.01, .momentum = 0.9, .no_rollback = is_final}};
     MUST(cleave_optimizer_new(rt, &g[0], i < 2 ? 2 : 1, 0, &o[0], e));
     if (i >= 2) MUST(cleave_optimizer_new(rt, &g[1], 1, 0, &o[1], e));
-    DO(train_steps(&n, o, i < 2 ? 1 : 2, 90, 5, last ? END : CLOSE));
-    DO(copy_weights(&n, &found[i]));
+    DO(train_steps(&n, o, i < 2 ? 1 : 2, 90, 5, is_final ? END : CLOSE));
+    DO(copy_weights(&n, &weights[i]));
   }
-  for (int i = 1; i < 4; i++) CHECK(are_equal_numbers(&found[0], &found[i]));
+  for (int i = 1; i < 4; i++) CHECK(are_equal_numbers(&weights[0], &weights[i]));
   return true;
 }
 
 static bool module_without_optimizer_passes_gradients(void) {
   net n;
   cleave_optimizer *o;
-  numbers before, after;
+  numbers weights_before, weights_after;
   DO(make_network("learns", "master", &n));
   cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-  DO(copy_weights(&n, &before));
+  DO(copy_weights(&n, &weights_before));
   DO(train_steps(&n, &o, 1, 1, 1, CLOSE));
-  DO(copy_weights(&n, &after));
-  CHECK(memcmp(before.a, after.a, sizeof before.a) != 0);
-  CHECK(memcmp(before.b, after.b, sizeof before.b) == 0);
+  DO(copy_weights(&n, &weights_after));
+  CHECK(memcmp(weights_before.a, weights_after.a, sizeof weights_before.a) != 0);
+  CHECK(memcmp(weights_before.b, weights_after.b, sizeof weights_before.b) == 0);
   return true;
 }
 
-/* No module of the runtime has an optimiser. */
+/* Runs the test in a new runtime, in which no other module has an optimiser. */
 static bool module_without_an_optimiser_may_take_part(void) {
   IN_RUNTIME(
       (&(cleave_options){.size = sizeof(cleave_options), .single_thread = is_single_threaded}),
@@ -362,32 +374,32 @@ static bool module_without_an_optimiser_may_take_part(void) {
 /* The context uses two modules. The final step names the optimiser of one of them, so the other
  * does not change. */
 static bool final_step_changes_only_parameters_that_it_names(void) {
-  net n, other;
+  net n, other_network;
   cleave_optimizer *o, *unnamed_optimizer;
-  numbers before, after, others[2];
+  numbers weights_before, weights_after, other_weights[2];
   DO(make_network("named", "master", &n));
-  DO(make_network("unnamed", "master", &other));
+  DO(make_network("unnamed", "master", &other_network));
   cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   cleave_group u = {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   MUST(cleave_optimizer_new(rt, &u, 1, 0, &unnamed_optimizer, e));
-  DO(copy_weights(&n, &before));
-  DO(copy_weights(&other, &others[0]));
+  DO(copy_weights(&n, &weights_before));
+  DO(copy_weights(&other_network, &other_weights[0]));
   DO(train_steps(&n, &o, 1, 100, 2, END));
-  DO(train_steps(&other, NULL, 0, 100, 1, END));
-  DO(copy_weights(&n, &after));
-  DO(copy_weights(&other, &others[1]));
-  CHECK(memcmp(before.a, after.a, sizeof before.a) != 0);
-  CHECK(memcmp(before.b, after.b, sizeof before.b) == 0 &&
-        are_equal_numbers(&others[0], &others[1]));
+  DO(train_steps(&other_network, NULL, 0, 100, 1, END));
+  DO(copy_weights(&n, &weights_after));
+  DO(copy_weights(&other_network, &other_weights[1]));
+  CHECK(memcmp(weights_before.a, weights_after.a, sizeof weights_before.a) != 0);
+  CHECK(memcmp(weights_before.b, weights_after.b, sizeof weights_before.b) == 0 &&
+        are_equal_numbers(&other_weights[0], &other_weights[1]));
   return true;
 }
 
 static bool nonfinite_final_step_changes_no_weight(void) {
   net n;
   cleave_optimizer *o;
-  cleave_step_result done;
-  numbers before, after;
+  cleave_step_result step_result;
+  numbers weights_before, weights_after;
   cleave_context c;
   cleave_reference x, t, h, y, loss;
   float in[12] = {1, 2, 3}, target[8] = {INFINITY};
@@ -395,7 +407,7 @@ static bool nonfinite_final_step_changes_no_weight(void) {
   cleave_group g = {
       .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-  DO(copy_weights(&n, &before));
+  DO(copy_weights(&n, &weights_before));
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
   DO(make_leaf(c, target, 4, 2, false, &t));
@@ -403,11 +415,11 @@ static bool nonfinite_final_step_changes_no_weight(void) {
   MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
   MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, t}, 2, &loss, e));
   DO(backward(c, loss, false));
-  MUST(cleave_step(rt, o, c, 0, &done, e));
-  CHECK(!done.applied && done.number == 1);
+  MUST(cleave_step(rt, o, c, 0, &step_result, e));
+  CHECK(!step_result.applied && step_result.number == 1);
   MUST(cleave_context_end(rt, c, e));
-  DO(copy_weights(&n, &after));
-  CHECK(are_equal_numbers(&before, &after));
+  DO(copy_weights(&n, &weights_after));
+  CHECK(are_equal_numbers(&weights_before, &weights_after));
   return true;
 }
 
@@ -423,7 +435,7 @@ static bool mix_of_final_and_other_groups_is_refused(void) {
   g[1].no_rollback = false; /* the refused call must not have changed the setting of the group */
   MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
   DO(open_context(&c));
-  DO(run_network_after(&n, c, 1, none, NULL, &loss));
+  DO(run_network_after(&n, c, 1, no_reference, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_context_end(rt, c, e)); /* no step was taken, so nothing to wait for */
   REFUSED(cleave_context_end(rt, c, e), CLEAVE_NOT_FOUND, "was closed");
@@ -454,22 +466,24 @@ static const struct {
 
 /* Takes a step of plain SGD of module a. True if it reports `lr` and changes each weight by lr
  * times the gradient. */
-static bool is_stepped_by_rate(const net *n, cleave_optimizer *o, unsigned seed, double lr,
-                               uint64_t number) {
+static bool changes_weights_by_rate(const net *n, cleave_optimizer *o, unsigned seed, double lr,
+                                    uint64_t step_number) {
   cleave_context c;
   cleave_reference loss;
-  cleave_step_result done;
-  float before[15], after[15], g[15];
-  DO(copy_weight(n->a, "0.weight", before, 15));
+  cleave_step_result step_result;
+  float weights_before[15], weights_after[15], g[15];
+  DO(copy_weight(n->a, "0.weight", weights_before, 15));
   DO(open_context(&c));
-  DO(run_network_after(n, c, seed, none, NULL, &loss));
+  DO(run_network_after(n, c, seed, no_reference, NULL, &loss));
   DO(backward(c, loss, false));
   DO(copy_gradient(c, n->a, "0.weight", g, 15));
-  MUST(cleave_step(rt, o, c, 0, &done, e));
-  CHECK(done.applied && done.number == number && fabs(done.lr - lr) < 1e-9);
+  MUST(cleave_step(rt, o, c, 0, &step_result, e));
+  CHECK(step_result.applied && step_result.number == step_number &&
+        fabs(step_result.lr - lr) < 1e-9);
   DO(close_context(c));
-  DO(copy_weight(n->a, "0.weight", after, 15));
-  for (int i = 0; i < 15; i++) CHECK(fabs(after[i] - (before[i] - lr * g[i])) < 1e-6);
+  DO(copy_weight(n->a, "0.weight", weights_after, 15));
+  for (int i = 0; i < 15; i++)
+    CHECK(fabs(weights_after[i] - (weights_before[i] - lr * g[i])) < 1e-6);
   return true;
 }
 
@@ -487,7 +501,7 @@ static bool rates_and_weights_follow_the_schedule(void) {
                       .no_rollback = i % 2};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
     for (unsigned k = 0; k < STEPS; k++)
-      DO(is_stepped_by_rate(&n, o, k, rates[i / 2].lr[k], k + 1));
+      DO(changes_weights_by_rate(&n, o, k, rates[i / 2].lr[k], k + 1));
   }
   return true;
 }
@@ -495,21 +509,21 @@ static bool rates_and_weights_follow_the_schedule(void) {
 static bool optimizer_steps_and_rate_schedules_can_be_set(void) {
   const cleave_schedule halving = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
-  for (int last = 0; last < 2; last++) {
+  for (int is_final = 0; is_final < 2; is_final++) {
     net n;
     cleave_optimizer *o;
-    DO(make_network(last ? "set final" : "set", "master", &n));
+    DO(make_network(is_final ? "set final" : "set", "master", &n));
     cleave_group g = {
-        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halving, .no_rollback = last};
+        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halving, .no_rollback = is_final};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
     MUST(cleave_optimizer_set_steps(rt, o, 2, e));
-    DO(is_stepped_by_rate(&n, o, 1, 0.125, 3));
-    DO(is_stepped_by_rate(&n, o, 2, 0.0625, 4));
+    DO(changes_weights_by_rate(&n, o, 1, 0.125, 3));
+    DO(changes_weights_by_rate(&n, o, 2, 0.0625, 4));
     MUST(cleave_optimizer_set_schedule(rt, o, &constant, e));
-    DO(is_stepped_by_rate(&n, o, 3, 0.5, 5));
+    DO(changes_weights_by_rate(&n, o, 3, 0.5, 5));
     MUST(cleave_optimizer_set_schedule(rt, o, &halving, e));
     MUST(cleave_optimizer_set_steps(rt, o, 1, e));
-    DO(is_stepped_by_rate(&n, o, 4, 0.25, 2));
+    DO(changes_weights_by_rate(&n, o, 4, 0.25, 2));
   }
   return true;
 }
@@ -523,15 +537,15 @@ static bool settings_apply_from_the_next_step(void) {
     cleave_optimizer *o;
     cleave_context c;
     cleave_reference loss;
-    float before[15], after[15], g[15];
+    float weights_before[15], weights_after[15], g[15];
     DO(make_network(steps ? "next steps" : "next schedule", "master", &n));
     cleave_group group = {
         .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halving, .no_rollback = true};
     MUST(cleave_optimizer_new(rt, &group, 1, 0, &o, e));
     MUST(cleave_optimizer_set_steps(rt, o, 1, e));
-    DO(copy_weight(n.a, "0.weight", before, 15));
+    DO(copy_weight(n.a, "0.weight", weights_before, 15));
     DO(open_context(&c));
-    DO(run_network_after(&n, c, 1, none, NULL, &loss));
+    DO(run_network_after(&n, c, 1, no_reference, NULL, &loss));
     DO(backward(c, loss, false));
     DO(copy_gradient(c, n.a, "0.weight", g, 15));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
@@ -540,9 +554,10 @@ static bool settings_apply_from_the_next_step(void) {
     else
       MUST(cleave_optimizer_set_schedule(rt, o, &constant, e));
     MUST(cleave_context_end(rt, c, e));
-    DO(copy_weight(n.a, "0.weight", after, 15));
-    for (int i = 0; i < 15; i++) CHECK(fabs(after[i] - (before[i] - 0.25 * g[i])) < 1e-6);
-    DO(is_stepped_by_rate(&n, o, 2, steps ? 0.0625 : 0.5, steps ? 4 : 3));
+    DO(copy_weight(n.a, "0.weight", weights_after, 15));
+    for (int i = 0; i < 15; i++)
+      CHECK(fabs(weights_after[i] - (weights_before[i] - 0.25 * g[i])) < 1e-6);
+    DO(changes_weights_by_rate(&n, o, 2, steps ? 0.0625 : 0.5, steps ? 4 : 3));
   }
   return true;
 }
@@ -559,8 +574,8 @@ static bool each_call_draws_its_own_dropout_mask(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 16);
   MUST(cleave_load_layers(rt, &o, "[{op: dropout, p: 0.5}]", &input, &m, e));
   for (int i = 0; i < 2; i++) {
-    cleave_context_options step = {.size = sizeof step, .step = 5};
-    MUST(cleave_context_open(rt, &step, &c[i], e));
+    cleave_context_options context_options = {.size = sizeof context_options, .step = 5};
+    MUST(cleave_context_open(rt, &context_options, &c[i], e));
     for (int k = 0; k < 2; k++) {
       cleave_reference x;
       DO(make_leaf(c[i], ones, 4, 16, true, &x));
@@ -577,20 +592,20 @@ static bool each_call_draws_its_own_dropout_mask(void) {
 
 /* ---- threads that wait at the same time ------------------------------------------------------ */
 
-typedef struct waiter {
+typedef struct waiting_thread {
   const net *n;
   unsigned seed;
   numbers last_weights;
   bool ok;
-} waiter;
+} waiting_thread;
 
-static bool run_steps_in_thread(waiter *w) {
+static bool run_steps_in_thread(waiting_thread *w) {
   for (int i = 0; i < 30; i++) {
     cleave_context c;
     cleave_reference loss;
     cleave_tensor value = {0};
     DO(open_context(&c));
-    DO(run_network_after(w->n, c, w->seed, none, NULL, &loss));
+    DO(run_network_after(w->n, c, w->seed, no_reference, NULL, &loss));
     MUST(cleave_to_here(rt, loss, 0, &value, e));
     DO(backward(c, loss, false));
     cleave_tensor_free(&value);
@@ -605,24 +620,26 @@ static bool run_steps_in_thread(waiter *w) {
 }
 
 static void *wait_in_thread(void *user) {
-  waiter *w = user;
+  waiting_thread *w = user;
   w->ok = run_steps_in_thread(w);
   return NULL;
 }
 
 static bool waiting_threads_all_finish(void) {
   net n;
-  waiter all[3] = {{0}};
+  waiting_thread waiters[3] = {{0}};
   pthread_t threads[3];
   DO(make_network("at once", "master", &n));
   for (unsigned i = 0; i < 3; i++) {
-    all[i] = (waiter){.n = &n, .seed = 300 + i / 2};
-    CHECK(pthread_create(&threads[i], NULL, wait_in_thread, &all[i]) == 0);
+    waiters[i] = (waiting_thread){.n = &n, .seed = 300 + i / 2};
+    CHECK(pthread_create(&threads[i], NULL, wait_in_thread, &waiters[i]) == 0);
   }
   for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
-  for (int i = 0; i < 3; i++) DO(all[i].ok);
-  CHECK(memcmp(all[0].last_weights.a, all[1].last_weights.a, sizeof all[0].last_weights.a) == 0);
-  CHECK(memcmp(all[0].last_weights.a, all[2].last_weights.a, sizeof all[0].last_weights.a) != 0);
+  for (int i = 0; i < 3; i++) DO(waiters[i].ok);
+  CHECK(memcmp(waiters[0].last_weights.a, waiters[1].last_weights.a,
+               sizeof waiters[0].last_weights.a) == 0);
+  CHECK(memcmp(waiters[0].last_weights.a, waiters[2].last_weights.a,
+               sizeof waiters[0].last_weights.a) != 0);
   return true;
 }
 
@@ -633,7 +650,7 @@ static bool deadline_ends_only_the_wait(void) {
   cleave_tensor out = {0};
   DO(make_network("deadline", "master", &n));
   DO(open_context(&c));
-  DO(run_network_after(&n, c, 1, none, &h[0], &loss[0]));
+  DO(run_network_after(&n, c, 1, no_reference, &h[0], &loss[0]));
   DO(run_network_after(&n, c, 2, h[0], &h[1], &loss[1]));
   uint64_t begin = now_ms();
   REFUSED(cleave_to_here(rt, loss[1], 50, &out, e), CLEAVE_DEADLINE, "deadline");
@@ -658,12 +675,12 @@ static bool take_steps_until_input_ends(int width) {
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   for (int step = 0; step < 2; step++) {
     cleave_context c;
-    cleave_reference loss[MICRO];
+    cleave_reference loss[MICRO_BATCHES];
     DO(run_windowed_step(&n, width, &c, loss));
     puts("called");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return false;
-    MUST(backward_weighted(c, loss, micro_batch_weights, MICRO, e));
+    MUST(backward_weighted(c, loss, micro_batch_weights, MICRO_BATCHES, e));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
     puts("stepped");
     fflush(stdout);

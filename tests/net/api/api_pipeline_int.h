@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions that the programs for pipelines and for runtimes share: their arguments, runtimes that
- * are opened for one test, one pass through the small network, steps of training.
+ * Functions that the programs api_pipeline, api_runtime and api_schedule share: reading arguments,
+ * opening a runtime for one test, passing once through the small network, training steps.
  *
  * Usage of both: PROGRAM SESSION A B direct|via_master|alone threads|single [MODE ...]
  */
@@ -15,7 +15,7 @@
 static const char *session, *transfer;
 static bool is_single_threaded; /* true: runtimes are opened without a thread of their own */
 
-static const cleave_reference none = {0};
+static const cleave_reference no_reference = {0};
 
 /* ---- opening and closing runtimes ------------------------------------------------------------ */
 
@@ -49,9 +49,10 @@ static inline uint64_t now_ms(void) {
   return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
 }
 
-/* ---- one pass and its numbers ---------------------------------------------------------------- */
+/* ---- one pass through the network, its gradients and weights --------------------------------- */
 
-/* Runs x -> a -> b -> loss, where a waits for the backward of `after`. */
+/* Runs x -> a -> b -> loss. The call of a waits until `after`, an earlier value of a, has had its
+ * backward; no_reference: a does not wait. */
 static inline bool run_network_after(const net *n, cleave_context c, unsigned seed,
                                      cleave_reference after, cleave_reference *ret_h,
                                      cleave_reference *ret_loss) {
@@ -59,10 +60,10 @@ static inline bool run_network_after(const net *n, cleave_context c, unsigned se
   fill_with_random(x, 12, seed);
   fill_with_random(t, 8, seed + 1);
   cleave_reference in, target, h, y;
-  const cleave_call_options how = {.size = sizeof how, .after = after};
+  const cleave_call_options call_options = {.size = sizeof call_options, .after = after};
   DO(make_leaf(c, x, 4, 3, false, &in));
   DO(make_leaf(c, t, 4, 2, false, &target));
-  MUST(cleave_call_with(rt, c, n->a, &in, 1, &how, &h, e));
+  MUST(cleave_call_with(rt, c, n->a, &in, 1, &call_options, &h, e));
   MUST(cleave_call(rt, c, n->b, &h, 1, &y, e));
   MUST(cleave_call(rt, c, n->loss, (cleave_reference[]){y, target}, 2, ret_loss, e));
   if (ret_h) *ret_h = h;
@@ -107,16 +108,16 @@ static inline bool copy_weights(const net *n, numbers *ret) {
 
 typedef enum ending { CLOSE, END } ending;
 
-static inline bool train_steps(const net *n, cleave_optimizer *const *opt, int n_opt, unsigned from,
-                               int steps, ending how) {
-  for (int i = 0; i < steps; i++) {
+static inline bool train_steps(const net *n, cleave_optimizer *const *optimizers, int n_optimizers,
+                               unsigned first_seed, int n_steps, ending context_ending) {
+  for (int i = 0; i < n_steps; i++) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_network_after(n, c, from + (unsigned)i, none, NULL, &loss));
+    DO(run_network_after(n, c, first_seed + (unsigned)i, no_reference, NULL, &loss));
     DO(backward(c, loss, false));
-    for (int k = 0; k < n_opt; k++) MUST(cleave_step(rt, opt[k], c, 0, NULL, e));
-    if (how == END)
+    for (int k = 0; k < n_optimizers; k++) MUST(cleave_step(rt, optimizers[k], c, 0, NULL, e));
+    if (context_ending == END)
       MUST(cleave_context_end(rt, c, e));
     else
       DO(close_context(c));
@@ -126,7 +127,7 @@ static inline bool train_steps(const net *n, cleave_optimizer *const *opt, int n
 
 /* ---- running the tests ----------------------------------------------------------------------- */
 
-/* Reads the program's arguments. The program itself checks those after the mode. */
+/* Reads the program's arguments up to MODE. The program itself reads the arguments after MODE. */
 static inline bool read_arguments(int argc, char **argv, const char **ret_mode) {
   if (argc < 6) return false;
   session = argv[1];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what the C API promises, with a program that uses it as any program would. Usage:
+ * Tests values, contexts, references, calls and steps through the C API, as any program would use
+ * it. Usage:
  *   api_program SESSION.yaml A B     modules are placed at A and B ("master", or workers' names)
  * Prints `ok NAME` or `not ok NAME: why` per test and a digest of all gradients and weights, which
  * must not depend on the placement.
@@ -16,14 +17,15 @@ static bool gradients_equal_the_formula(void) {
   net n;
   cleave_context c;
   cleave_reference x, y, loss;
-  cleave_tensor wa = {0}, ba = {0}, wb = {0}, out = {0}, g = {0}, gx = {0}, value = {0};
+  cleave_tensor weight_of_a = {0}, bias_of_a = {0}, weight_of_b = {0}, out = {0}, g = {0},
+                gradient_of_x = {0}, value = {0};
   DO(make_network("formula", "master", &n));
   DO(open_context(&c));
   DO(run_network(&n, c, 3, &x, &y, &loss));
   DO(backward(c, loss, false));
-  DO(read_weight(n.a, "0.weight", &wa));
-  DO(read_weight(n.a, "0.bias", &ba));
-  DO(read_weight(n.b, "0.weight", &wb));
+  DO(read_weight(n.a, "0.weight", &weight_of_a));
+  DO(read_weight(n.a, "0.bias", &bias_of_a));
+  DO(read_weight(n.b, "0.weight", &weight_of_b));
   MUST(cleave_to_here(rt, y, 0, &out, e));
   MUST(cleave_to_here(rt, loss, 0, &value, e));
   float in[12], dy[8];
@@ -33,14 +35,15 @@ static bool gradients_equal_the_formula(void) {
   for (int k = 0; k < 2; k++)
     CHECK(is_near(((float *)g.data)[k], dy[k] + dy[2 + k] + dy[4 + k] + dy[6 + k]));
   DO(read_gradient(c, n.a, "0.weight", &g));
-  MUST(cleave_leaf_gradient(rt, x, &gx, e));
-  formula f = compute_gradients_by_hand(in, dy, wa.data, ba.data, wb.data);
+  MUST(cleave_leaf_gradient(rt, x, &gradient_of_x, e));
+  hand_gradients f =
+      compute_gradients_by_hand(in, dy, weight_of_a.data, bias_of_a.data, weight_of_b.data);
   for (int i = 0; i < 15; i++) CHECK(is_near(((float *)g.data)[i], f.dw[i]));
-  for (int i = 0; i < 12; i++) CHECK(is_near(((float *)gx.data)[i], f.dx[i]));
+  for (int i = 0; i < 12; i++) CHECK(is_near(((float *)gradient_of_x.data)[i], f.dx[i]));
   add_to_digest(&g);
-  add_to_digest(&gx);
+  add_to_digest(&gradient_of_x);
   DO(close_context(c));
-  cleave_tensor *all[] = {&wa, &ba, &wb, &out, &g, &gx, &value};
+  cleave_tensor *all[] = {&weight_of_a, &bias_of_a, &weight_of_b, &out, &g, &gradient_of_x, &value};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) cleave_tensor_free(all[i]);
   return true;
 }
@@ -54,7 +57,7 @@ static bool value_with_two_consumers_gets_the_sum_of_their_gradients(void) {
   int in[2], sum;
   int64_t shape[] = {4, 5};
   float numbers[12], target[20];
-  cleave_tensor both = {0}, twice = {0};
+  cleave_tensor gradient_of_sum = {0}, gradient_of_one = {0};
   fill_with_random(numbers, 12, 5);
   fill_with_random(target, 20, 6);
   DO(load_module("fan a", at_a, "[{op: linear, out: 5}]", 3, &a));
@@ -78,12 +81,12 @@ static bool value_with_two_consumers_gets_the_sum_of_their_gradients(void) {
     MUST(cleave_call(rt, c, join, (cleave_reference[]){left, right}, 2, &y, e));
     MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
     DO(backward(c, l, false));
-    DO(read_gradient(c, a, "0.weight", pass ? &twice : &both));
-    add_to_digest(pass ? &twice : &both);
+    DO(read_gradient(c, a, "0.weight", pass ? &gradient_of_one : &gradient_of_sum));
+    add_to_digest(pass ? &gradient_of_one : &gradient_of_sum);
     DO(close_context(c));
   }
-  cleave_tensor_free(&both);
-  cleave_tensor_free(&twice);
+  cleave_tensor_free(&gradient_of_sum);
+  cleave_tensor_free(&gradient_of_one);
   return true;
 }
 
@@ -103,18 +106,19 @@ static bool retained_backward_run_twice_doubles_the_gradient(void) {
   net n;
   cleave_context c;
   cleave_reference loss;
-  cleave_tensor once = {0}, two = {0};
+  cleave_tensor gradient_of_one = {0}, gradient_of_two = {0};
   DO(make_network("retain", "master", &n));
   DO(open_context(&c));
   DO(run_network(&n, c, 11, NULL, NULL, &loss));
   DO(backward(c, loss, true));
-  DO(read_gradient(c, n.a, "0.weight", &once));
+  DO(read_gradient(c, n.a, "0.weight", &gradient_of_one));
   DO(backward(c, loss, false));
-  DO(read_gradient(c, n.a, "0.weight", &two));
-  for (int i = 0; i < 15; i++) CHECK(((float *)two.data)[i] == 2 * ((float *)once.data)[i]);
+  DO(read_gradient(c, n.a, "0.weight", &gradient_of_two));
+  for (int i = 0; i < 15; i++)
+    CHECK(((float *)gradient_of_two.data)[i] == 2 * ((float *)gradient_of_one.data)[i]);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_PRECONDITION, "retain loss");
-  cleave_tensor_free(&once);
-  cleave_tensor_free(&two);
+  cleave_tensor_free(&gradient_of_one);
+  cleave_tensor_free(&gradient_of_two);
   return close_context(c);
 }
 
@@ -209,7 +213,7 @@ static bool parts_of_an_architecture_equal_the_whole(void) {
   cleave_module *undivided, *front, *back, *none;
   cleave_context c;
   cleave_reference x, y, z, h;
-  cleave_tensor one = {0}, two = {0};
+  cleave_tensor whole_output = {0}, parts_output = {0};
   float numbers[12];
   fill_with_random(numbers, 12, 8);
   cleave_module_options w = {.size = sizeof w, .name = "whole", .at = at_b, .seed = 3};
@@ -217,24 +221,25 @@ static bool parts_of_an_architecture_equal_the_whole(void) {
       .size = sizeof f, .name = "f", .at = at_a, .seed = 3, .layers = "0..1"};
   cleave_module_options b = {
       .size = sizeof b, .name = "b", .at = at_b, .seed = 3, .layers = "2..4"};
-  cleave_module_options bad = {.size = sizeof bad, .name = "c", .layers = "conv1..layer2.0.conv1"};
+  cleave_module_options wrong_options = {
+      .size = sizeof wrong_options, .name = "c", .layers = "conv1..layer2.0.conv1"};
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 4, 3), image = CLEAVE_INPUT(CLEAVE_F32, 4, 3, 32, 32);
   MUST(cleave_load_architecture(rt, &w, "mlp", mlp, &in, &undivided, e));
   MUST(cleave_load_architecture(rt, &f, "mlp", mlp, &in, &front, e));
   MUST(cleave_load_architecture(rt, &b, "mlp", mlp, &in, &back, e));
-  REFUSED(cleave_load_architecture(rt, &bad, "resnet18", NULL, &image, &none, e), CLEAVE_INVALID,
-          "inside block 'layer2.0'");
+  REFUSED(cleave_load_architecture(rt, &wrong_options, "resnet18", NULL, &image, &none, e),
+          CLEAVE_INVALID, "inside block 'layer2.0'");
   CHECK(strcmp(cleave_module_weight_name(back, 0), "2.weight") == 0);
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, undivided, &x, 1, &y, e));
   MUST(cleave_call(rt, c, front, &x, 1, &h, e));
   MUST(cleave_call(rt, c, back, &h, 1, &z, e));
-  MUST(cleave_to_here(rt, y, 0, &one, e));
-  MUST(cleave_to_here(rt, z, 0, &two, e));
-  CHECK(memcmp(one.data, two.data, 12 * sizeof(float)) == 0);
-  cleave_tensor_free(&one);
-  cleave_tensor_free(&two);
+  MUST(cleave_to_here(rt, y, 0, &whole_output, e));
+  MUST(cleave_to_here(rt, z, 0, &parts_output, e));
+  CHECK(memcmp(whole_output.data, parts_output.data, 12 * sizeof(float)) == 0);
+  cleave_tensor_free(&whole_output);
+  cleave_tensor_free(&parts_output);
   return close_context(c);
 }
 
@@ -315,7 +320,7 @@ static bool run_context_of_thread(thread_context *t) {
   return true;
 }
 
-static void *run_threaded(void *user) {
+static void *run_in_thread(void *user) {
   thread_context *t = user;
   t->ok = run_context_of_thread(t);
   return NULL;
@@ -328,7 +333,7 @@ static bool threads_compute_in_separate_contexts(void) {
   DO(make_network("threads", "master", &n));
   for (int i = 0; i < 4; i++) {
     all[i] = (thread_context){.n = &n, .seed = 40 + (unsigned)(i / 2)};
-    CHECK(pthread_create(&threads[i], NULL, run_threaded, &all[i]) == 0);
+    CHECK(pthread_create(&threads[i], NULL, run_in_thread, &all[i]) == 0);
   }
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
   for (int i = 0; i < 4; i++) DO(all[i].ok);
@@ -364,7 +369,7 @@ static bool call_results_arrive_by_future_and_rpc_sync(void) {
   cleave_context c;
   cleave_reference x, y;
   cleave_future f;
-  cleave_tensor a = {0}, b = {0}, here = {0};
+  cleave_tensor a = {0}, b = {0}, value_here = {0};
   float numbers[12];
   fill_with_random(numbers, 12, 17);
   DO(load_module("rpc", at_b, "[{op: linear, out: 5}]", 3, &m));
@@ -377,15 +382,15 @@ static bool call_results_arrive_by_future_and_rpc_sync(void) {
   REFUSED(cleave_wait(rt, f, 0, &b, e), CLEAVE_NOT_FOUND, "future");
   CHECK(a.rank == 2 && a.shape[0] == 4 && a.shape[1] == 5);
   CHECK(memcmp(a.data, b.data, 80) == 0);
-  MUST(cleave_local_value(rt, x, 0, &here, e));
-  CHECK(((float *)here.data)[0] != 99);
+  MUST(cleave_local_value(rt, x, 0, &value_here, e));
+  CHECK(((float *)value_here.data)[0] != 99);
   if (strcmp(at_b, "master") != 0)
-    REFUSED(cleave_local_value(rt, y, 0, &here, e), CLEAVE_PRECONDITION, at_b);
+    REFUSED(cleave_local_value(rt, y, 0, &value_here, e), CLEAVE_PRECONDITION, at_b);
   else
-    MUST(cleave_local_value(rt, y, 0, &here, e));
+    MUST(cleave_local_value(rt, y, 0, &value_here, e));
   cleave_tensor_free(&a);
   cleave_tensor_free(&b);
-  cleave_tensor_free(&here);
+  cleave_tensor_free(&value_here);
   return close_context(c);
 }
 
@@ -404,16 +409,16 @@ static bool local_only_module_reports_the_place_of_its_inputs(void) {
   DO(make_leaf(c, numbers, 4, 3, false, &x));
   DO(make_leaf(c, target, 4, 5, false, &t));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
-  cleave_reference both[] = {y, t};
+  cleave_reference output_and_target[] = {y, t};
   if (strcmp(at_b, "master") != 0) {
-    REFUSED(cleave_call(rt, c, loss, both, 2, &l, e), CLEAVE_PRECONDITION,
+    REFUSED(cleave_call(rt, c, loss, output_and_target, 2, &l, e), CLEAVE_PRECONDITION,
             "input 1 ('target') is at master");
     MUST(cleave_send_to(rt, t, at_b, e));
     MUST(cleave_send_to(rt, y, at_b, e));
   } else if (strcmp(at_a, "master") != 0) {
     MUST(cleave_send_to(rt, y, at_b, e));
   }
-  MUST(cleave_call(rt, c, loss, both, 2, &l, e));
+  MUST(cleave_call(rt, c, loss, output_and_target, 2, &l, e));
   DO(backward(c, l, false));
   return close_context(c);
 }
@@ -434,7 +439,7 @@ static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, WIDE, false, &x));
   free(numbers);
-  for (int again = 0; again < 2; again++)
+  for (int attempt = 0; attempt < 2; attempt++)
     REFUSED(cleave_call(rt, c, remote_module, &x, 1, &y, e), CLEAVE_EXHAUSTED, "credit");
   MUST(cleave_rpc_sync(rt, c, master_module, &x, 1, 0, &y, &out, e));
   cleave_tensor_free(&out);
@@ -447,13 +452,13 @@ static bool errors_name_no_source_files(void) {
   int in, out;
   MUST(cleave_graph_new(&g, e));
   MUST(cleave_graph_input(g, "x", CLEAVE_F32, shape, 2, &in, e));
-  cleave_error wrong = {0};
+  cleave_error op_error = {0};
   bool is_refused =
-      cleave_graph_op(g, "linera", "{out: 5}", "a", &in, 1, &out, &wrong) != CLEAVE_OK;
-  bool is_plain = is_refused && strncmp(wrong.text, "no op is called 'linera'", 24) == 0;
-  if (!is_plain) snprintf(why, sizeof why, "line %d: '%s'", __LINE__, wrong.text);
+      cleave_graph_op(g, "linera", "{out: 5}", "a", &in, 1, &out, &op_error) != CLEAVE_OK;
+  bool names_op_only = is_refused && strncmp(op_error.text, "no op is called 'linera'", 24) == 0;
+  if (!names_op_only) snprintf(why, sizeof why, "line %d: '%s'", __LINE__, op_error.text);
   cleave_graph_free(g);
-  return is_plain;
+  return names_op_only;
 }
 
 static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
@@ -511,17 +516,18 @@ static bool weights_are_read_and_written_by_name(void) {
 
 /* ---- calls that fail ------------------------------------------------------------------------- */
 
-/* True if the error reports a wrong row number. Only the program's own error has the number; texts
- * that are sent to other nodes omit it. */
+/* True if the error reports a wrong row number. Only the error that the program gets contains the
+ * number; texts that are sent to other nodes omit it. */
 static bool is_wrong_row(const cleave_error *e) {
   return strstr(e->text, "row number of sample 2, place 0, is outside 0..9") &&
          (strstr(e->text, "(77)") != NULL) == (strcmp(at_b, "master") == 0);
 }
 
-/* A call reads a row that the table does not have, so it fails at its node. The fetch, a dependent
- * call and backward return that error with the node's name. Other contexts continue. */
+/* A call reads a row that the table does not have, so the call fails at its node. Fetching its
+ * value, a dependent call and the backward return the call's error with the node's name. Other
+ * contexts continue. */
 static bool failed_call_fails_calls_that_use_it(void) {
-  cleave_module *table, *after, *loss;
+  cleave_module *table, *dependent, *loss;
   cleave_context c;
   cleave_reference row, h, y, t, l;
   cleave_tensor out = {0};
@@ -532,7 +538,7 @@ static bool failed_call_fails_calls_that_use_it(void) {
   cleave_module_options o = {.size = sizeof o, .name = "table", .at = at_b};
   cleave_input ids = CLEAVE_INPUT(CLEAVE_I64, 4);
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 10, out: 3}]", &ids, &table, e));
-  DO(load_module("after", at_a, "[{op: linear, out: 5}]", 3, &after));
+  DO(load_module("after", at_a, "[{op: linear, out: 5}]", 3, &dependent));
   DO(load_loss("after loss", "master", 5, &loss));
   for (int pass = 0; pass < 2; pass++) {
     DO(open_context(&c));
@@ -540,7 +546,7 @@ static bool failed_call_fails_calls_that_use_it(void) {
     MUST(cleave_leaf(rt, c, &labels, false, &row, e));
     DO(make_leaf(c, target, 4, 5, false, &t));
     MUST(cleave_call(rt, c, table, &row, 1, &h, e));
-    MUST(cleave_call(rt, c, after, &h, 1, &y, e));
+    MUST(cleave_call(rt, c, dependent, &h, 1, &y, e));
     MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
     if (pass == 0) {
       CHECK(cleave_to_here(rt, h, 0, &out, &error) != CLEAVE_OK);
@@ -587,13 +593,13 @@ static bool a_step_moves_all_modules_by_the_clipped_gradient(void) {
   cleave_context c;
   cleave_reference loss;
   cleave_optimizer *sgd;
-  cleave_step_result done;
-  cleave_tensor before = {0}, after = {0}, ga = {0}, g = {0};
+  cleave_step_result step_result;
+  cleave_tensor weight_before = {0}, weight_after = {0}, ga = {0}, g = {0};
   DO(make_network("sgd", at_b, &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &group, 1, 0.01, &sgd, e));
-  DO(read_weight(n.a, "0.weight", &before));
+  DO(read_weight(n.a, "0.weight", &weight_before));
   DO(open_context(&c));
   DO(run_network(&n, c, 31, NULL, NULL, &loss));
   DO(backward(c, loss, false));
@@ -605,18 +611,18 @@ static bool a_step_moves_all_modules_by_the_clipped_gradient(void) {
       sum += (double)((float *)g.data)[i] * ((float *)g.data)[i];
   }
   DO(read_gradient(c, n.a, "0.weight", &ga));
-  MUST(cleave_step(rt, sgd, c, 0, &done, e));
-  CHECK(done.applied && done.number == 1 && done.lr == 0.5);
-  CHECK(fabs(done.norm - sqrt(sum)) < 1e-6 * sqrt(sum));
-  REFUSED(cleave_step(rt, sgd, c, 0, &done, e), CLEAVE_PRECONDITION, "has taken its step");
-  DO(read_weight(n.a, "0.weight", &after));
+  MUST(cleave_step(rt, sgd, c, 0, &step_result, e));
+  CHECK(step_result.applied && step_result.number == 1 && step_result.lr == 0.5);
+  CHECK(fabs(step_result.norm - sqrt(sum)) < 1e-6 * sqrt(sum));
+  REFUSED(cleave_step(rt, sgd, c, 0, &step_result, e), CLEAVE_PRECONDITION, "has taken its step");
+  DO(read_weight(n.a, "0.weight", &weight_after));
   double scale = 0.5 * fmin(1, 0.01 / (sqrt(sum) + 1e-6));
   for (int i = 0; i < 15; i++)
-    CHECK(is_near(((float *)after.data)[i],
-                  (float)(((float *)before.data)[i] - scale * ((float *)ga.data)[i])));
-  add_to_digest(&after);
+    CHECK(is_near(((float *)weight_after.data)[i],
+                  (float)(((float *)weight_before.data)[i] - scale * ((float *)ga.data)[i])));
+  add_to_digest(&weight_after);
   DO(close_context(c));
-  cleave_tensor *all[] = {&before, &after, &ga, &g};
+  cleave_tensor *all[] = {&weight_before, &weight_after, &ga, &g};
   for (size_t i = 0; i < 4; i++) cleave_tensor_free(all[i]);
   return true;
 }
@@ -625,32 +631,34 @@ static bool two_optimisers_step_in_one_context(void) {
   net n;
   cleave_context c;
   cleave_reference loss;
-  cleave_optimizer *first, *second;
-  cleave_step_result done;
-  cleave_tensor before = {0}, after = {0}, g = {0};
+  cleave_optimizer *first_optimizer, *second_optimizer;
+  cleave_step_result step_result;
+  cleave_tensor weight_before = {0}, weight_after = {0}, g = {0};
   DO(make_network("pair", "master", &n));
   cleave_group ga = {.modules = &n.a, .n_modules = 1, .lr = 0.5};
   cleave_group gb = {.modules = &n.b, .n_modules = 1, .lr = 0.25};
-  MUST(cleave_optimizer_new(rt, &ga, 1, 0, &first, e));
-  MUST(cleave_optimizer_new(rt, &gb, 1, 0, &second, e));
-  DO(read_weight(n.b, "0.bias", &before));
+  MUST(cleave_optimizer_new(rt, &ga, 1, 0, &first_optimizer, e));
+  MUST(cleave_optimizer_new(rt, &gb, 1, 0, &second_optimizer, e));
+  DO(read_weight(n.b, "0.bias", &weight_before));
   DO(open_context(&c));
   DO(run_network(&n, c, 3, NULL, NULL, &loss));
-  REFUSED(cleave_step(rt, first, c, 0, &done, e), CLEAVE_PRECONDITION, "no gradient");
+  REFUSED(cleave_step(rt, first_optimizer, c, 0, &step_result, e), CLEAVE_PRECONDITION,
+          "no gradient");
   DO(backward(c, loss, false));
   DO(read_gradient(c, n.b, "0.bias", &g));
-  MUST(cleave_step(rt, first, c, 0, &done, e));
-  DO(read_weight(n.b, "0.bias", &after));
-  CHECK(memcmp(before.data, after.data, 8) == 0);
-  MUST(cleave_step(rt, second, c, 0, &done, e));
-  CHECK(done.lr == 0.25);
-  DO(read_weight(n.b, "0.bias", &after));
+  MUST(cleave_step(rt, first_optimizer, c, 0, &step_result, e));
+  DO(read_weight(n.b, "0.bias", &weight_after));
+  CHECK(memcmp(weight_before.data, weight_after.data, 8) == 0);
+  MUST(cleave_step(rt, second_optimizer, c, 0, &step_result, e));
+  CHECK(step_result.lr == 0.25);
+  DO(read_weight(n.b, "0.bias", &weight_after));
   for (int i = 0; i < 2; i++)
-    CHECK(is_near(((float *)after.data)[i],
-                  ((float *)before.data)[i] - 0.25f * ((float *)g.data)[i]));
-  REFUSED(cleave_step(rt, second, c, 0, &done, e), CLEAVE_PRECONDITION, "has taken its step");
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+    CHECK(is_near(((float *)weight_after.data)[i],
+                  ((float *)weight_before.data)[i] - 0.25f * ((float *)g.data)[i]));
+  REFUSED(cleave_step(rt, second_optimizer, c, 0, &step_result, e), CLEAVE_PRECONDITION,
+          "has taken its step");
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   cleave_tensor_free(&g);
   return close_context(c);
 }
@@ -659,7 +667,7 @@ static bool two_optimisers_step_in_one_context(void) {
 static bool a_rate_follows_its_schedule(void) {
   net n;
   cleave_optimizer *sgd;
-  cleave_step_result done;
+  cleave_step_result step_result;
   DO(make_network("schedule", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both,
@@ -677,8 +685,8 @@ static bool a_rate_follows_its_schedule(void) {
     DO(open_context(&c));
     DO(run_network(&n, c, 3, NULL, NULL, &loss));
     DO(backward(c, loss, false));
-    MUST(cleave_step(rt, sgd, c, 0, &done, e));
-    CHECK(fabs(done.lr - 0.1 * pow(0.1, step / 2)) < 1e-12);
+    MUST(cleave_step(rt, sgd, c, 0, &step_result, e));
+    CHECK(fabs(step_result.lr - 0.1 * pow(0.1, step / 2)) < 1e-12);
     DO(close_context(c));
   }
   return true;
@@ -688,7 +696,7 @@ static bool training_lowers_the_loss_and_is_reproducible(void) {
   net n;
   cleave_optimizer *adam;
   cleave_tensor value = {0}, w = {0};
-  float first = 0, last = 0;
+  float first_loss = 0, last_loss = 0;
   DO(make_network("train", at_a, &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.02};
@@ -701,11 +709,11 @@ static bool training_lowers_the_loss_and_is_reproducible(void) {
     DO(backward(c, loss, false));
     MUST(cleave_step(rt, adam, c, 0, NULL, e));
     MUST(cleave_to_here(rt, loss, 0, &value, e));
-    last = *(float *)value.data;
-    if (!step) first = last;
+    last_loss = *(float *)value.data;
+    if (!step) first_loss = last_loss;
     DO(close_context(c));
   }
-  CHECK(last < 0.5f * first);
+  CHECK(last_loss < 0.5f * first_loss);
   DO(read_weight(n.b, "0.weight", &w));
   add_to_digest(&w);
   cleave_tensor_free(&value);
@@ -718,8 +726,8 @@ static bool nonfinite_gradient_changes_no_weight_anywhere(void) {
   cleave_context c;
   cleave_reference x, t, h, y, loss;
   cleave_optimizer *sgd;
-  cleave_step_result done;
-  cleave_tensor before = {0}, after = {0};
+  cleave_step_result step_result;
+  cleave_tensor weight_before = {0}, weight_after = {0};
   float numbers[12], target[8];
   fill_with_random(numbers, 12, 1);
   fill_with_random(target, 8, 2);
@@ -728,7 +736,7 @@ static bool nonfinite_gradient_changes_no_weight_anywhere(void) {
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
-  DO(read_weight(n.a, "0.weight", &before));
+  DO(read_weight(n.a, "0.weight", &weight_before));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
   DO(make_leaf(c, target, 4, 2, false, &t));
@@ -736,12 +744,12 @@ static bool nonfinite_gradient_changes_no_weight_anywhere(void) {
   MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
   MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, t}, 2, &loss, e));
   DO(backward(c, loss, false));
-  MUST(cleave_step(rt, sgd, c, 0, &done, e));
-  CHECK(!done.applied);
-  DO(read_weight(n.a, "0.weight", &after));
-  CHECK(memcmp(before.data, after.data, 60) == 0);
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+  MUST(cleave_step(rt, sgd, c, 0, &step_result, e));
+  CHECK(!step_result.applied);
+  DO(read_weight(n.a, "0.weight", &weight_after));
+  CHECK(memcmp(weight_before.data, weight_after.data, 60) == 0);
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   return close_context(c);
 }
 

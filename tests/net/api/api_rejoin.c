@@ -2,7 +2,8 @@
  *
  * Tests that a lost worker rejoins the same runtime. Usage:
  *   api_rejoin SESSION.yaml A B LOSS MEND [via_master] [single]
- * A line "ask WORD" asks the runner to do WORD to B (LOSS, then MEND), and waits for a line.
+ * LOSS and MEND are actions of the runner, such as kill and start, by which B is lost and mended.
+ * The program prints "ask LOSS" or "ask MEND" when the runner shall do so, and waits for a line.
  */
 #include <pthread.h>
 
@@ -11,9 +12,9 @@
 static const char *session, *how_to_lose_b, *how_to_mend_b;
 static bool is_single_threaded, via_master, keeps_weights;
 
-static bool ask_runner(const char *what) {
+static bool ask_runner(const char *action) {
   char line[64];
-  printf("ask %s\n", what);
+  printf("ask %s\n", action);
   fflush(stdout);
   CHECK(fgets(line, sizeof line, stdin) != NULL);
   return true;
@@ -84,7 +85,7 @@ static bool read_all_state(const net *n, saved_state *s) {
   return true;
 }
 
-static void saved_free(saved_state *s) {
+static void free_saved_state(saved_state *s) {
   for (int i = 0; i < 2; i++) {
     cleave_state_free(&s->saved_weights[i]);
     cleave_state_free(&s->saved_moments[i]);
@@ -137,8 +138,8 @@ static bool make_adam(const net *n, cleave_optimizer **ret) {
   return true;
 }
 
-/* Takes two steps, then two more whose results are thrown away, and then three from the state after
- * the first two. */
+/* Computes the expected weights without a loss: takes two steps, then two more that it rolls back
+ * by restoring the saved state, then three steps. */
 static bool train_undisturbed(saved_state *ret) {
   net n;
   cleave_optimizer *o;
@@ -151,7 +152,7 @@ static bool train_undisturbed(saved_state *ret) {
   DO(write_saved_state(n.a, &s, 0) && write_saved_state(n.b, &s, 1));
   MUST(cleave_optimizer_set_steps(rt, o, 2, e));
   DO(train_steps(&n, o, 2, 5) && read_all_state(&n, ret));
-  saved_free(&s);
+  free_saved_state(&s);
   return close_runtime();
 }
 
@@ -162,14 +163,14 @@ static bool restore_saved_state(net *n, cleave_optimizer *o, const saved_state *
   return true;
 }
 
-/* B is lost while a context is between backward and step, is restarted, and is lost again. */
+/* B is lost while a context is between backward and step, and is mended; then both again. */
 static bool training_continues_from_the_saved_state(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c;
   cleave_reference loss;
-  saved_state s, here, wanted;
-  DO(train_undisturbed(&wanted));
+  saved_state s, state_here, expected_state;
+  DO(train_undisturbed(&expected_state));
   DO(open_runtime());
   DO(make_network("net", "master", &n));
   DO(make_adam(&n, &o));
@@ -184,14 +185,14 @@ static bool training_continues_from_the_saved_state(void) {
     DO(rejoin_b());
     REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_UNAVAILABLE, at_b);
     DO(restore_saved_state(&n, o, &s));
-    DO(train_steps(&n, o, 2, 5) && read_all_state(&n, &here));
-    DO(are_same_states(&wanted, &here));
-    saved_free(&here);
+    DO(train_steps(&n, o, 2, 5) && read_all_state(&n, &state_here));
+    DO(are_same_states(&expected_state, &state_here));
+    free_saved_state(&state_here);
     DO(write_saved_state(n.a, &s, 0) && write_saved_state(n.b, &s, 1));
     MUST(cleave_optimizer_set_steps(rt, o, 2, e));
   }
-  saved_free(&s);
-  saved_free(&wanted);
+  free_saved_state(&s);
+  free_saved_state(&expected_state);
   cleave_leaks leaks;
   MUST(cleave_close(rt, 0, &leaks, e));
   CHECK(leaks.contexts == 0);
@@ -201,7 +202,7 @@ static bool training_continues_from_the_saved_state(void) {
 /* ---- modules that share a weight ------------------------------------------------------------- */
 
 /* Makes x [4, 3] -> a, tanh -> b -> mse, all at one node. b shares the weight of a. */
-static bool make_tied(const char *at, net *n) {
+static bool load_tied_modules(const char *at, net *n) {
   static const char *const layers[] = {"[{op: linear, out: 3, name: first}, {op: tanh}]",
                                        "[{op: linear, out: 3, name: second}]"};
   cleave_module **const to[] = {&n->a, &n->b};
@@ -243,7 +244,7 @@ static bool train_tied_at_master(saved_state *ret) {
   net n = {0};
   cleave_optimizer *o;
   DO(open_runtime());
-  DO(make_tied("master", &n));
+  DO(load_tied_modules("master", &n));
   DO(make_adam(&n, &o));
   DO(train_tied_steps(&n, o, 0, 4) && read_all_state(&n, ret));
   return close_runtime();
@@ -254,10 +255,10 @@ static bool train_tied_at_master(saved_state *ret) {
 static bool modules_with_a_tied_weight_are_reloaded(void) {
   net n = {0};
   cleave_optimizer *o;
-  saved_state s, here, wanted;
-  DO(train_tied_at_master(&wanted));
+  saved_state s, state_here, expected_state;
+  DO(train_tied_at_master(&expected_state));
   DO(open_runtime());
-  DO(make_tied(at_b, &n));
+  DO(load_tied_modules(at_b, &n));
   DO(make_adam(&n, &o));
   DO(train_tied_steps(&n, o, 0, 2) && read_all_state(&n, &s));
   for (int incarnation = 2; incarnation < 4; incarnation++) {
@@ -269,12 +270,12 @@ static bool modules_with_a_tied_weight_are_reloaded(void) {
     MUST(cleave_module_reload(rt, n.a, &s.saved_weights[0], &s.saved_moments[0], 0, e));
     MUST(cleave_module_reload(rt, n.b, &s.saved_weights[1], &s.saved_moments[1], 0, e));
     MUST(cleave_optimizer_set_steps(rt, o, 2, e));
-    DO(train_tied_steps(&n, o, 2, 4) && read_all_state(&n, &here));
-    DO(are_same_states(&wanted, &here));
-    saved_free(&here);
+    DO(train_tied_steps(&n, o, 2, 4) && read_all_state(&n, &state_here));
+    DO(are_same_states(&expected_state, &state_here));
+    free_saved_state(&state_here);
   }
-  saved_free(&s);
-  saved_free(&wanted);
+  free_saved_state(&s);
+  free_saved_state(&expected_state);
   return close_runtime();
 }
 
@@ -288,7 +289,7 @@ typedef struct other_trainer {
   cleave_tensor expected_output;
 } other_trainer;
 
-static bool make_other(const char *name, other_trainer *ret) {
+static bool load_other_trainer(const char *name, other_trainer *ret) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = name, .at = at_a, .seed = 3};
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 1}, {op: tanh}]", &input, &ret->m, e));
@@ -333,15 +334,15 @@ static bool contexts_without_the_lost_worker_continue(void) {
   other_trainer idle_trainer, active_trainer;
   cleave_context c;
   cleave_reference y, z;
-  cleave_module *late;
+  cleave_module *late_module;
   pthread_t thread;
-  void *is_result_ok;
+  void *thread_result;
   cleave_tensor a = {0}, b = {0};
   DO(open_runtime());
-  DO(make_other("quiet", &idle_trainer) && make_other("busy", &active_trainer));
+  DO(load_other_trainer("quiet", &idle_trainer) && load_other_trainer("busy", &active_trainer));
   DO(run_rounds(&idle_trainer, 0, ROUNDS));
   DO(read_weight(idle_trainer.m, "0.weight", &a));
-  DO(load_module("late", at_b, "[{op: linear, out: 2}]", 1, &late));
+  DO(load_module("late", at_b, "[{op: linear, out: 2}]", 1, &late_module));
   DO(begin_round(&active_trainer, 0, &c, &y));
   DO(end_round(&active_trainer, c, y));
   DO(open_context(&c));
@@ -350,15 +351,15 @@ static bool contexts_without_the_lost_worker_continue(void) {
   DO(make_leaf(c, x, 4, 3, false, &y));
   CHECK(pthread_create(&thread, NULL, run_rounds_in_thread, &active_trainer) == 0);
   bool ok = lose_b() && rejoin_b();
-  pthread_join(thread, &is_result_ok);
-  CHECK(ok && is_result_ok);
+  pthread_join(thread, &thread_result);
+  CHECK(ok && thread_result);
   DO(read_weight(active_trainer.m, "0.weight", &b));
   CHECK(memcmp(a.data, b.data, 12) == 0);
   MUST(cleave_call(rt, c, active_trainer.m, &y, 1, &z, e));
   DO(close_context(c));
   DO(open_context(&c)); /* this context uses a module that worker B never had */
   DO(make_leaf(c, x, 4, 1, false, &y));
-  MUST(cleave_rpc_sync(rt, c, late, &y, 1, 0, NULL, &b, e));
+  MUST(cleave_rpc_sync(rt, c, late_module, &y, 1, 0, NULL, &b, e));
   DO(close_context(c));
   cleave_tensor_free(&a);
   cleave_tensor_free(&b);
@@ -441,8 +442,9 @@ DEFINE_CALL(reload_b, cleave_module_reload(rt, shared.n.b, NULL, NULL, 0, e))
 DEFINE_CALL(make_leaf_in_failed_context,
             cleave_leaf(rt, shared.failed_context, &shared.t, false, &shared.value_here, e))
 
-/* Functions of the API that need B. needs_b: also fails after B has rejoined, until B has its
- * modules again. needs_failed_context: fails for ever, because its context has failed. */
+/* Functions of the API that fail while B is lost. needs_b: the function also fails after B has
+ * rejoined, until B's modules are reloaded. needs_failed_context: the function uses a context that
+ * has failed, so it never succeeds again. */
 static const struct {
   cleave_status (*call)(cleave_error *e);
   const char *name;
@@ -522,7 +524,7 @@ static bool every_call_reports_the_lost_worker(void) {
   REFUSED(cleave_context_close(rt, shared.failed_context, 0, e), CLEAVE_UNAVAILABLE, at_b);
   MUST(cleave_kept_release(rt, shared.k, e));
   cleave_tensor_free(&shared.t);
-  saved_free(&shared.s);
+  free_saved_state(&shared.s);
   return close_context(shared.fresh_context) && close_runtime();
 }
 
@@ -577,57 +579,57 @@ static bool fetch_second_output(cleave_module *pair, cleave_tensor *ret) {
 
 static bool references_work_both_ways_after_each_rejoin(void) {
   cleave_module *a, *b, *pair;
-  cleave_tensor first[3] = {{0}, {0}, {0}}, again = {0};
+  cleave_tensor first_outputs[3] = {{0}, {0}, {0}}, later_output = {0};
   DO(open_runtime());
   DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
   DO(load_module("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
   DO(load_pair(&pair));
-  DO(pass_kept_value(a, b, &first[0]) && pass_kept_value(b, a, &first[1]));
-  DO(fetch_second_output(pair, &first[2]));
+  DO(pass_kept_value(a, b, &first_outputs[0]) && pass_kept_value(b, a, &first_outputs[1]));
+  DO(fetch_second_output(pair, &first_outputs[2]));
   for (int incarnation = 2; incarnation < 4; incarnation++) {
     DO(lose_b() && rejoin_b());
     MUST(cleave_module_reload(rt, b, NULL, NULL, 0, e));
     MUST(cleave_module_reload(rt, pair, NULL, NULL, 0, e));
-    DO(fetch_second_output(pair, &again));
-    CHECK(memcmp(again.data, first[2].data, 48) == 0);
+    DO(fetch_second_output(pair, &later_output));
+    CHECK(memcmp(later_output.data, first_outputs[2].data, 48) == 0);
     for (int i = 0; i < 5; i++) {
-      DO(pass_kept_value(a, b, &again));
-      CHECK(memcmp(again.data, first[0].data, 48) == 0);
-      DO(pass_kept_value(b, a, &again));
-      CHECK(memcmp(again.data, first[1].data, 48) == 0);
+      DO(pass_kept_value(a, b, &later_output));
+      CHECK(memcmp(later_output.data, first_outputs[0].data, 48) == 0);
+      DO(pass_kept_value(b, a, &later_output));
+      CHECK(memcmp(later_output.data, first_outputs[1].data, 48) == 0);
     }
   }
-  for (int i = 0; i < 3; i++) cleave_tensor_free(&first[i]);
-  cleave_tensor_free(&again);
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&first_outputs[i]);
+  cleave_tensor_free(&later_output);
   return close_runtime();
 }
 
 /* Lets 61 more workers rejoin, beside two real ones. */
 static bool session_takes_63_workers_by_name(void) {
   cleave_module *a, *b;
-  cleave_tensor first = {0}, again = {0};
+  cleave_tensor output_before = {0}, output_after = {0};
   DO(open_runtime());
   DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
   DO(load_module("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
-  DO(pass_kept_value(a, b, &first));
+  DO(pass_kept_value(a, b, &output_before));
   for (int i = 0; i < 61; i++) {
     DO(lose_b() && rejoin_b());
     MUST(cleave_module_reload(rt, b, NULL, NULL, 0, e));
-    DO(pass_kept_value(a, b, &again));
-    CHECK(memcmp(again.data, first.data, 48) == 0);
+    DO(pass_kept_value(a, b, &output_after));
+    CHECK(memcmp(output_after.data, output_before.data, 48) == 0);
   }
   DO(lose_b() && ask_runner(how_to_mend_b));
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_EXHAUSTED,
           "worker 'w2' would come back under name number 64");
-  cleave_tensor_free(&first);
-  cleave_tensor_free(&again);
+  cleave_tensor_free(&output_before);
+  cleave_tensor_free(&output_after);
   return close_runtime();
 }
 
 /* ---- rejoins that are refused, repeated or started as futures -------------------------------- */
 
 static bool impossible_rejoin_is_refused(void) {
-  cleave_module *a, *b, *more, *given;
+  cleave_module *a, *b, *unused_module, *module_with_weights;
   float bias[3] = {1, 2, 3};
   const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)},
                             unknown_item = {"x", one.tensor};
@@ -640,8 +642,8 @@ static bool impossible_rejoin_is_refused(void) {
   DO(open_runtime());
   DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
   DO(load_module("b", at_b, "[{op: linear, out: 3}]", 3, &b));
-  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &given, e));
-  DO(read_weight(b, "0.bias", &t) && read_weight(given, "0.bias", &t));
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &module_with_weights, e));
+  DO(read_weight(b, "0.bias", &t) && read_weight(module_with_weights, "0.bias", &t));
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
   REFUSED(cleave_worker_rejoin(rt, "nobody", 0, e), CLEAVE_NOT_FOUND, "nobody");
   REFUSED(cleave_worker_rejoin(rt, "master", 0, e), CLEAVE_NOT_FOUND, "master");
@@ -649,16 +651,17 @@ static bool impossible_rejoin_is_refused(void) {
   DO(lose_b());
   for (int i = 0; i < 2; i++)
     REFUSED(cleave_worker_rejoin(rt, at_b, 500, e), CLEAVE_UNAVAILABLE, at_b);
-  DO(load_module("while it is lost", at_a, "[{op: linear, out: 3}]", 3, &more));
-  DO(read_weight(more, "0.bias", &t)); /* a lost worker is not dialled */
+  DO(load_module("while it is lost", at_a, "[{op: linear, out: 3}]", 3, &unused_module));
+  DO(read_weight(unused_module, "0.bias", &t)); /* a lost worker is not dialled */
   DO(rejoin_b());
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
   REFUSED(cleave_module_reload(rt, b, &wrong, NULL, 0, e), CLEAVE_INVALID, "no state 'x'");
   REFUSED(cleave_module_reload(rt, b, NULL, &wrong, 0, e), CLEAVE_INVALID, "items for module 'b'");
-  REFUSED(cleave_module_reload(rt, given, NULL, NULL, 0, e), CLEAVE_INVALID, "give them again");
+  REFUSED(cleave_module_reload(rt, module_with_weights, NULL, NULL, 0, e), CLEAVE_INVALID,
+          "give them again");
   REFUSED(cleave_weight_read(rt, b, "0.bias", 0, &t, e), CLEAVE_UNAVAILABLE, "module_reload");
-  MUST(cleave_module_reload(rt, given, &incomplete_state, NULL, 0, e));
-  DO(read_weight(given, "0.bias", &t));
+  MUST(cleave_module_reload(rt, module_with_weights, &incomplete_state, NULL, 0, e));
+  DO(read_weight(module_with_weights, "0.bias", &t));
   CHECK(memcmp(t.data, bias, sizeof bias) == 0);
   MUST(cleave_module_release(rt, b, e)); /* the name of the released module can be used again */
   DO(load_module("b", at_b, "[{op: linear, out: 3}]", 3, &b));
@@ -702,31 +705,32 @@ static bool failed_load_can_be_tried_again(void) {
 /* A future reports when the worker has rejoined: a thread of the runtime waits for it. */
 static bool worker_rejoins_by_futures(void) {
   cleave_module *a, *b;
-  cleave_tensor first = {0}, again = {0};
-  cleave_future back, rejoined;
+  cleave_tensor output_before = {0}, output_after = {0};
+  cleave_future rejoin_future, reload_future;
   DO(open_runtime());
   DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
   DO(load_module("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
-  DO(pass_kept_value(a, b, &first));
-  REFUSED(cleave_worker_rejoin_async(rt, at_b, 0, &back, e), CLEAVE_PRECONDITION, "is not lost");
+  DO(pass_kept_value(a, b, &output_before));
+  REFUSED(cleave_worker_rejoin_async(rt, at_b, 0, &rejoin_future, e), CLEAVE_PRECONDITION,
+          "is not lost");
   DO(lose_b());
-  MUST(cleave_worker_rejoin_async(rt, at_b, 300, &back, e));
-  REFUSED(cleave_future_wait(rt, back, 0, e), CLEAVE_UNAVAILABLE, at_b);
-  MUST(cleave_future_release(rt, back, e));
+  MUST(cleave_worker_rejoin_async(rt, at_b, 300, &rejoin_future, e));
+  REFUSED(cleave_future_wait(rt, rejoin_future, 0, e), CLEAVE_UNAVAILABLE, at_b);
+  MUST(cleave_future_release(rt, rejoin_future, e));
   DO(ask_runner(how_to_mend_b));
-  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
-  MUST(cleave_future_wait(rt, back, 0, e));
-  MUST(cleave_module_reload_async(rt, b, NULL, NULL, 0, &rejoined, e));
-  MUST(cleave_future_wait(rt, rejoined, 0, e));
-  DO(pass_kept_value(a, b, &again));
-  CHECK(memcmp(again.data, first.data, 48) == 0);
-  MUST(cleave_future_release(rt, back, e));
-  MUST(cleave_future_release(rt, rejoined, e));
+  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &rejoin_future, e));
+  MUST(cleave_future_wait(rt, rejoin_future, 0, e));
+  MUST(cleave_module_reload_async(rt, b, NULL, NULL, 0, &reload_future, e));
+  MUST(cleave_future_wait(rt, reload_future, 0, e));
+  DO(pass_kept_value(a, b, &output_after));
+  CHECK(memcmp(output_after.data, output_before.data, 48) == 0);
+  MUST(cleave_future_release(rt, rejoin_future, e));
+  MUST(cleave_future_release(rt, reload_future, e));
   DO(lose_b() && ask_runner(how_to_mend_b));
   /* closing the runtime waits for the rejoin */
-  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
-  cleave_tensor_free(&first);
-  cleave_tensor_free(&again);
+  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &rejoin_future, e));
+  cleave_tensor_free(&output_before);
+  cleave_tensor_free(&output_after);
   return close_runtime();
 }
 

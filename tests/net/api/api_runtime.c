@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what the C API offers to the owner of a runtime, beyond its steps: state that moves into
- * another runtime, a gate that decides which tensors leave the process and by which route, sessions
- * with some of the workers, weights on a worker's disk, the loss of a worker. Each test has a
- * runtime of its own, at the end of which nothing is left open. The modes of usage
+ * Tests what the C API offers to the owner of a runtime, beyond training steps: state that moves
+ * into another runtime, a gate that decides which tensors leave the process and by which route,
+ * sessions with some of the workers, weights on a worker's disk, the loss of a worker. Each test
+ * opens a runtime and asserts at its end that no object is left open. The modes of usage
  * (api_pipeline_int.h):
  *   none                       tests whose results must not depend on A and B
  *   options                    tests of options and of what they refuse
@@ -19,18 +19,18 @@
 
 typedef struct saved_state {
   cleave_state state[2][2]; /* [module a, b][weights, optimiser] */
-  numbers reached_weights;
+  numbers weights_after_six_steps;
 } saved_state;
 
-static bool make_adam(const net *n, uint64_t steps, cleave_optimizer **ret) {
-  const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
+static bool make_adam(const net *n, uint64_t total_steps, cleave_optimizer **ret) {
+  const cleave_schedule halving = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
   cleave_group g = {.modules = (cleave_module *[]){n->a, n->b},
                     .n_modules = 2,
                     .kind = CLEAVE_ADAM,
                     .lr = 0.05,
-                    .schedule = halves};
+                    .schedule = halving};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, ret, e));
-  MUST(cleave_optimizer_set_steps(rt, *ret, steps, e));
+  MUST(cleave_optimizer_set_steps(rt, *ret, total_steps, e));
   return true;
 }
 
@@ -48,13 +48,13 @@ static bool save_after_three_steps_and_take_three(saved_state *s) {
     CHECK(s->state[i / 2][i % 2].n == (i % 2 ? 5u : 2u));
   }
   DO(train_steps(&n, &o, 1, 203, 3, CLOSE));
-  return copy_weights(&n, &s->reached_weights);
+  return copy_weights(&n, &s->weights_after_six_steps);
 }
 
 static bool restore_and_take_three_steps(saved_state *s) {
   net n;
   cleave_optimizer *o;
-  numbers reached;
+  numbers weights_after;
   DO(make_network("restored", "master", &n));
   DO(make_adam(&n, 3, &o));
   for (int i = 0; i < 4; i++) {
@@ -64,8 +64,8 @@ static bool restore_and_take_three_steps(saved_state *s) {
                             from->n, 0, e));
   }
   DO(train_steps(&n, &o, 1, 203, 3, CLOSE));
-  DO(copy_weights(&n, &reached));
-  CHECK(are_equal_numbers(&reached, &s->reached_weights));
+  DO(copy_weights(&n, &weights_after));
+  CHECK(are_equal_numbers(&weights_after, &s->weights_after_six_steps));
   return true;
 }
 
@@ -114,18 +114,18 @@ static bool mismatched_state_is_refused_by_name(void) {
   STATE_IS_REFUSED(n.b, CLEAVE_STATE_OPTIMIZER, moment, 1, "odd state b");
   STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, valid_weight, 3,
                    "3 items for module 'odd state a', which has 2");
-  cleave_named_tensor wrong = valid_weight;
-  wrong.name = "0.wieght";
-  STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.wieght'");
-  wrong = valid_weight;
-  wrong.tensor.shape[1] = 2;
-  STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.weight' f32 [5, 2]");
+  cleave_named_tensor wrong_item = valid_weight;
+  wrong_item.name = "0.wieght";
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, wrong_item, 1, "'0.wieght'");
+  wrong_item = valid_weight;
+  wrong_item.tensor.shape[1] = 2;
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, wrong_item, 1, "'0.weight' f32 [5, 2]");
   STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, moment, 1, "'0.weight.exp_avg'");
-  wrong = moment;
-  wrong.name = "0.wieght.exp_avg";
-  STATE_IS_REFUSED(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'0.wieght.exp_avg'");
-  wrong = make_step_counter(1);
-  STATE_IS_REFUSED(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'step'");
+  wrong_item = moment;
+  wrong_item.name = "0.wieght.exp_avg";
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_OPTIMIZER, wrong_item, 1, "'0.wieght.exp_avg'");
+  wrong_item = make_step_counter(1);
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_OPTIMIZER, wrong_item, 1, "'step'");
   return true;
 }
 
@@ -150,23 +150,25 @@ static bool state_may_be_written_in_parts(void) {
 
 enum { MAX_SENDINGS = 64, RELAYED = 1 };
 
-/* Lines that describe what the process was about to send. refused_sending: bits of the kinds to
- * refuse; RELAYED: values that are only relayed by the master. */
+/* Lines that describe the tensors for which the library has called the gate. refused_kinds: bit 1
+ * << k: the gate refuses the kind k of cleave_sending_kind; RELAYED: it refuses values that the
+ * master only relays between workers. */
 static struct {
   pthread_mutex_t lock;
   char recorded_sendings[MAX_SENDINGS][200];
   int n;
-  unsigned refused_sending;
+  unsigned refused_kinds;
 } recorded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void print_sending(char *to, size_t len, const cleave_sending *s) {
   static const char *const kinds[] = {"?", "leaf", "value", "gradient", "weights", "failure"};
-  int at = snprintf(to, len, "%s of '%s' input %u to %s:", kinds[s->kind], s->module, s->input,
-                    s->worker);
+  int len_written = snprintf(to, len, "%s of '%s' input %u to %s:", kinds[s->kind], s->module,
+                             s->input, s->worker);
   for (int i = 0; i < s->rank; i++)
-    at += snprintf(to + at, len - (size_t)at, " %lld", (long long)s->shape[i]);
-  snprintf(to + at, len - (size_t)at, "%s, %zu bytes%s", s->dtype == CLEAVE_I64 ? " i64" : "",
-           s->bytes, s->relayed ? ", relayed" : "");
+    len_written +=
+        snprintf(to + len_written, len - (size_t)len_written, " %lld", (long long)s->shape[i]);
+  snprintf(to + len_written, len - (size_t)len_written, "%s, %zu bytes%s",
+           s->dtype == CLEAVE_I64 ? " i64" : "", s->bytes, s->relayed ? ", relayed" : "");
 }
 
 static cleave_status may_send(void *user, const cleave_sending *what, cleave_error *error) {
@@ -175,8 +177,8 @@ static cleave_status may_send(void *user, const cleave_sending *what, cleave_err
   if (recorded.n < MAX_SENDINGS)
     print_sending(recorded.recorded_sendings[recorded.n++], sizeof recorded.recorded_sendings[0],
                   what);
-  bool is_refused = (recorded.refused_sending >> what->kind & 1) ||
-                    (what->relayed && (recorded.refused_sending & RELAYED));
+  bool is_refused = (recorded.refused_kinds >> what->kind & 1) ||
+                    (what->relayed && (recorded.refused_kinds & RELAYED));
   pthread_mutex_unlock(&recorded.lock);
   if (!is_refused) return CLEAVE_OK;
   error->status = CLEAVE_DENIED;
@@ -185,10 +187,10 @@ static cleave_status may_send(void *user, const cleave_sending *what, cleave_err
   return CLEAVE_DENIED;
 }
 
-static void forget_sendings(unsigned refuse) {
+static void forget_sendings(unsigned refused_kinds) {
   pthread_mutex_lock(&recorded.lock);
   recorded.n = 0;
-  recorded.refused_sending = refuse;
+  recorded.refused_kinds = refused_kinds;
   pthread_mutex_unlock(&recorded.lock);
 }
 
@@ -200,15 +202,16 @@ static int get_n_sendings(void) {
 }
 
 /* True if the next recorded line since forget_sendings is `line`. */
-static bool is_next_sending(int *at, const char *line) {
+static bool is_next_sending(int *next_index, const char *line) {
   pthread_mutex_lock(&recorded.lock);
-  bool is = *at < recorded.n && strcmp(recorded.recorded_sendings[*at], line) == 0;
-  if (!is)
-    snprintf(why, sizeof why, "sending %d is '%.190s', not '%s'", *at,
-             *at < recorded.n ? recorded.recorded_sendings[*at] : "none", line);
-  ++*at;
+  bool is_expected =
+      *next_index < recorded.n && strcmp(recorded.recorded_sendings[*next_index], line) == 0;
+  if (!is_expected)
+    snprintf(why, sizeof why, "sending %d is '%.190s', not '%s'", *next_index,
+             *next_index < recorded.n ? recorded.recorded_sendings[*next_index] : "none", line);
+  ++*next_index;
   pthread_mutex_unlock(&recorded.lock);
-  return is;
+  return is_expected;
 }
 
 static bool is_worker(const char *node) { return strcmp(node, "master") != 0; }
@@ -256,7 +259,7 @@ static bool check_gate_during_a_step(void) {
   /* the second step sends the same tensors; the gate is asked about tensors only */
   for (int i = 0; i < 2; i++) {
     DO(open_context(&c));
-    DO(run_network_after(&n, c, 1, none, NULL, &loss));
+    DO(run_network_after(&n, c, 1, no_reference, NULL, &loss));
     MUST(cleave_to_here(rt, loss, 0, &y, e));
     DO(backward(c, loss, false));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
@@ -286,9 +289,9 @@ static bool check_other_sendings(const char *w) {
   int64_t classes[4] = {0, 1, 2, 0};
   int at = 0;
   char line[200];
-  cleave_named_tensor given = {"0.weight", CLEAVE_TENSOR_F32(given_w, 3, 3)};
+  cleave_named_tensor given_weight = {"0.weight", CLEAVE_TENSOR_F32(given_w, 3, 3)};
   cleave_module_options o = {
-      .size = sizeof o, .name = "far", .at = w, .weights = &given, .n_weights = 1};
+      .size = sizeof o, .name = "far", .at = w, .weights = &given_weight, .n_weights = 1};
   cleave_module_options lo = {.size = sizeof lo, .name = "far loss", .at = w};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e));
@@ -307,8 +310,8 @@ static bool check_other_sendings(const char *w) {
   MUST(cleave_to_here(rt, l, 0, &value, e));
   DO(backward(c, l, false));
   DO(close_context(c));
-  MUST(cleave_weight_write(rt, m, "0.weight", &given.tensor, 0, e));
-  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, &given, 1, 0, e));
+  MUST(cleave_weight_write(rt, m, "0.weight", &given_weight.tensor, 0, e));
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, &given_weight, 1, 0, e));
   DO(read_weight(m, "0.weight", &value));
   CHECK(memcmp(value.data, given_w, sizeof given_w) == 0);
   CHECK_NEXT_SENDING(true, "leaf of '' input 0 to %s: 4 3, 48 bytes", w);
@@ -325,16 +328,16 @@ static bool check_other_sendings(const char *w) {
 static bool omitted_batch_count_is_0(void) {
   static const char *const names[] = {"0.weight", "0.bias", "0.running_mean", "0.running_var"};
   float rows[4][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {1, 1, 1}};
-  cleave_named_tensor given[4];
+  cleave_named_tensor given_state[4];
   cleave_state state = {0};
   cleave_module *m;
   cleave_module_options o = {.size = sizeof o, .name = "norm", .at = at_b};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   for (int i = 0; i < 4; i++)
-    given[i] = (cleave_named_tensor){names[i], CLEAVE_TENSOR_F32(rows[i], 3)};
+    given_state[i] = (cleave_named_tensor){names[i], CLEAVE_TENSOR_F32(rows[i], 3)};
   MUST(cleave_load_layers(rt, &o, "[{op: batchnorm}]", &input, &m, e));
   MUST(cleave_module_place(rt, m, false, 0, e));
-  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, given, 4, 0, e));
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, given_state, 4, 0, e));
   MUST(cleave_state_read(rt, m, CLEAVE_STATE_WEIGHTS, 0, &state, e));
   int64_t count = -1;
   for (size_t i = 0; i < state.n; i++)
@@ -378,11 +381,12 @@ static bool refused_leaf_stays_at_master(const char *w) {
   return close_context(c);
 }
 
-/* The first function that notices the refusal returns it. */
+/* True if the refusal of a value between two workers is reported by whichever function of the step
+ * notices it first. */
 static bool value_is_refused_between_workers(const net *n, cleave_context c, const char *part) {
-  cleave_reference loss = none;
+  cleave_reference loss = no_reference;
   uint64_t begin = now_ms();
-  if (!run_network_after(n, c, 1, none, NULL, &loss)) CHECK(strstr(why, part) != NULL);
+  if (!run_network_after(n, c, 1, no_reference, NULL, &loss)) CHECK(strstr(why, part) != NULL);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_DENIED, part);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_DENIED, part);
   CHECK(now_ms() - begin < 10000);
@@ -405,7 +409,7 @@ static bool refused_value_stays_at_master(const char *w, cleave_sending_kind kin
   forget_sendings(0);
   DO(close_context(c));
   DO(open_context(&c)); /* the refusal does not affect other contexts */
-  DO(run_network_after(&n, c, 1, none, NULL, &loss));
+  DO(run_network_after(&n, c, 1, no_reference, NULL, &loss));
   DO(backward(c, loss, false));
   return close_context(c);
 }
@@ -430,9 +434,9 @@ static bool run_all_refusals(void) {
          refused_relayed_value_is_not_sent();
 }
 
-/* A module of this process fails while a worker waits for its value. */
+/* A module at the master fails while a worker waits for the module's value. */
 static bool failure_at_master_reaches_the_gate(const char *w) {
-  cleave_module *table, *after;
+  cleave_module *table, *dependent;
   cleave_context c;
   cleave_reference in, h, y;
   int64_t row = 987654;
@@ -443,12 +447,12 @@ static bool failure_at_master_reaches_the_gate(const char *w) {
   int at = 0;
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 2, out: 3}, {op: flatten}]", &input,
                           &table, e));
-  DO(load_module("after", w, "[{op: linear, out: 2}]", 3, &after));
+  DO(load_module("after", w, "[{op: linear, out: 2}]", 3, &dependent));
   DO(open_context(&c));
   forget_sendings(0);
   MUST(cleave_leaf(rt, c, &rows, false, &in, e));
   MUST(cleave_call(rt, c, table, &in, 1, &h, e));
-  MUST(cleave_call(rt, c, after, &h, 1, &y, e));
+  MUST(cleave_call(rt, c, dependent, &h, 1, &y, e));
   REFUSED(cleave_to_here(rt, y, 0, &out, e), CLEAVE_INVALID, "is outside 0..1 (987654)");
   snprintf(
       line, sizeof line, "failure of 'table' input 0 to %s:, %zu bytes", w,
@@ -484,28 +488,28 @@ static bool refused_tensor_gives_an_error_instead_of_a_wait(void) {
 
 /* True if the output of a module at w1 was sent to w2 directly. */
 static bool is_sent_directly(const char *name, const char *const *to, size_t n_to, bool *ret) {
-  cleave_module *m, *next;
+  cleave_module *m, *reader;
   cleave_context c;
   cleave_reference x, h, y;
   cleave_tensor out = {0};
   float in[12] = {1};
-  char after[64];
+  char reader_name[64];
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {
       .size = sizeof o, .name = name, .at = "w1", .direct_to = to, .n_direct_to = n_to};
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e));
-  snprintf(after, sizeof after, "after %s", name);
-  o.name = after;
+  snprintf(reader_name, sizeof reader_name, "after %s", name);
+  o.name = reader_name;
   o.at = "w2";
   /* a pair of workers is direct if either side names the other */
   o.direct_to = to && !n_to ? to : NULL;
   o.n_direct_to = 0;
-  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &next, e));
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &reader, e));
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
   forget_sendings(0);
   MUST(cleave_call(rt, c, m, &x, 1, &h, e));
-  MUST(cleave_call(rt, c, next, &h, 1, &y, e));
+  MUST(cleave_call(rt, c, reader, &h, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
   *ret = get_n_sendings() == 1; /* true if only the leaf was sent */
   cleave_tensor_free(&out);
@@ -592,10 +596,10 @@ static bool one_module_without_state_is_refused(void) {
 
 static bool only_the_named_worker_is_connected(void) {
   cleave_runtime *unopened_runtime;
-  cleave_options all = {.size = sizeof all, .deadline_ms = 20000};
+  cleave_options all_workers = {.size = sizeof all_workers, .deadline_ms = 20000};
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .workers = &at_a, .n_workers = 1}),
              one_module_without_state_is_refused());
-  REFUSED(cleave_open(session, &all, &unopened_runtime, e), CLEAVE_UNAVAILABLE, "");
+  REFUSED(cleave_open(session, &all_workers, &unopened_runtime, e), CLEAVE_UNAVAILABLE, "");
   return true;
 }
 
@@ -614,9 +618,10 @@ static bool ended_objects_are_no_leaks(void) {
   at_a = at_b = "master";
   DO(make_network("ended", "master", &n));
   DO(open_context(&c));
-  DO(run_network_after(&n, c, 1, none, NULL, &loss));
+  DO(run_network_after(&n, c, 1, no_reference, NULL, &loss));
   DO(backward(c, loss, false));
-  MUST(cleave_context_end(rt, c, e)); /* without a thread the node notices it in cleave_close */
+  /* without a thread, the master's node ends the context only in cleave_close */
+  MUST(cleave_context_end(rt, c, e));
   return true;
 }
 
@@ -634,11 +639,14 @@ static bool ended_context_is_no_leak(void) {
 static const char *sha256, *damaged_sha256;
 
 static bool is_artifact_refused(const char *name, const char *at, const char *artifact,
-                                const char *sum, const char *part) {
+                                const char *file_sha256, const char *part) {
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  cleave_module_options o = {
-      .size = sizeof o, .name = name, .at = at, .artifact = artifact, .artifact_sha256 = sum};
+  cleave_module_options o = {.size = sizeof o,
+                             .name = name,
+                             .at = at,
+                             .artifact = artifact,
+                             .artifact_sha256 = file_sha256};
   cleave_error error = {0};
   bool is_loaded =
       cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, &error) == CLEAVE_OK;
@@ -667,9 +675,9 @@ static bool weights_equal_those_of_the_artifact(void) {
 }
 
 static bool missing_artifacts_are_refused(void) {
-  char other[65] = "";
-  memset(other, '1', 64);
-  DO(is_artifact_refused("sum", at_a, "numbers", other, "SHA-256"));
+  char other_sha256[65] = "";
+  memset(other_sha256, '1', 64);
+  DO(is_artifact_refused("sum", at_a, "numbers", other_sha256, "SHA-256"));
   DO(is_artifact_refused("absent", at_a, "letters", sha256, "letters"));
   DO(is_artifact_refused("damaged", at_a, "damaged", damaged_sha256, "damaged"));
   DO(is_artifact_refused("home", "master", "numbers", sha256, "artifacts lie on workers"));
@@ -691,7 +699,7 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   DO(train_steps(&n, &o, 1, 1, 2, END));
   DO(open_context(&c));
-  DO(run_network_after(&n, c, 3, none, NULL, &loss));
+  DO(run_network_after(&n, c, 3, no_reference, NULL, &loss));
   DO(backward(c, loss, false));
   CHECK(kill(pid, SIGKILL) == 0);
   usleep(200000);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs random schedules through the C API, one after another in one runtime. If the order that the
- * positions give can run, the weights after the step are those of calls without positions, bit for
- * bit. With damaged positions the context fails, stands still until its deadline, or gives these
- * weights as well, and the next context is not affected.
+ * Runs random schedules through the C API, one after another in one runtime. A schedule gives each
+ * call a position in its node's order of work. If this order can run, the weights after the step
+ * are those of calls without positions, bit for bit. With damaged positions the context fails,
+ * waits until its deadline, or gives these weights as well, and the next context is not affected.
  *
  * Usage: PROGRAM SESSION A B direct|via_master|alone threads|single N [SEED] runs N valid and N
  * damaged schedules.
  */
 #include "api_pipeline_int.h"
 
-enum { STAGES = 4, MICROS = 6, WIDTH = 5, ROWS = 4, STEP_TIMEOUT_MS = 400 };
+enum { STAGES = 4, MICRO_BATCHES = 6, WIDTH = 5, ROWS = 4, STEP_TIMEOUT_MS = 400 };
 
 typedef struct positions {
   uint32_t forward_position, backward_position, weight_position;
 } positions;
 
-/* A chain of stages, of which the loss is the last. */
+/* A chain of n stages and, as modules[n], the loss. */
 typedef struct pipeline {
   uint32_t n, n_micro_batches;
   const char *at[STAGES + 1];
@@ -26,7 +26,7 @@ typedef struct pipeline {
 } pipeline;
 
 typedef struct schedule {
-  positions of[STAGES + 1][MICROS];
+  positions of[STAGES + 1][MICRO_BATCHES];
   bool has_recompute[STAGES];
 } schedule;
 
@@ -39,9 +39,9 @@ static uint32_t draw_below(uint32_t below) {
 
 /* ---- the trained pipelines ------------------------------------------------------------------- */
 
-static bool read_state(const pipeline *p, cleave_state *to) {
+static bool read_state(const pipeline *p, cleave_state *ret) {
   for (uint32_t i = 0; i < p->n; i++)
-    MUST(cleave_state_read(rt, p->modules[i], CLEAVE_STATE_WEIGHTS, 0, &to[i], e));
+    MUST(cleave_state_read(rt, p->modules[i], CLEAVE_STATE_WEIGHTS, 0, &ret[i], e));
   return true;
 }
 
@@ -52,7 +52,7 @@ static bool write_initial_weights(const pipeline *p) {
   return true;
 }
 
-static bool same_state(const pipeline *p, const cleave_state *a, const cleave_state *b) {
+static bool is_same_state(const pipeline *p, const cleave_state *a, const cleave_state *b) {
   for (uint32_t i = 0; i < p->n; i++)
     for (size_t k = 0; k < a[i].n; k++) {
       const cleave_tensor *x = &a[i].items[k].tensor, *y = &b[i].items[k].tensor;
@@ -62,11 +62,12 @@ static bool same_state(const pipeline *p, const cleave_state *a, const cleave_st
   return true;
 }
 
-static void read_all_states(const pipeline *p, cleave_state *list) {
+static void free_states(const pipeline *p, cleave_state *list) {
   for (uint32_t i = 0; i < p->n; i++) cleave_state_free(&list[i]);
 }
 
-/* Layers: normalisation, dropout, and a stage whose backward reads its weights. */
+/* Layers of the stages. They include normalisation and dropout, and one stage's backward reads its
+ * weights. */
 static const char *const layers[STAGES] = {
     "[{op: linear, out: 5}, {op: batchnorm}, {op: tanh}]",
     "[{op: linear, out: 5}, {op: relu}, {op: dropout, p: 0.25}]",
@@ -74,10 +75,10 @@ static const char *const layers[STAGES] = {
     "[{op: tanh}, {op: linear, out: 5}, {op: batchnorm}]",
 };
 
-static bool make_pipeline(uint32_t number, uint32_t n, uint32_t micros, const char *places,
+static bool make_pipeline(uint32_t number, uint32_t n, uint32_t n_micro_batches, const char *places,
                           pipeline *p) {
   char name[64];
-  *p = (pipeline){.n = n, .n_micro_batches = micros};
+  *p = (pipeline){.n = n, .n_micro_batches = n_micro_batches};
   for (uint32_t i = 0; i <= n; i++) {
     p->at[i] = places[i] == 'a' ? at_a : places[i] == 'b' ? at_b : "master";
     snprintf(name, sizeof name, "pipeline %u, stage %u", number, i);
@@ -122,8 +123,8 @@ static cleave_status call_micro_batch(const pipeline *p, const schedule *s, clea
 
 static cleave_status train_in_context(const pipeline *p, const schedule *s, cleave_context c,
                                       uint64_t deadline_ms, cleave_error *e) {
-  cleave_reference losses[MICROS];
-  float loss_weights[MICROS];
+  cleave_reference losses[MICRO_BATCHES];
+  float loss_weights[MICRO_BATCHES];
   for (uint32_t k = 0; k < p->n_micro_batches; k++) {
     cleave_status status = call_micro_batch(p, s, c, k, &losses[k], e);
     if (status != CLEAVE_OK) return status;
@@ -151,10 +152,10 @@ static bool run_step(const pipeline *p, const schedule *s, uint64_t deadline_ms,
 }
 
 static bool trains_to_same_weights(const pipeline *p) {
-  cleave_state now[STAGES];
-  DO(read_state(p, now));
-  bool is_same = same_state(p, now, p->trained_weights);
-  read_all_states(p, now);
+  cleave_state weights_now[STAGES];
+  DO(read_state(p, weights_now));
+  bool is_same = is_same_state(p, weights_now, p->trained_weights);
+  free_states(p, weights_now);
   CHECK(is_same);
   return true;
 }
@@ -162,8 +163,9 @@ static bool trains_to_same_weights(const pipeline *p) {
 /* ---- random schedules ------------------------------------------------------------------------ */
 
 typedef struct progress {
-  uint32_t f[STAGES + 1], i[STAGES + 1], w[STAGES + 1];
-  bool has_split_backward[STAGES + 1][MICROS];
+  /* counts per stage: micro-batches that have done this part */
+  uint32_t forwards[STAGES + 1], input_gradients[STAGES + 1], weight_gradients[STAGES + 1];
+  bool has_split_backward[STAGES + 1][MICRO_BATCHES];
   uint32_t last_position[3]; /* position of each node's last instruction */
 } progress;
 
@@ -174,21 +176,22 @@ static uint32_t *get_last_position(progress *g, const char *at) {
 /* Returns bits of what stage s may do next: 1 forward, 2 gradient of its input, 4 gradients of its
  * parameters. */
 static uint32_t find_possible_work(const pipeline *p, const progress *g, uint32_t s) {
-  uint32_t k = g->i[s], ret = 0;
-  if (g->f[s] < p->n_micro_batches && (s == 0 || g->f[s - 1] > g->f[s])) ret |= 1;
-  bool has_gradient = k < g->f[s] && (s == p->n || g->i[s + 1] > k);
-  if (has_gradient && (g->has_split_backward[s][k] || g->w[s] == k)) ret |= 2;
-  if (g->w[s] < k && g->has_split_backward[s][g->w[s]]) ret |= 4;
+  uint32_t k = g->input_gradients[s], ret = 0;
+  if (g->forwards[s] < p->n_micro_batches && (s == 0 || g->forwards[s - 1] > g->forwards[s]))
+    ret |= 1;
+  bool has_gradient = k < g->forwards[s] && (s == p->n || g->input_gradients[s + 1] > k);
+  if (has_gradient && (g->has_split_backward[s][k] || g->weight_gradients[s] == k)) ret |= 2;
+  if (g->weight_gradients[s] < k && g->has_split_backward[s][g->weight_gradients[s]]) ret |= 4;
   return ret;
 }
 
-static void take_work(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
+static void take_work(const pipeline *p, progress *g, uint32_t s, uint32_t kind, schedule *ret) {
   uint32_t position = ++*get_last_position(g, p->at[s]);
-  if (what == 1) ret->of[s][g->f[s]++].forward_position = position;
-  if (what == 4) ret->of[s][g->w[s]++].weight_position = position;
-  if (what != 2) return;
-  ret->of[s][g->i[s]].backward_position = position;
-  g->w[s] += !g->has_split_backward[s][g->i[s]++];
+  if (kind == 1) ret->of[s][g->forwards[s]++].forward_position = position;
+  if (kind == 4) ret->of[s][g->weight_gradients[s]++].weight_position = position;
+  if (kind != 2) return;
+  ret->of[s][g->input_gradients[s]].backward_position = position;
+  g->weight_gradients[s] += !g->has_split_backward[s][g->input_gradients[s]++];
 }
 
 static void draw_schedule(const pipeline *p, schedule *ret) {
@@ -198,13 +201,14 @@ static void draw_schedule(const pipeline *p, schedule *ret) {
     for (uint32_t k = 0; k < p->n_micro_batches; k++) g.has_split_backward[s][k] = draw_below(2);
   for (uint32_t s = 0; s < p->n; s++) ret->has_recompute[s] = draw_below(4) == 0;
   for (;;) {
-    uint32_t list[3 * (STAGES + 1)][2], n = 0;
+    uint32_t possible_work[3 * (STAGES + 1)][2], n = 0;
     for (uint32_t s = 0; s <= p->n; s++)
-      for (uint32_t what = 1; what <= 4; what *= 2)
-        if (find_possible_work(p, &g, s) & what) list[n][0] = s, list[n++][1] = what;
+      for (uint32_t kind = 1; kind <= 4; kind *= 2)
+        if (find_possible_work(p, &g, s) & kind)
+          possible_work[n][0] = s, possible_work[n++][1] = kind;
     if (!n) return;
     uint32_t i = draw_below(n);
-    take_work(p, &g, list[i][0], list[i][1], ret);
+    take_work(p, &g, possible_work[i][0], possible_work[i][1], ret);
   }
 }
 
@@ -215,11 +219,11 @@ static uint32_t *draw_position(const pipeline *p, schedule *s) {
 }
 
 static void damage_schedule(const pipeline *p, schedule *s) {
-  uint32_t *a = draw_position(p, s), *b = draw_position(p, s), kept = *a;
+  uint32_t *a = draw_position(p, s), *b = draw_position(p, s), a_before = *a;
   switch (draw_below(5)) {
     case 0: /* swaps two instructions */
       *a = *b;
-      *b = kept;
+      *b = a_before;
       break;
     case 1: /* repeats an instruction, or names an unknown call */
       *a = *b;
@@ -253,7 +257,7 @@ static bool make_and_train_pipelines(void) {
     DO(run_step(p, &no_positions, 0, &e));
     CHECK(e.status == CLEAVE_OK);
     DO(read_state(p, p->trained_weights));
-    CHECK(!same_state(p, p->initial_weights, p->trained_weights));
+    CHECK(!is_same_state(p, p->initial_weights, p->trained_weights));
   }
   return true;
 }
@@ -326,43 +330,44 @@ static bool load_module_with_optimizer(const char *name, bool is_final, double c
 }
 
 static bool steps_at_impossible_positions_are_refused(void) {
-  cleave_module *final, *other, *clipped;
+  cleave_module *final_module, *other_module, *clipped_module;
   cleave_optimizer *final_optimizer, *other_optimizer, *clipped_optimizer;
   const float x[ROWS * WIDTH] = {0};
   cleave_context c;
   cleave_reference in, out;
   double lr = 0;
-  DO(load_module_with_optimizer("final", true, 0, &final, &final_optimizer));
-  DO(load_module_with_optimizer("not final", false, 0, &other, &other_optimizer));
-  DO(load_module_with_optimizer("clipped", true, 1, &clipped, &clipped_optimizer));
+  DO(load_module_with_optimizer("final", true, 0, &final_module, &final_optimizer));
+  DO(load_module_with_optimizer("not final", false, 0, &other_module, &other_optimizer));
+  DO(load_module_with_optimizer("clipped", true, 1, &clipped_module, &clipped_optimizer));
   DO(open_context(&c));
 #define STEP(o, m, position) cleave_step_at(rt, o, c, m, 0, position, false, &lr, e)
-  REFUSED(STEP(final_optimizer, final, 0), CLEAVE_INVALID, "counted from 1");
-  REFUSED(STEP(final_optimizer, final, (1 << 20) + 1), CLEAVE_INVALID, "to 1048576");
-  REFUSED(STEP(final_optimizer, other, 1), CLEAVE_PRECONDITION, "not of this optimiser");
-  REFUSED(STEP(other_optimizer, other, 1), CLEAVE_PRECONDITION, "not final");
-  REFUSED(STEP(clipped_optimizer, clipped, 1), CLEAVE_PRECONDITION, "no clipping");
-  REFUSED(STEP(final_optimizer, final, 1), CLEAVE_PRECONDITION, "never called");
+  REFUSED(STEP(final_optimizer, final_module, 0), CLEAVE_INVALID, "counted from 1");
+  REFUSED(STEP(final_optimizer, final_module, (1 << 20) + 1), CLEAVE_INVALID, "to 1048576");
+  REFUSED(STEP(final_optimizer, other_module, 1), CLEAVE_PRECONDITION, "not of this optimiser");
+  REFUSED(STEP(other_optimizer, other_module, 1), CLEAVE_PRECONDITION, "not final");
+  REFUSED(STEP(clipped_optimizer, clipped_module, 1), CLEAVE_PRECONDITION, "no clipping");
+  REFUSED(STEP(final_optimizer, final_module, 1), CLEAVE_PRECONDITION, "never called");
   CHECK(lr == 0);
   DO(make_leaf(c, x, ROWS, WIDTH, false, &in));
-  MUST(cleave_call(rt, c, final, &in, 1, &out, e));
-  MUST(STEP(final_optimizer, final, 1));
+  MUST(cleave_call(rt, c, final_module, &in, 1, &out, e));
+  MUST(STEP(final_optimizer, final_module, 1));
   CHECK(lr == 0.1);
   REFUSED(cleave_step(rt, final_optimizer, c, 0, NULL, e), CLEAVE_PRECONDITION, "");
   DO(close_context(c));
-  REFUSED(STEP(final_optimizer, final, 1), CLEAVE_NOT_FOUND, "");
+  REFUSED(STEP(final_optimizer, final_module, 1), CLEAVE_NOT_FOUND, "");
   cleave_optimizer *const all[] = {final_optimizer, other_optimizer, clipped_optimizer};
   for (int i = 0; i < 3; i++) cleave_optimizer_release(rt, all[i], NULL);
   return true;
 }
 
-/* Nodes know modules and calls by number; the program's error has their names. */
+/* A node's error names module and call by number only; the library puts their names into the
+ * program's error. */
 static bool failed_micro_batch_names_its_module(void) {
   cleave_module *m;
   cleave_optimizer *sgd;
   const float x[ROWS * WIDTH] = {0};
-  float start[ROWS * 2] = {INFINITY};
-  cleave_tensor from = CLEAVE_TENSOR_F32(start, ROWS, 2);
+  float first_input[ROWS * 2] = {INFINITY};
+  cleave_tensor first_tensor = CLEAVE_TENSOR_F32(first_input, ROWS, 2);
   cleave_context c;
   cleave_reference in, out;
   cleave_error failure;
@@ -371,10 +376,11 @@ static bool failed_micro_batch_names_its_module(void) {
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
   DO(open_context(&c));
   DO(make_leaf(c, x, ROWS, WIDTH, false, &in));
-  const cleave_call_options how = {.size = sizeof how, .position = 1, .backward_position = 2};
-  MUST(cleave_call_with(rt, c, m, &in, 1, &how, &out, e));
+  const cleave_call_options call_options = {
+      .size = sizeof call_options, .position = 1, .backward_position = 2};
+  MUST(cleave_call_with(rt, c, m, &in, 1, &call_options, &out, e));
   MUST(cleave_step_at(rt, sgd, c, m, 0, 3, false, NULL, e));
-  const cleave_backward_options o = {.size = sizeof o, .gradients = &from};
+  const cleave_backward_options o = {.size = sizeof o, .gradients = &first_tensor};
   cleave_status status = cleave_backward_with(rt, c, &out, 1, &o, &failure);
   if (status == CLEAVE_OK) status = cleave_context_close(rt, c, 0, &failure);
   CHECK(status == CLEAVE_INVALID);
@@ -407,8 +413,8 @@ static bool pipelines_train_after_failures(void) {
     DO(run_step(&pipelines[i], &s, 0, &e));
     CHECK(e.status == CLEAVE_OK);
     DO(trains_to_same_weights(&pipelines[i]));
-    read_all_states(&pipelines[i], pipelines[i].initial_weights);
-    read_all_states(&pipelines[i], pipelines[i].trained_weights);
+    free_states(&pipelines[i], pipelines[i].initial_weights);
+    free_states(&pipelines[i], pipelines[i].trained_weights);
     cleave_optimizer_release(rt, pipelines[i].optimizer, NULL);
   }
   return true;

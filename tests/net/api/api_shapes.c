@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests unusual shapes in the C API: api_shapes SESSION.yaml A B. Empty batches, scalars, and
- * linear layers with any dimensions between the batch and the features, as PyTorch has them. Then
- * models that a config.json describes, and adapters.
+ * Tests unusual shapes in the C API: empty batches, scalars, and linear layers with any dimensions
+ * between the batch and the features, as PyTorch has them. Also tests models that a config.json
+ * describes, and adapters. Usage: api_shapes SESSION.yaml A B runs modules at the nodes A and B.
  */
 #include "api_int.h"
 
 /* ---- empty batches --------------------------------------------------------------------------- */
 
-static bool make_empty_leaf(cleave_context c, int64_t width, bool grad, cleave_reference *ret) {
+static bool make_empty_leaf(cleave_context c, int64_t width, bool needs_gradient,
+                            cleave_reference *ret) {
   cleave_tensor t = {.dtype = CLEAVE_F32, .rank = 2, .shape = {0, width}};
-  MUST(cleave_leaf(rt, c, &t, grad, ret, e));
+  MUST(cleave_leaf(rt, c, &t, needs_gradient, ret, e));
   return true;
 }
 
@@ -38,13 +39,13 @@ static bool empty_batch_passes_all_modules(void) {
   cleave_optimizer *o;
   cleave_context c;
   cleave_reference x, h, y, target, loss;
-  cleave_tensor t = {0}, before = {0}, after = {0};
-  cleave_step_result done;
+  cleave_tensor t = {0}, weight_before = {0}, weight_after = {0};
+  cleave_step_result step_result;
   DO(make_network("nothing", at_b, &n));
   cleave_module *all[] = {n.a, n.b};
   cleave_group g = {.modules = all, .n_modules = 2, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &g, 1, 1.0, &o, e));
-  DO(read_weight(n.a, "0.weight", &before));
+  DO(read_weight(n.a, "0.weight", &weight_before));
   DO(open_context(&c));
   DO(make_empty_leaf(c, 3, true, &x));
   DO(make_empty_leaf(c, 2, false, &target));
@@ -62,14 +63,14 @@ static bool empty_batch_passes_all_modules(void) {
   CHECK(t.rank == 2 && t.shape[0] == 0 && t.shape[1] == 3);
   DO(is_gradient_zero(c, n.a, "0.weight", 15));
   DO(is_gradient_zero(c, n.b, "0.bias", 2));
-  MUST(cleave_step(rt, o, c, 0, &done, e));
-  CHECK(done.applied && done.norm == 0);
+  MUST(cleave_step(rt, o, c, 0, &step_result, e));
+  CHECK(step_result.applied && step_result.norm == 0);
   DO(close_context(c));
-  DO(read_weight(n.a, "0.weight", &after));
-  CHECK(memcmp(before.data, after.data, 15 * sizeof(float)) == 0);
+  DO(read_weight(n.a, "0.weight", &weight_after));
+  CHECK(memcmp(weight_before.data, weight_after.data, 15 * sizeof(float)) == 0);
   cleave_tensor_free(&t);
-  cleave_tensor_free(&before);
-  cleave_tensor_free(&after);
+  cleave_tensor_free(&weight_before);
+  cleave_tensor_free(&weight_after);
   for (int i = 0; i < 2; i++) MUST(cleave_module_release(rt, all[i], e));
   MUST(cleave_module_release(rt, n.loss, e));
   MUST(cleave_optimizer_release(rt, o, e));
@@ -83,21 +84,21 @@ static bool empty_batch_adds_no_gradient(void) {
   net n;
   DO(make_network("beside", at_b, &n));
   /* 0: no empty batch; 1: the empty batch is called first; 2: it is called last */
-  for (int first = 0; first < 3; first++) {
+  for (int empty_position = 0; empty_position < 3; empty_position++) {
     cleave_context c;
     cleave_reference x, h, y, target, roots[2];
     DO(open_context(&c));
-    if (first == 2) DO(run_network(&n, c, 3, NULL, NULL, &roots[1]));
-    if (first) {
+    if (empty_position == 2) DO(run_network(&n, c, 3, NULL, NULL, &roots[1]));
+    if (empty_position) {
       DO(make_empty_leaf(c, 3, true, &x));
       DO(make_empty_leaf(c, 2, false, &target));
       MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
       MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
       MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, target}, 2, &roots[0], e));
     }
-    if (first < 2) DO(run_network(&n, c, 3, NULL, NULL, &roots[1]));
-    MUST(cleave_backward(rt, c, roots + !first, 1 + (first > 0), false, 0, e));
-    DO(read_gradient(c, n.a, "0.weight", &g[first]));
+    if (empty_position < 2) DO(run_network(&n, c, 3, NULL, NULL, &roots[1]));
+    MUST(cleave_backward(rt, c, roots + !empty_position, 1 + (empty_position > 0), false, 0, e));
+    DO(read_gradient(c, n.a, "0.weight", &g[empty_position]));
     DO(close_context(c));
   }
   add_to_digest(&g[0]);
@@ -151,13 +152,13 @@ static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_
   out.shape[rank - 1] = 7;
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 7}]", &in, &m, e));
   MUST(cleave_load_loss(rt, &loss_options, "mse", &out, &loss, e));
-  cleave_tensor given = {.dtype = CLEAVE_F32, .rank = rank, .data = numbers},
-                wanted = {.dtype = CLEAVE_F32, .rank = rank, .data = want};
-  memcpy(given.shape, in.shape, sizeof in.shape);
-  memcpy(wanted.shape, out.shape, sizeof out.shape);
+  cleave_tensor input_tensor = {.dtype = CLEAVE_F32, .rank = rank, .data = numbers},
+                target_tensor = {.dtype = CLEAVE_F32, .rank = rank, .data = want};
+  memcpy(input_tensor.shape, in.shape, sizeof in.shape);
+  memcpy(target_tensor.shape, out.shape, sizeof out.shape);
   DO(open_context(&c));
-  MUST(cleave_leaf(rt, c, &given, true, &x, e));
-  MUST(cleave_leaf(rt, c, &wanted, false, &target, e));
+  MUST(cleave_leaf(rt, c, &input_tensor, true, &x, e));
+  MUST(cleave_leaf(rt, c, &target_tensor, false, &target, e));
   MUST(cleave_call(rt, c, m, &x, 1, &v, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){v, target}, 2, &l, e));
   DO(backward(c, l, false));
@@ -176,22 +177,24 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b, size_
          memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
 
-/* A linear layer over a tensor of any rank has the result of the same rows stacked as a matrix. */
+/* A linear layer over a tensor of any rank gives the numbers that it gives for a matrix of the same
+ * rows. */
 static bool linear_takes_any_rank(void) {
   static const struct {
     int rank;
     int64_t shape[6];
-  } like[] = {{3, {4, 6, 5}}, {4, {2, 3, 4, 5}}, {5, {2, 3, 1, 4, 5}}, {6, {1, 2, 2, 3, 2, 5}}};
-  cleave_tensor flat[3] = {{0}, {0}, {0}}, t[3] = {{0}, {0}, {0}};
-  DO(run_linear(2, NULL, &flat[0], &flat[1], &flat[2]));
-  for (size_t i = 0; i < sizeof like / sizeof *like; i++) {
-    DO(run_linear(like[i].rank, like[i].shape, &t[0], &t[1], &t[2]));
-    CHECK(is_same_tensor(&flat[0], &t[0], 168) && is_same_tensor(&flat[1], &t[1], 120) &&
-          is_same_tensor(&flat[2], &t[2], 35));
+  } shapes[] = {{3, {4, 6, 5}}, {4, {2, 3, 4, 5}}, {5, {2, 3, 1, 4, 5}}, {6, {1, 2, 2, 3, 2, 5}}};
+  cleave_tensor flat_results[3] = {{0}, {0}, {0}}, t[3] = {{0}, {0}, {0}};
+  DO(run_linear(2, NULL, &flat_results[0], &flat_results[1], &flat_results[2]));
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    DO(run_linear(shapes[i].rank, shapes[i].shape, &t[0], &t[1], &t[2]));
+    CHECK(is_same_tensor(&flat_results[0], &t[0], 168) &&
+          is_same_tensor(&flat_results[1], &t[1], 120) &&
+          is_same_tensor(&flat_results[2], &t[2], 35));
   }
   for (int i = 0; i < 3; i++) {
-    add_to_digest(&flat[i]);
-    cleave_tensor_free(&flat[i]);
+    add_to_digest(&flat_results[i]);
+    cleave_tensor_free(&flat_results[i]);
     cleave_tensor_free(&t[i]);
   }
   return true;
@@ -202,12 +205,12 @@ static bool linear_takes_any_rank(void) {
 static bool add_of_scalars(cleave_module **ret) {
   cleave_graph *g;
   cleave_module_options o = {.size = sizeof o, .name = "sum", .at = at_b};
-  int a, b, sum, y;
+  int a, b, sum_node, y;
   MUST(cleave_graph_new(&g, e));
   MUST(cleave_graph_input(g, "a", CLEAVE_F32, (int64_t[1]){0}, 0, &a, e));
   MUST(cleave_graph_input(g, "b", CLEAVE_F32, (int64_t[1]){0}, 0, &b, e));
-  MUST(cleave_graph_op(g, "add", NULL, NULL, (int[]){a, b}, 2, &sum, e));
-  MUST(cleave_graph_op(g, "scale", "{factor: 0.5}", NULL, &sum, 1, &y, e));
+  MUST(cleave_graph_op(g, "add", NULL, NULL, (int[]){a, b}, 2, &sum_node, e));
+  MUST(cleave_graph_op(g, "scale", "{factor: 0.5}", NULL, &sum_node, 1, &y, e));
   MUST(cleave_load_graph(rt, &o, g, ret, e));
   cleave_graph_free(g);
   return true;
@@ -218,30 +221,30 @@ static bool scalars_are_accepted_as_inputs(void) {
   net n;
   cleave_module *sum;
   cleave_context c;
-  cleave_reference x[2], loss[2], s, both, one;
-  cleave_tensor v[3] = {{0}, {0}, {0}}, dx = {0}, half = {0};
+  cleave_reference x[2], loss[2], s, sum_of_losses, sum_with_leaf;
+  cleave_tensor v[3] = {{0}, {0}, {0}}, dx = {0}, half_gradient = {0};
   float three = 3;
   cleave_tensor scalar = {.dtype = CLEAVE_F32, .data = &three};
   DO(make_network("scalars", at_a, &n));
   DO(add_of_scalars(&sum));
   DO(open_context(&c));
   for (unsigned i = 0; i < 2; i++) DO(run_network(&n, c, i, &x[i], NULL, &loss[i]));
-  MUST(cleave_call(rt, c, sum, loss, 2, &both, e));
+  MUST(cleave_call(rt, c, sum, loss, 2, &sum_of_losses, e));
   MUST(cleave_leaf(rt, c, &scalar, true, &s, e));
-  MUST(cleave_call(rt, c, sum, (cleave_reference[]){both, s}, 2, &one, e));
-  DO(backward(c, one, false));
+  MUST(cleave_call(rt, c, sum, (cleave_reference[]){sum_of_losses, s}, 2, &sum_with_leaf, e));
+  DO(backward(c, sum_with_leaf, false));
   for (int i = 0; i < 2; i++) MUST(cleave_to_here(rt, loss[i], 0, &v[i], e));
-  MUST(cleave_to_here(rt, one, 0, &v[2], e));
+  MUST(cleave_to_here(rt, sum_with_leaf, 0, &v[2], e));
   float want = 0.5f * (0.5f * (*(float *)v[0].data + *(float *)v[1].data) + 3);
   CHECK(v[2].rank == 0 && is_near(*(float *)v[2].data, want));
-  MUST(cleave_leaf_gradient(rt, s, &half, e));
-  CHECK(half.rank == 0 && *(float *)half.data == 0.5f);
+  MUST(cleave_leaf_gradient(rt, s, &half_gradient, e));
+  CHECK(half_gradient.rank == 0 && *(float *)half_gradient.data == 0.5f);
   MUST(cleave_leaf_gradient(rt, x[1], &dx, e));
   add_to_digest(&dx);
   DO(close_context(c));
   for (int i = 0; i < 3; i++) cleave_tensor_free(&v[i]);
   cleave_tensor_free(&dx);
-  cleave_tensor_free(&half);
+  cleave_tensor_free(&half_gradient);
   cleave_module *all[] = {n.a, n.b, n.loss, sum};
   for (int i = 0; i < 4; i++) MUST(cleave_module_release(rt, all[i], e));
   return true;
@@ -256,8 +259,8 @@ static bool impossible_input_shapes_are_refused_at_load(void) {
   cleave_module_options o = {.size = sizeof o, .name = "refused", .at = at_a};
   cleave_input vector = CLEAVE_INPUT(CLEAVE_F32, 7), empty_feature = CLEAVE_INPUT(CLEAVE_F32, 4, 0),
                empty_batch = CLEAVE_INPUT(CLEAVE_F32, 0, 4), scalar = {CLEAVE_F32, 0, {0}};
-  cleave_tensor negative = {.dtype = CLEAVE_F32, .rank = 1, .shape = {-1}, .data = &o},
-                lost = {.dtype = CLEAVE_F32, .rank = 1, .shape = {2}};
+  cleave_tensor negative_extent = {.dtype = CLEAVE_F32, .rank = 1, .shape = {-1}, .data = &o},
+                without_data = {.dtype = CLEAVE_F32, .rank = 1, .shape = {2}};
   const char *linear = "[{op: linear, out: 7}]";
   REFUSED(cleave_load_layers(rt, &o, linear, &vector, &m, e), CLEAVE_INVALID, "got [7]");
   REFUSED(cleave_load_layers(rt, &o, linear, &empty_feature, &m, e), CLEAVE_INVALID, "[4, 0]");
@@ -267,8 +270,8 @@ static bool impossible_input_shapes_are_refused_at_load(void) {
                              &(cleave_input){CLEAVE_I64, 0, {0}}, &m, e),
           CLEAVE_INVALID, "scalar");
   DO(open_context(&c));
-  REFUSED(cleave_leaf(rt, c, &negative, false, &x, e), CLEAVE_INVALID, "-1");
-  REFUSED(cleave_leaf(rt, c, &lost, false, &x, e), CLEAVE_INVALID, "without numbers");
+  REFUSED(cleave_leaf(rt, c, &negative_extent, false, &x, e), CLEAVE_INVALID, "-1");
+  REFUSED(cleave_leaf(rt, c, &without_data, false, &x, e), CLEAVE_INVALID, "without numbers");
   REFUSED(cleave_leaf(rt, c, NULL, false, &x, e), CLEAVE_INVALID, "NULL");
   return close_context(c);
 }
@@ -327,10 +330,10 @@ static bool parts_compute_the_same_as_the_whole_model(void) {
 /* Writes the golden config.json with one key more into a new folder. */
 static bool write_newer_config(char folder[32]) {
   char text[4096], path[64];
-  FILE *from = fopen("tests/golden/hf/llama/config.json", "rb");
-  CHECK(from);
-  size_t n = fread(text, 1, sizeof text, from);
-  fclose(from);
+  FILE *source = fopen("tests/golden/hf/llama/config.json", "rb");
+  CHECK(source);
+  size_t n = fread(text, 1, sizeof text, source);
+  fclose(source);
   CHECK(n > 1 && n < sizeof text && text[0] == '{');
   snprintf(folder, 32, "/tmp/cleave-newer-XXXXXX");
   CHECK(mkdtemp(folder));

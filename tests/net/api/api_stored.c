@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests files of state that workers keep. Usage: api_stored SESSION.yaml A B FOLDER DO with one of
- * these for DO: "first" trains and saves, also into FOLDER; "later" loads in another session;
- * "stranger" runs as another identity; "poor" runs as an identity that may keep nothing. A line
- * "ask WORD" asks the runner to do WORD to B, and waits for a line; "file NODE NAME BYTES SHA256"
- * prints what a worker has reported of a file.
+ * Tests files of state that workers keep. Usage: api_stored SESSION.yaml A B FOLDER PHASE. PHASE
+ * "first" trains and saves, also into FOLDER; "later" loads in another session; "stranger" runs as
+ * another identity; "poor" runs as an identity whose quota of files is zero. The program prints
+ * "ask WORD" to let the runner do WORD to worker B, and waits for a line. It prints "file NODE NAME
+ * BYTES SHA256" for each file that a worker has saved.
  */
 #include "api_int.h"
 
-static const char *folder;
+static const char *state_folder;
 static net n;
 static cleave_optimizer *adam;
 
-static bool ask_runner(const char *what) {
+static bool ask_runner(const char *action) {
   char line[64];
-  printf("ask %s\n", what);
+  printf("ask %s\n", action);
   fflush(stdout);
   CHECK(fgets(line, sizeof line, stdin) != NULL);
   return true;
@@ -51,7 +51,7 @@ static bool save_state_file(cleave_module *m, cleave_state_kind kind, const char
   char path[512];
   MUST(cleave_state_save_at_worker(rt, m, kind, name, 0, &f, e));
   print_file(m, name, &f);
-  snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
+  snprintf(path, sizeof path, "%s/%s.safetensors", state_folder, name);
   MUST(cleave_state_save(rt, m, kind, path, 0, e));
   return true;
 }
@@ -95,40 +95,42 @@ static bool add_all_state_to_digest(uint64_t *ret) {
 static uint64_t digest_after_three, digest_after_five;
 
 static bool saved_state_is_loaded_again(void) {
-  uint64_t again;
+  uint64_t digest_after_load;
   DO(load_network_and_optimizer());
   DO(train_steps(0, 3) && save_all_state_files());
   DO(add_all_state_to_digest(&digest_after_three));
   DO(train_steps(3, 5) && add_all_state_to_digest(&digest_after_five));
   DO(load_state_at_module(n.a, "a", "a.adam") && load_state_at_module(n.b, "b", "b.adam"));
   MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
-  DO(add_all_state_to_digest(&again));
-  CHECK(again == digest_after_three && again != digest_after_five);
-  DO(train_steps(3, 5) && add_all_state_to_digest(&again));
-  CHECK(again == digest_after_five);
+  DO(add_all_state_to_digest(&digest_after_load));
+  CHECK(digest_after_load == digest_after_three && digest_after_load != digest_after_five);
+  DO(train_steps(3, 5) && add_all_state_to_digest(&digest_after_load));
+  CHECK(digest_after_load == digest_after_five);
   return true;
 }
 
-/* Saving waits for a step in flight. */
+/* cleave_state_save_at_worker waits for a step in flight, so the file has the weights after the
+ * step. */
 static bool saved_file_includes_the_last_step(void) {
-  uint64_t before, after;
+  uint64_t digest_before, digest_after;
   cleave_context c;
   cleave_reference loss;
-  DO(add_all_state_to_digest(&before));
+  DO(add_all_state_to_digest(&digest_before));
   DO(open_context(&c));
   DO(run_network(&n, c, 50, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   cleave_future f, g;
   MUST(cleave_step_async(rt, adam, c, 0, &f, e));
   MUST(cleave_state_save_at_worker_async(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped", 0, &g, e));
-  cleave_state_file file = {.size = sizeof file}, other = file;
+  cleave_state_file file = {.size = sizeof file}, other_file = file;
   MUST(cleave_future_wait(rt, g, 0, e));
   MUST(cleave_future_state_file(rt, g, &file, e));
   MUST(cleave_future_wait(rt, f, 0, e));
-  MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped2", 0, &other, e));
-  CHECK(strcmp(file.sha256, other.sha256) == 0 && file.bytes == other.bytes && file.bytes > 0);
-  DO(add_all_state_to_digest(&after));
-  CHECK(after != before);
+  MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped2", 0, &other_file, e));
+  CHECK(strcmp(file.sha256, other_file.sha256) == 0 && file.bytes == other_file.bytes &&
+        file.bytes > 0);
+  DO(add_all_state_to_digest(&digest_after));
+  CHECK(digest_after != digest_before);
   cleave_state s;
   REFUSED(cleave_future_state(rt, g, &s, e), CLEAVE_INVALID, "a file of state");
   REFUSED(cleave_future_state_file(rt, f, &file, e), CLEAVE_INVALID, "a step");
@@ -167,9 +169,9 @@ static bool path_as_state_name_is_refused(void) {
 }
 
 static bool mismatched_state_file_changes_nothing(void) {
-  uint64_t before, after;
+  uint64_t digest_before, digest_after;
   cleave_state_file small = {.size = 1};
-  DO(add_all_state_to_digest(&before));
+  DO(add_all_state_to_digest(&digest_before));
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "none", 0, NULL, e),
           CLEAVE_NOT_FOUND, "'none'");
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_OPTIMIZER, "a", 0, NULL, e),
@@ -187,12 +189,12 @@ static bool mismatched_state_file_changes_nothing(void) {
   DO(ask_runner("block")); /* asks the runner to make a folder in place of the file "blocked" */
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
           CLEAVE_UNAVAILABLE, "file of state 'blocked': Is a directory (");
-  DO(add_all_state_to_digest(&after));
-  CHECK(before == after);
+  DO(add_all_state_to_digest(&digest_after));
+  CHECK(digest_before == digest_after);
   return true;
 }
 
-/* A file takes 4 KiB or more of 64 KiB. Files b and b.adam exist. */
+/* Each file counts as at least 4 KiB of the quota of 64 KiB. Files b and b.adam exist already. */
 static bool state_over_the_quota_is_refused(void) {
   cleave_error quota_error = {.status = CLEAVE_OK};
   char name[32];
@@ -227,7 +229,7 @@ static bool call_fails_after_loss_of_b(void) {
 
 /* After its worker has come back, a module is loaded from its own files. */
 static bool module_reloads_its_files_from_restarted_worker(void) {
-  uint64_t again;
+  uint64_t digest_after_load;
   DO(ask_runner("kill"));
   DO(call_fails_after_loss_of_b());
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
@@ -239,10 +241,10 @@ static bool module_reloads_its_files_from_restarted_worker(void) {
   MUST(cleave_module_reload(rt, n.b, NULL, NULL, 0, e));
   DO(load_state_at_module(n.a, "a", "a.adam") && load_state_at_module(n.b, "b", "b.adam"));
   MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
-  DO(add_all_state_to_digest(&again));
-  CHECK(again == digest_after_three);
-  DO(train_steps(3, 5) && add_all_state_to_digest(&again));
-  CHECK(again == digest_after_five);
+  DO(add_all_state_to_digest(&digest_after_load));
+  CHECK(digest_after_load == digest_after_three);
+  DO(train_steps(3, 5) && add_all_state_to_digest(&digest_after_load));
+  CHECK(digest_after_load == digest_after_five);
   return true;
 }
 
@@ -265,7 +267,7 @@ static bool another_identity_has_no_stored_files(void) {
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e),
           CLEAVE_NOT_FOUND, "'a'");
   REFUSED(cleave_state_remove_at_worker(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
-  /* saves a file of this second identity, although the first identity has a file of that name */
+  /* saves a file "a" of this second identity, although the first identity has a file "a" */
   MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e));
   print_file(n.a, "stranger", &f);
   MUST(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));
@@ -309,7 +311,7 @@ static const struct {
 int main(int argc, char **argv) {
   bool is_open = argc == 6 && open_session(argv);
   if (!is_open) print_result(false, "open");
-  if (is_open) folder = argv[4];
+  if (is_open) state_folder = argv[4];
   for (size_t i = 0; is_open && i < sizeof tests / sizeof *tests; i++) {
     if (strcmp(tests[i].phase, argv[5]) != 0) continue;
     bool ok = tests[i].run();

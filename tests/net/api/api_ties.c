@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests ties in the C API: api_ties SESSION.yaml A B has two modules at A that share one weight.
+ * Tests ties in the C API: api_ties SESSION.yaml A B loads two modules at A that share one weight.
  * The weight is trained as in one module, frozen, and released; impossible ties are refused.
  */
 #include "api_int.h"
@@ -12,13 +12,13 @@ typedef struct tied_modules {
   cleave_module *a, *b, *loss; /* b: NULL if both layers are in module a */
 } tied_modules;
 
-static bool load_layers(const char *name, const char *layers, uint32_t first, const cleave_tie *tie,
-                        cleave_module **ret) {
+static bool load_layers(const char *name, const char *layers, uint32_t first_layer,
+                        const cleave_tie *tie, cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o,
                              .name = name,
                              .at = at_a,
                              .seed = 7,
-                             .first_layer = first,
+                             .first_layer = first_layer,
                              .ties = tie,
                              .n_ties = tie != NULL};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -76,10 +76,10 @@ static bool make_optimizer(const tied_modules *t, cleave_optimizer **ret) {
   return true;
 }
 
-typedef struct numbers {
+typedef struct tied_numbers {
   double gradient_norm;
   float weight[9], bias[3];
-} numbers;
+} tied_numbers;
 
 static bool copy_weight(cleave_module *m, const char *name, float *to, size_t n) {
   cleave_tensor w = {0};
@@ -91,19 +91,20 @@ static bool copy_weight(cleave_module *m, const char *name, float *to, size_t n)
   return true;
 }
 
-static bool read_pair(const tied_modules *t, numbers *ret) {
+static bool read_pair(const tied_modules *t, tied_numbers *ret) {
   DO(copy_weight(t->a, "first.weight", ret->weight, 9));
   return copy_weight(t->b ? t->b : t->a, "second.bias", ret->bias, 3);
 }
 
 static void release_pair(const tied_modules *t, cleave_optimizer *o) {
   cleave_optimizer_release(rt, o, NULL);
-  cleave_module_release(rt, t->a, NULL); /* the release takes effect when b is released */
+  /* module a, which owns the shared weight, is freed only when b is released, too */
+  cleave_module_release(rt, t->a, NULL);
   cleave_module_release(rt, t->b, NULL);
   cleave_module_release(rt, t->loss, NULL);
 }
 
-static bool train_pair(bool is_split, numbers *ret) {
+static bool train_pair(bool is_split, tied_numbers *ret) {
   tied_modules t;
   cleave_optimizer *o;
   DO(load_pair(is_split ? "two" : "one", is_split, &t));
@@ -115,33 +116,33 @@ static bool train_pair(bool is_split, numbers *ret) {
 }
 
 static bool modules_with_a_tied_weight_train_as_one(void) {
-  numbers one = {0}, two = {0};
-  DO(train_pair(false, &one));
-  DO(train_pair(true, &two));
-  CHECK(memcmp(&one, &two, sizeof one) == 0);
+  tied_numbers whole = {0}, split = {0};
+  DO(train_pair(false, &whole));
+  DO(train_pair(true, &split));
+  CHECK(memcmp(&whole, &split, sizeof whole) == 0);
   return true;
 }
 
 /* Freezing or thawing the weight reloads its module, and then the module that is tied to it. */
 static bool tied_weight_is_frozen_and_thawed_in_both_modules(void) {
   static const char *const name[] = {"first.weight"};
-  numbers now[3];
+  tied_numbers read_numbers[3];
   double norm;
   tied_modules t;
   cleave_optimizer *o;
   DO(load_pair("frozen", true, &t));
   DO(make_optimizer(&t, &o));
   DO(run_step(&t, o, 1, &norm));
-  DO(read_pair(&t, &now[0]));
+  DO(read_pair(&t, &read_numbers[0]));
   MUST(cleave_parameter_freeze(rt, t.a, name, 1, 0, e));
   DO(run_step(&t, o, 2, &norm));
-  DO(read_pair(&t, &now[1]));
-  CHECK(memcmp(now[0].weight, now[1].weight, sizeof now[0].weight) == 0);
-  CHECK(memcmp(now[0].bias, now[1].bias, sizeof now[0].bias) != 0);
+  DO(read_pair(&t, &read_numbers[1]));
+  CHECK(memcmp(read_numbers[0].weight, read_numbers[1].weight, sizeof read_numbers[0].weight) == 0);
+  CHECK(memcmp(read_numbers[0].bias, read_numbers[1].bias, sizeof read_numbers[0].bias) != 0);
   MUST(cleave_parameter_thaw(rt, t.a, name, 1, 0, e));
   DO(run_step(&t, o, 3, &norm));
-  DO(read_pair(&t, &now[2]));
-  CHECK(memcmp(now[1].weight, now[2].weight, sizeof now[1].weight) != 0);
+  DO(read_pair(&t, &read_numbers[2]));
+  CHECK(memcmp(read_numbers[1].weight, read_numbers[2].weight, sizeof read_numbers[1].weight) != 0);
   release_pair(&t, o);
   return true;
 }
@@ -180,17 +181,21 @@ static bool impossible_tie_is_refused(void) {
   static const char square[] = "[{op: linear, out: 3, name: s}]", wide[] = "[{op: linear, out: 4}]";
   tied_modules t;
   DO(load_pair("refused", true, &t));
-  cleave_tie good = {"s.weight", t.a, "first.weight"};
-  cleave_tie unknown = {"s.weigth", t.a, "first.weight"}, bias = {"s.bias", t.a, "first.weight"};
-  cleave_tie other = {"s.weight", t.a, "first.bias"}, shape = {"0.weight", t.a, "first.weight"};
+  cleave_tie good_tie = {"s.weight", t.a, "first.weight"};
+  cleave_tie misspelt_tie = {"s.weigth", t.a, "first.weight"},
+             bias_tie = {"s.bias", t.a, "first.weight"};
+  cleave_tie tie_to_bias = {"s.weight", t.a, "first.bias"},
+             shape_tie = {"0.weight", t.a, "first.weight"};
   if (strcmp(at_a, at_b) != 0)
-    REFUSED(load_tied_to(at_b, square, &good, e), CLEAVE_INVALID, "across nodes it would be sent");
-  REFUSED(load_tied_to(at_a, square, &unknown, e), CLEAVE_NOT_FOUND,
+    REFUSED(load_tied_to(at_b, square, &good_tie, e), CLEAVE_INVALID,
+            "across nodes it would be sent");
+  REFUSED(load_tied_to(at_a, square, &misspelt_tie, e), CLEAVE_NOT_FOUND,
           "first parameter is 's.weigth'");
-  REFUSED(load_tied_to(at_a, square, &bias, e), CLEAVE_NOT_FOUND, "first parameter is 's.bias'");
-  REFUSED(load_tied_to(at_a, square, &other, e), CLEAVE_INVALID,
+  REFUSED(load_tied_to(at_a, square, &bias_tie, e), CLEAVE_NOT_FOUND,
+          "first parameter is 's.bias'");
+  REFUSED(load_tied_to(at_a, square, &tie_to_bias, e), CLEAVE_INVALID,
           "not the first parameter of a layer");
-  REFUSED(load_tied_to(at_a, wide, &shape, e), CLEAVE_INVALID, "is [4, 3], and 'first.weight'");
+  REFUSED(load_tied_to(at_a, wide, &shape_tie, e), CLEAVE_INVALID, "is [4, 3], and 'first.weight'");
   cleave_module_release(rt, t.b, NULL);
   cleave_module_release(rt, t.a, NULL);
   cleave_module_release(rt, t.loss, NULL);

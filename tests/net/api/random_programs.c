@@ -26,11 +26,11 @@ static const char *const layers[KINDS] = {
 static cleave_runtime *rt;
 static cleave_module *modules[PLACEMENTS][KINDS][2], *losses[PLACEMENTS][2];
 static cleave_error e;
-static uint32_t state;
+static uint32_t rng_state;
 
 static uint32_t draw_below(uint32_t n) {
-  state = state * 1664525u + 1013904223u;
-  return (state >> 10) % n;
+  rng_state = rng_state * 1664525u + 1013904223u;
+  return (rng_state >> 10) % n;
 }
 
 static bool report_failure(cleave_status status) {
@@ -81,7 +81,7 @@ static bool make_stages(int placement, const char *const at[2]) {
 
 /* ---- running one random program -------------------------------------------------------------- */
 
-/* Observable results of a run, in order: statuses and numbers. */
+/* Results of a run in order, as bytes: the statuses of calls and the numbers of tensors. */
 typedef struct run_record {
   unsigned char *bytes;
   size_t n, cap;
@@ -110,11 +110,11 @@ typedef struct program {
   int n, n_roots;
 } program;
 
-static bool add_leaf(program *p, bool grad, cleave_reference *ret) {
+static bool add_leaf(program *p, bool needs_gradient, cleave_reference *ret) {
   float numbers[N];
   for (int i = 0; i < N; i++) numbers[i] = (float)draw_below(2001) / 1000 - 1;
   cleave_tensor t = CLEAVE_TENSOR_F32(numbers, ROWS, WIDTH);
-  return report_failure(cleave_leaf(rt, p->context, &t, grad, ret, &e));
+  return report_failure(cleave_leaf(rt, p->context, &t, needs_gradient, ret, &e));
 }
 
 static bool build_program(program *p) {
@@ -124,12 +124,12 @@ static bool build_program(program *p) {
     p->is_leaf[i] = true;
     if (!add_leaf(p, draw_below(2), &p->values[i])) return false;
   }
-  for (int calls = 2 + (int)draw_below(12); calls > 0; calls--) {
-    uint32_t k = draw_below(KINDS), at = draw_below(2);
+  for (int n_calls_left = 2 + (int)draw_below(12); n_calls_left > 0; n_calls_left--) {
+    uint32_t k = draw_below(KINDS), node_index = draw_below(2);
     cleave_reference in[] = {p->values[draw_below((uint32_t)p->n)],
                              p->values[draw_below((uint32_t)p->n)]};
     p->is_leaf[p->n] = false;
-    if (!report_failure(cleave_call(rt, p->context, modules[p->placement_index][k][at], in,
+    if (!report_failure(cleave_call(rt, p->context, modules[p->placement_index][k][node_index], in,
                                     k == JOIN ? 2 : 1, &p->values[p->n++], &e)))
       return false;
   }
@@ -168,14 +168,14 @@ static bool finish_program(program *p, bool runs_twice, run_record *s) {
         add_tensor_to_record(
             s, cleave_gradient(rt, p->context, m, cleave_module_weight_name(m, w), 0, &t, &e), &t);
     }
-  cleave_status closed = cleave_context_close(rt, p->context, 0, &e);
-  add_to_record(s, &closed, sizeof closed);
-  return report_failure(closed);
+  cleave_status close_status = cleave_context_close(rt, p->context, 0, &e);
+  add_to_record(s, &close_status, sizeof close_status);
+  return report_failure(close_status);
 }
 
 static bool run_program(int placement, uint32_t seed, run_record *s) {
   program p[MAX_PROGRAMS];
-  state = seed * 2654435761u + 1;
+  rng_state = seed * 2654435761u + 1;
   int n = 1 + (int)draw_below(MAX_PROGRAMS);
   bool runs_twice = draw_below(4) == 0;
   s->n = 0;
@@ -197,8 +197,8 @@ int main(int argc, char **argv) {
   if (!report_failure(cleave_open(argv[1], &o, &rt, &e)) || !make_stages(0, at) ||
       !make_stages(1, at))
     return 1;
-  uint32_t first = (uint32_t)atol(argv[4]), count = (uint32_t)atol(argv[5]);
-  for (uint32_t seed = first; seed < first + count; seed++) {
+  uint32_t first_seed = (uint32_t)atol(argv[4]), n_seeds = (uint32_t)atol(argv[5]);
+  for (uint32_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
     bool is_good = run_program(0, seed, &at_master) && run_program(1, seed, &at_two_nodes);
     if (!is_good || at_master.n != at_two_nodes.n ||
         memcmp(at_master.bytes, at_two_nodes.bytes, at_master.n) != 0) {
@@ -212,6 +212,6 @@ int main(int argc, char **argv) {
   free(at_two_nodes.bytes);
   if (!report_failure(cleave_close(rt, 0, NULL, &e))) return 1;
   printf("ok random_programs_equal_the_run_at_home (%u programs from seed %u, %zu bytes equal)\n",
-         count, first, n_compared);
+         n_seeds, first_seed, n_compared);
   return 0;
 }

@@ -47,6 +47,14 @@ def worker_of_protocol_8_trains_without_acks():
 
 
 @suite.test
+def worker_that_knows_no_averages_is_refused():
+    with fake() as worker:
+        met = Met(worker, ["--set", "train.ema=0.9"])
+    assert met.code and "cannot keep an average of the weights (train.ema)" in met.said and "update it" in met.said, met.said
+    assert "LoadModule" not in {method for method, _ in worker.heard}, worker.heard
+
+
+@suite.test
 def worker_of_protocol_8_is_lost_with_its_connection():
     def hangs_up(f):
         if f.kind == pb.VALUE and f.context > 2:

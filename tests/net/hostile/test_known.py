@@ -261,6 +261,16 @@ def weights_a_worker_had_in_an_earlier_run_are_not_secret():
 
 
 @suite.test
+def averages_of_weights_a_worker_had_are_not_secret():
+    """The worker has computed them (train.ema)."""
+    well("train", "averaged", "--set", "train.optimizer.lr=0.5", at="w1", steps=6, more=RAW, train="ema: 0.9, ")
+    done = run(MASTER, "export", "averaged", "--merge", "averages", "--weights", "ema", cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    refused("check", "average", at="master", weights="weights: {file: averages/model.safetensors, secret: true}, ",
+            says="has weights that were at 'spiffe://test/w1'")
+
+
+@suite.test
 def rows_a_worker_had_are_not_secret():
     """Also with a factor for each row or column, beside other rows, in two layers, or rounded. New
     rows are secret."""

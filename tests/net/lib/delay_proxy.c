@@ -5,15 +5,16 @@
  *
  *   delay_proxy LISTEN_PORT HOST:PORT --one-way-ms D [--rate-mbit R] [--queue-ms Q]
  *
- * Prints `listening PORT` (port 0 takes a free one) and then reads lines from its standard input,
- * each answered with `ok`: `delay D`, `rate R` (0: none), `queue Q`. It ends when that input ends.
+ * Prints `listening PORT` (LISTEN_PORT 0: a free port). Then reads lines from standard input that
+ * change the settings, and answers each with `ok`: `delay D` in ms, `rate R` in Mbit/s (0:
+ * unlimited), `queue Q` in ms. The proxy ends when its standard input ends.
  *
  * Each direction of a connection has a thread that reads, stamps and queues bytes, and one that
  * waits for the time of the stamp and writes them. All connections share the rate in each
- * direction, as on one link. A reader takes bytes only while the link has less than Q ms of them
- * queued, so a small Q simulates a link with a fair queue, a large one a link in whose queue all
- * connections wait. Only WINDOW_BYTES limits how much is in flight: beyond it the proxy stops
- * reading, and TCP slows the sender down.
+ * direction, as on one link. A reading thread reads only while the link needs less than Q ms to
+ * send the bytes queued before. So a small Q simulates a link with a fair queue, a large Q a link
+ * in whose queue all connections wait. Only WINDOW_BYTES limits how much is in flight: beyond it
+ * the proxy stops reading, and TCP slows the sender down.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -56,24 +57,24 @@ typedef struct piece {
 } piece;
 
 /* One direction of a connection. */
-typedef struct one_direction {
+typedef struct transfer_direction {
   pthread_mutex_t lock;
   pthread_cond_t queue_changed;
   piece *first_piece, *last_piece;
   size_t held_bytes; /* bytes read and not yet written */
   bool is_broken;
   int from_fd, to_fd, direction;
-} one_direction;
+} transfer_direction;
 
 typedef struct connection {
-  one_direction directions[2];
+  transfer_direction directions[2];
   int client_fd, target_fd;
   int n_threads; /* number of threads that still run; accessed atomically */
 } connection;
 
 typedef struct thread_args {
   connection *c;
-  one_direction *w;
+  transfer_direction *w;
 } thread_args;
 
 static int64_t now_ns(void) {
@@ -82,14 +83,14 @@ static int64_t now_ns(void) {
   return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static void sleep_until(int64_t at) {
-  struct timespec t = {at / 1000000000, at % 1000000000};
+static void sleep_until(int64_t at_ns) {
+  struct timespec t = {at_ns / 1000000000, at_ns % 1000000000};
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {
   }
 }
 
-static void die(const char *what) {
-  fprintf(stderr, "delay_proxy: %s: %s\n", what, strerror(errno));
+static void exit_with_error(const char *operation) {
+  fprintf(stderr, "delay_proxy: %s: %s\n", operation, strerror(errno));
   exit(1);
 }
 
@@ -110,22 +111,22 @@ static size_t wait_for_link(int direction) {
 
 /* Returns the time at which `len` bytes that arrived now are to be sent. A link that was idle for
  * less than BURST_NS catches up, because a reader that wakes late would lower the rate. */
-static int64_t get_due_time(int direction, size_t len) {
-  int64_t now = now_ns(), *free_at = &shared.free_at_ns[direction], sent = now;
+static int64_t get_due_ns(int direction, size_t len) {
+  int64_t now = now_ns(), *free_at_ns = &shared.free_at_ns[direction], send_at_ns = now;
   pthread_mutex_lock(&shared.lock);
   if (shared.rate_mbit > 0) {
-    int64_t from = *free_at > now - BURST_NS ? *free_at : now - BURST_NS;
-    *free_at = from + (int64_t)((double)len * 8000 / shared.rate_mbit);
-    if (*free_at > now) sent = *free_at;
+    int64_t begin_ns = *free_at_ns > now - BURST_NS ? *free_at_ns : now - BURST_NS;
+    *free_at_ns = begin_ns + (int64_t)((double)len * 8000 / shared.rate_mbit);
+    if (*free_at_ns > now) send_at_ns = *free_at_ns;
   }
-  sent += (int64_t)(shared.delay_ms * MS);
+  send_at_ns += (int64_t)(shared.delay_ms * MS);
   pthread_mutex_unlock(&shared.lock);
-  return sent;
+  return send_at_ns;
 }
 
 /* ---- one direction of a connection ----------------------------------------------------------- */
 
-static bool add_piece(one_direction *w, piece *p) {
+static bool add_piece(transfer_direction *w, piece *p) {
   pthread_mutex_lock(&w->lock);
   while (!w->is_broken && w->held_bytes > WINDOW_BYTES)
     pthread_cond_wait(&w->queue_changed, &w->lock);
@@ -141,7 +142,7 @@ static bool add_piece(one_direction *w, piece *p) {
   return is_accepted;
 }
 
-static piece *take_piece(one_direction *w) {
+static piece *take_piece(transfer_direction *w) {
   pthread_mutex_lock(&w->lock);
   while (!w->first_piece) pthread_cond_wait(&w->queue_changed, &w->lock);
   piece *p = w->first_piece;
@@ -151,7 +152,7 @@ static piece *take_piece(one_direction *w) {
   return p;
 }
 
-static void report_written(one_direction *w, size_t len, bool ok) {
+static void report_written(transfer_direction *w, size_t len, bool ok) {
   pthread_mutex_lock(&w->lock);
   w->held_bytes -= len;
   w->is_broken |= !ok;
@@ -170,7 +171,7 @@ static bool write_all(int fd, const char *bytes, size_t len) {
   return true;
 }
 
-static void free_pieces(one_direction *w) {
+static void free_pieces(transfer_direction *w) {
   for (piece *p; (p = w->first_piece) != NULL;) {
     w->first_piece = p->next;
     free(p);
@@ -192,11 +193,11 @@ static void *read_in_thread(void *arg) {
   do {
     size_t max_bytes = wait_for_link(h.w->direction);
     piece *p = malloc(sizeof *p + max_bytes);
-    if (!p) die("memory");
+    if (!p) exit_with_error("memory");
     n = recv(h.w->from_fd, p->bytes, max_bytes, 0);
     p->next = NULL;
     p->len = n > 0 ? (size_t)n : 0;
-    p->due_ns = get_due_time(h.w->direction, p->len);
+    p->due_ns = get_due_ns(h.w->direction, p->len);
     if (!add_piece(h.w, p)) break;
   } while (n > 0);
   end_thread(h.c);
@@ -223,12 +224,12 @@ static void *write_in_thread(void *arg) {
 
 /* ---- accepting connections ------------------------------------------------------------------- */
 
-static void start_thread(connection *c, one_direction *w, void *(*run)(void *)) {
+static void start_thread(connection *c, transfer_direction *w, void *(*run)(void *)) {
   thread_args *h = malloc(sizeof *h);
   pthread_t thread;
-  if (!h) die("memory");
+  if (!h) exit_with_error("memory");
   *h = (thread_args){c, w};
-  if (pthread_create(&thread, NULL, run, h) != 0) die("thread");
+  if (pthread_create(&thread, NULL, run, h) != 0) exit_with_error("thread");
   pthread_detach(thread);
 }
 
@@ -242,12 +243,12 @@ static void serve_connection(int client_fd) {
   setsockopt(client_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   setsockopt(target_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   connection *c = calloc(1, sizeof *c);
-  if (!c) die("memory");
+  if (!c) exit_with_error("memory");
   c->client_fd = client_fd;
   c->target_fd = target_fd;
   c->n_threads = 4;
   for (int i = 0; i < 2; i++) {
-    c->directions[i] = (one_direction){
+    c->directions[i] = (transfer_direction){
         .from_fd = i ? target_fd : client_fd, .to_fd = i ? client_fd : target_fd, .direction = i};
     pthread_mutex_init(&c->directions[i].lock, NULL);
     pthread_cond_init(&c->directions[i].queue_changed, NULL);
@@ -267,10 +268,11 @@ static int listen_on(int port) {
   socklen_t len = sizeof a;
   int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
   a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (fd < 0) die("socket");
+  if (fd < 0) exit_with_error("socket");
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, 64) != 0) die("listen");
-  if (getsockname(fd, (struct sockaddr *)&a, &len) != 0) die("getsockname");
+  if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, 64) != 0)
+    exit_with_error("listen");
+  if (getsockname(fd, (struct sockaddr *)&a, &len) != 0) exit_with_error("getsockname");
   printf("listening %d\n", ntohs(a.sin_port));
   fflush(stdout);
   return fd;
@@ -278,14 +280,14 @@ static int listen_on(int port) {
 
 /* ---- control lines of the test --------------------------------------------------------------- */
 
-static bool set_parameter(const char *what, double value) {
+static bool set_parameter(const char *name, double value) {
   static const struct {
     const char *name;
     double *field;
   } rows[] = {
       {"delay", &shared.delay_ms}, {"rate", &shared.rate_mbit}, {"queue", &shared.queue_ms}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    if (strcmp(rows[i].name, what) != 0 || !(value >= 0 && value <= 1e6)) continue;
+    if (strcmp(rows[i].name, name) != 0 || !(value >= 0 && value <= 1e6)) continue;
     pthread_mutex_lock(&shared.lock);
     *rows[i].field = value;
     pthread_mutex_unlock(&shared.lock);
@@ -324,11 +326,11 @@ int main(int argc, char **argv) {
   }
   snprintf(host, sizeof host, "%.*s", (int)(colon - argv[2]), argv[2]);
   struct addrinfo hint = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-  if (getaddrinfo(host, colon + 1, &hint, &target) != 0) die(argv[2]);
+  if (getaddrinfo(host, colon + 1, &hint, &target) != 0) exit_with_error(argv[2]);
   signal(SIGPIPE, SIG_IGN);
   int listener = listen_on(atoi(argv[1]));
   pthread_t thread;
-  if (pthread_create(&thread, NULL, accept_in_thread, &listener) != 0) die("thread");
+  if (pthread_create(&thread, NULL, accept_in_thread, &listener) != 0) exit_with_error("thread");
   read_commands();
   return 0;
 }

@@ -255,7 +255,7 @@ def commands_beside_a_run_read_only():
 
 # ---- sealed copies -------------------------------------------------------------------------------
 
-ESCROW = ENDLESS.replace("{every_steps: 10, home: always}", "{every_steps: 25, home: always, escrow: {every: 1s, key: KEY, dir: ESCROW}}")
+ESCROW = ENDLESS.replace("{every_steps: 10, home: always}", "{every_steps: 25, home: always, escrow: {every: 1s, key: KEY, dir: ESCROW}}").replace("optimizer:", "ema: 0.9, optimizer:")
 
 
 def sealed_run():

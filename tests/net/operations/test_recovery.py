@@ -16,7 +16,7 @@ BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 16}, {op: relu}, {op: wait, forward_ms: 10}]}\n"
         "  - {name: c, at: w2, layers: [{op: dropout, p: 0.2}, {op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\nlog: {every: 10}\ntransfer: direct\n"
-        f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
+        f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, ema: 0.9, optimizer: {{kind: adam, lr: 0.003}}}}\n"
         "checkpoint: {every_steps: 15}\nrecovery: {wait: 200ms, give_up_after: 60s}\n")
 
 

@@ -98,6 +98,19 @@ def interrupted_sweep_ends_its_runs_after_a_checkpoint():
 
 
 @suite.test
+def run_that_waits_for_its_worker_says_so():
+    session = cluster.session("alone", BODY + "recovery: {give_up_after: 60s}\n")
+    process = subprocess.Popen([MASTER, "sweep", session, "--grid", "train.batch=16", "--set", f"workers.w1.address=127.0.0.1:{free_port()}"],
+                               cwd=cluster.dir, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if "alone-001: " in line:
+            process.send_signal(signal.SIGINT)
+    assert process.wait() == 130 and any("no process listens on this address" in line for line in lines), lines
+
+
+@suite.test
 def wrong_values_are_refused_before_the_first_run():
     session = cluster.session("wrong", BODY)
     for options, code, says in ((("--grid", "train.bach=1,2"), 3, "unknown"),

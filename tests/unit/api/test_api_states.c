@@ -12,40 +12,40 @@
 
 #include "master/api/core/core.h"
 
-typedef struct expected {
+typedef struct wanted_cell {
   int state, event, action, next_state;
-} expected;
+} wanted_cell;
 
 /* Defines a function, for each of the three state machines, that applies an event to a state: it
  * stores the next state in *state and returns the action. */
-#define MACHINE(name, type)                                                  \
-  static api_action name(int *state, int fact) {                             \
-    api_##type##_state s = (api_##type##_state) * state;                     \
-    api_action action = api_##type##_on_event(&s, (api_##type##_event)fact); \
-    *state = (int)s;                                                         \
-    return action;                                                           \
+#define DEFINE_APPLY_EVENT(name, type)                                        \
+  static api_action name(int *state, int event) {                             \
+    api_##type##_state s = (api_##type##_state) * state;                      \
+    api_action action = api_##type##_on_event(&s, (api_##type##_event)event); \
+    *state = (int)s;                                                          \
+    return action;                                                            \
   }
-MACHINE(peer, peer)
-MACHINE(module, module)
-MACHINE(context, context)
+DEFINE_APPLY_EVENT(apply_peer_event, peer)
+DEFINE_APPLY_EVENT(apply_module_event, module)
+DEFINE_APPLY_EVENT(apply_context_event, context)
 
-static void check_table(api_action (*meets)(int *state, int fact), int states, int facts,
-                        const expected *cells, size_t n) {
-  size_t found = 0;
-  for (int s = 0; s < states; s++)
-    for (int f = 0; f < facts; f++) {
-      int now = s, action = (int)meets(&now, f);
-      const expected *e = cells;
+static void check_table(api_action (*apply_event)(int *state, int event), int n_states,
+                        int n_events, const wanted_cell *cells, size_t n) {
+  size_t n_found = 0;
+  for (int s = 0; s < n_states; s++)
+    for (int f = 0; f < n_events; f++) {
+      int next_state = s, action = (int)apply_event(&next_state, f);
+      const wanted_cell *e = cells;
       while (e < cells + n && (e->state != s || e->event != f)) e++;
-      found += e < cells + n;
+      n_found += e < cells + n;
       assert_int_equal(action, e < cells + n ? e->action : API_NEVER);
-      assert_int_equal(now, e < cells + n ? e->next_state : s);
+      assert_int_equal(next_state, e < cells + n ? e->next_state : s);
     }
-  assert_int_equal(found, n);
+  assert_int_equal(n_found, n);
 }
 
 static void a_lost_peer_is_present_only_after_a_rejoin(void **state) {
-  static const expected cells[] = {
+  static const wanted_cell cells[] = {
       {PEER_PRESENT, PEER_LINK_ENDS, API_BEGIN, PEER_LOST},
       {PEER_PRESENT, PEER_REJOIN_BEGINS, API_REFUSE, PEER_PRESENT},
       {PEER_PRESENT, PEER_CLOSES, API_END, PEER_CLOSED},
@@ -67,11 +67,11 @@ static void a_lost_peer_is_present_only_after_a_rejoin(void **state) {
       {PEER_CLOSED, PEER_CLOSES, API_IGNORE, PEER_CLOSED},
   };
   (void)state;
-  check_table(peer, PEER_STATES, PEER_EVENTS, cells, CLV_COUNT(cells));
+  check_table(apply_peer_event, PEER_STATES, PEER_EVENTS, cells, CLV_COUNT(cells));
 }
 
 static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
-  static const expected cells[] = {
+  static const wanted_cell cells[] = {
       {MODULE_NEW, MODULE_TRANSFER_BEGINS, API_BEGIN, MODULE_PLACING},
       {MODULE_NEW, MODULE_OUTDATED, API_IGNORE, MODULE_NEW},
       {MODULE_NEW, MODULE_UNLOADS, API_BEGIN, MODULE_UNLOADING},
@@ -90,11 +90,11 @@ static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
       {MODULE_GONE, MODULE_OUTDATED, API_IGNORE, MODULE_GONE},
   };
   (void)state;
-  check_table(module, MODULE_STATES, MODULE_EVENTS, cells, CLV_COUNT(cells));
+  check_table(apply_module_event, MODULE_STATES, MODULE_EVENTS, cells, CLV_COUNT(cells));
 }
 
 static void an_end_is_pending_until_the_owners_have_answered(void **state) {
-  static const expected cells[] = {
+  static const wanted_cell cells[] = {
       {API_CONTEXT_OPEN, API_CONTEXT_CLOSES, API_BEGIN, API_CONTEXT_CLOSING},
       {API_CONTEXT_OPEN, API_CONTEXT_ENDS, API_BEGIN, API_CONTEXT_ENDING},
       {API_CONTEXT_OPEN, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_OPEN},
@@ -108,7 +108,7 @@ static void an_end_is_pending_until_the_owners_have_answered(void **state) {
       {API_CONTEXT_ENDING_KEPT, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_ENDING_KEPT},
   };
   (void)state;
-  check_table(context, API_CONTEXT_STATES, API_CONTEXT_EVENTS, cells, CLV_COUNT(cells));
+  check_table(apply_context_event, API_CONTEXT_STATES, API_CONTEXT_EVENTS, cells, CLV_COUNT(cells));
 }
 
 int main(void) {

@@ -13,7 +13,7 @@
 static cleave_runtime *rt;
 static cleave_error e;
 
-/* Options as in a header of a later version. */
+/* Context options of a program that was compiled with a later header, which has one more field. */
 typedef struct newer_options {
   cleave_context_options known_fields;
   uint64_t newer_field;
@@ -38,28 +38,29 @@ static void unknown_newer_fields_must_be_zero(void **state) {
   assert_non_null(strstr(e.text, "cleave_context_options has "));
 }
 
-/* The context's name is the first field after the size; an old caller has only that. */
+/* An old caller's options end before `name`, the first field after `size`, or directly after
+ * `name`. The library must not read fields beyond that size. */
 static void fields_beyond_an_older_size_are_not_accessed(void **state) {
   (void)state;
   cleave_context c;
-  cleave_leaks left;
-  cleave_runtime *own;
+  cleave_leaks leaks;
+  cleave_runtime *runtime;
   cleave_context_options o = {.size = offsetof(cleave_context_options, name), .name = "spring"};
-  assert_int_equal(cleave_open_text("here.yaml", "version: 1\nname: alone\n", NULL, &own, &e),
+  assert_int_equal(cleave_open_text("here.yaml", "version: 1\nname: alone\n", NULL, &runtime, &e),
                    CLEAVE_OK);
-  assert_int_equal(cleave_context_open(own, &o, &c, &e), CLEAVE_OK);
+  assert_int_equal(cleave_context_open(runtime, &o, &c, &e), CLEAVE_OK);
   o.size = offsetof(cleave_context_options, evaluation);
-  assert_int_equal(cleave_context_open(own, &o, &c, &e), CLEAVE_OK);
-  assert_int_equal(cleave_close(own, 0, &left, &e), CLEAVE_OK);
-  assert_int_equal(left.contexts, 2);
-  assert_non_null(strstr(left.text, "'spring'"));
-  assert_null(strstr(strstr(left.text, "'spring'") + 1, "'spring'"));
+  assert_int_equal(cleave_context_open(runtime, &o, &c, &e), CLEAVE_OK);
+  assert_int_equal(cleave_close(runtime, 0, &leaks, &e), CLEAVE_OK);
+  assert_int_equal(leaks.contexts, 2);
+  assert_non_null(strstr(leaks.text, "'spring'"));
+  assert_null(strstr(strstr(leaks.text, "'spring'") + 1, "'spring'"));
 }
 
 static void missing_size_is_refused_by_name(void **state) {
   (void)state;
   cleave_context c;
-  cleave_runtime *other;
+  cleave_runtime *runtime;
   cleave_module *m;
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 2, 3);
   cleave_context_options oc = {.name = "spring"};
@@ -70,7 +71,7 @@ static void missing_size_is_refused_by_name(void **state) {
                       "cleave_context_options.size is 0: set it to sizeof(cleave_context_options)");
   assert_int_equal(cleave_load_layers(rt, &om, "[{op: relu}]", &in, &m, &e), CLEAVE_INVALID);
   assert_non_null(strstr(e.text, "cleave_module_options.size is 0"));
-  assert_int_equal(cleave_open_text("here.yaml", "version: 1\nname: alone\n", &o, &other, &e),
+  assert_int_equal(cleave_open_text("here.yaml", "version: 1\nname: alone\n", &o, &runtime, &e),
                    CLEAVE_INVALID);
   assert_non_null(strstr(e.text, "cleave_options.size is 0"));
 }
@@ -79,7 +80,7 @@ static void missing_size_is_refused_by_name(void **state) {
 static void the_64th_worker_is_refused_by_name(void **state) {
   (void)state;
   char text[16384];
-  const char *most[63];
+  const char *worker_names[63];
   char names[63][8];
   cleave_runtime *none;
   int n = snprintf(text, sizeof text,
@@ -94,9 +95,9 @@ static void the_64th_worker_is_refused_by_name(void **state) {
   assert_non_null(strstr(e.text, "cleave_options.workers"));
   for (int i = 0; i < 63; i++) {
     snprintf(names[i], sizeof names[i], "w%d", i + 2);
-    most[i] = names[i];
+    worker_names[i] = names[i];
   }
-  cleave_options o = {.size = sizeof o, .workers = most, .n_workers = 63};
+  cleave_options o = {.size = sizeof o, .workers = worker_names, .n_workers = 63};
   assert_int_not_equal(cleave_open_text("here.yaml", text, &o, &none, &e), CLEAVE_EXHAUSTED);
   assert_non_null(strstr(e.text, "none."));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests a program whose modules are on a device of the master, in memory that the host cannot
- * touch: losses, norms and state are those of the processor, to the bit.
+ * touch: its losses, norms and state equal those of the same program on the processor, to the bit.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -29,12 +29,12 @@ static cleave_error e;
   } while (0)
 
 static int set_up(void **state) {
-  static const clv_backend *others[1];
+  static const clv_backend *devices[1];
   const cleave_options o = {.size = sizeof o, .single_thread = true};
   (void)state;
-  others[0] = far_get_backend(clv_backend_cpu());
+  devices[0] = far_get_backend(clv_backend_cpu());
   if (cleave_open_text("alone", "version: 1\nname: alone\n", &o, &rt, &e) != CLEAVE_OK) return 1;
-  rt->platform.other_backends = (clv_backends){others, 1};
+  rt->platform.other_backends = (clv_backends){devices, 1};
   return 0;
 }
 
@@ -67,25 +67,25 @@ static void train_step(const program *p, unsigned step, double ret[2]) {
   int64_t labels[ROWS];
   cleave_context_options o = {.size = sizeof o, .step = step + 1};
   cleave_context c;
-  cleave_reference in[2], logits, both[2], loss;
+  cleave_reference in[2], logits, loss_inputs[2], loss;
   cleave_tensor value = {0}, tx = CLEAVE_TENSOR_F32(x, ROWS, 1, SIZE, SIZE),
                 ty = {.dtype = CLEAVE_I64, .rank = 1, .shape = {ROWS}, .data = labels};
-  cleave_step_result stepped;
+  cleave_step_result step_result;
   for (size_t i = 0; i < CLV_COUNT(x); i++) x[i] = (float)sin((double)i * 0.7 + step);
   for (int i = 0; i < ROWS; i++) labels[i] = (i + (int)step) % CLASSES;
   MUST(cleave_context_open(rt, &o, &c, &e));
   MUST(cleave_leaf(rt, c, &tx, false, &in[0], &e));
   MUST(cleave_leaf(rt, c, &ty, false, &in[1], &e));
   MUST(cleave_call(rt, c, p->network, in, 1, &logits, &e));
-  both[0] = logits;
-  both[1] = in[1];
-  MUST(cleave_call(rt, c, p->loss, both, 2, &loss, &e));
+  loss_inputs[0] = logits;
+  loss_inputs[1] = in[1];
+  MUST(cleave_call(rt, c, p->loss, loss_inputs, 2, &loss, &e));
   MUST(cleave_backward(rt, c, &loss, 1, false, 0, &e));
-  MUST(cleave_step(rt, p->optimizer, c, 0, &stepped, &e));
+  MUST(cleave_step(rt, p->optimizer, c, 0, &step_result, &e));
   MUST(cleave_to_here(rt, loss, 0, &value, &e));
   MUST(cleave_context_close(rt, c, 0, &e));
   ret[0] = *(float *)value.data;
-  ret[1] = stepped.norm;
+  ret[1] = step_result.norm;
   cleave_tensor_free(&value);
 }
 

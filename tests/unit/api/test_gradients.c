@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares gradients that the program gives and writes with gradients computed by hand: y = W x + b
- * over one leaf, in this process.
+ * Compares gradients with numbers computed by hand, for y = W x + b over one leaf in this process:
+ * gradients from an output gradient that the program gives to backward, and gradients that the
+ * program overwrites before a step.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -84,12 +85,12 @@ static void end_run(run *r) {
 /* dW = g^T x, dx = g W */
 static void given_gradient_is_propagated_to_weights_and_inputs(void **state) {
   run r = {0};
-  cleave_gradients list;
+  cleave_gradients gradients;
   (void)state;
   begin_run(&r, "flows", 0);
-  MUST(cleave_gradients_read(rt, r.context, 0, &list, &e));
-  assert_int_equal(list.n, 3);
-  const float *dw = list.items[0].tensor.data, *dx = list.items[2].tensor.data;
+  MUST(cleave_gradients_read(rt, r.context, 0, &gradients, &e));
+  assert_int_equal(gradients.n, 3);
+  const float *dw = gradients.items[0].tensor.data, *dx = gradients.items[2].tensor.data;
   const float *w = r.weight_before.data;
   for (int o = 0; o < OUT; o++)
     for (int i = 0; i < IN; i++) {
@@ -102,27 +103,29 @@ static void given_gradient_is_propagated_to_weights_and_inputs(void **state) {
       float sum = r.given_gradient[k * OUT] * w[i] + r.given_gradient[k * OUT + 1] * w[IN + i];
       assert_true(fabsf(dx[k * IN + i] - sum) < 1e-5f);
     }
-  cleave_gradients_free(&list);
+  cleave_gradients_free(&gradients);
   end_run(&r);
 }
 
 static void step_uses_written_gradients(void **state) {
   run r = {0};
-  cleave_step_result done;
-  cleave_tensor after = {0};
-  float weight[OUT * IN] = {3, 0, 0, 0, 4, 0}, bias[OUT] = {0};
-  const cleave_tensor dw = CLEAVE_TENSOR_F32(weight, OUT, IN), db = CLEAVE_TENSOR_F32(bias, OUT);
+  cleave_step_result step_result;
+  cleave_tensor weight_after = {0};
+  float weight_gradient[OUT * IN] = {3, 0, 0, 0, 4, 0}, bias_gradient[OUT] = {0};
+  const cleave_tensor dw = CLEAVE_TENSOR_F32(weight_gradient, OUT, IN),
+                      db = CLEAVE_TENSOR_F32(bias_gradient, OUT);
   (void)state;
   begin_run(&r, "written", 1);
   MUST(cleave_gradient_write(rt, r.context, r.module, "0.weight", &dw, 0, &e));
   MUST(cleave_gradient_write(rt, r.context, r.module, "0.bias", &db, 0, &e));
-  MUST(cleave_step(rt, r.optimizer, r.context, 0, &done, &e));
-  assert_true(done.applied && done.norm == 5);
-  MUST(cleave_weight_read(rt, r.module, "0.weight", 0, &after, &e));
-  for (int i = 0; i < OUT * IN; i++) /* clipped to a norm of 1 */
-    assert_true(fabsf(((float *)after.data)[i] -
-                      (((float *)r.weight_before.data)[i] - 0.5f * weight[i] / 5)) < 1e-5f);
-  cleave_tensor_free(&after);
+  MUST(cleave_step(rt, r.optimizer, r.context, 0, &step_result, &e));
+  assert_true(step_result.applied && step_result.norm == 5);
+  MUST(cleave_weight_read(rt, r.module, "0.weight", 0, &weight_after, &e));
+  /* the step clips the gradient, whose norm is 5, to a norm of 1 */
+  for (int i = 0; i < OUT * IN; i++)
+    assert_true(fabsf(((float *)weight_after.data)[i] - (((float *)r.weight_before.data)[i] -
+                                                         0.5f * weight_gradient[i] / 5)) < 1e-5f);
+  cleave_tensor_free(&weight_after);
   end_run(&r);
 }
 

@@ -9,52 +9,53 @@
 #include "common/net/wire/wire.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-enum { SIZE = (2 << 20) + 777, FILES = 3 };
+enum { FILE_BYTES = (2 << 20) + 777, N_FILES = 3 };
 
 /* Faults of the worker in this test, one for each case. */
 typedef enum fault {
   HONEST,
   ANOTHER_VERSION, /* the file is replaced before the third range, and the worker sends it anyway */
   ANOTHER_NAME,
-  TOO_MUCH,
-  NOTHING,
+  ONE_BYTE_MORE,
+  NO_BYTES,
   UNSORTED,
   ENDLESS,
 } fault;
 
-static fault present_fault;
+static fault worker_fault;
 static unsigned n_calls;
 static char *contents;
 
 static clv_code answer_list(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
   static const char *const names[] = {"a.o", "a.w", "b.w"};
-  clv_wire_kept_file f = {.file_bytes = SIZE, .file_version = 5, .has_sha256 = q->wants_digest};
+  clv_wire_kept_file f = {
+      .file_bytes = FILE_BYTES, .file_version = 5, .has_sha256 = q->wants_digest};
   clv_wire_kept_reply out = {.files = &f, .used_bytes = 7, .quota_bytes = 9};
   int i = 0;
-  while (i < FILES && strcmp(names[i], q->file_name[0] ? q->file_name : q->after_file_name) <
-                          (q->file_name[0] ? 0 : 1))
+  while (i < N_FILES && strcmp(names[i], q->file_name[0] ? q->file_name : q->after_file_name) <
+                            (q->file_name[0] ? 0 : 1))
     i++;
-  if (present_fault == UNSORTED) i = 0;
-  f.file_name = i < FILES ? names[i] : "";
-  out.n_files = i < FILES && present_fault != ENDLESS &&
+  if (worker_fault == UNSORTED) i = 0;
+  f.file_name = i < N_FILES ? names[i] : "";
+  out.n_files = i < N_FILES && worker_fault != ENDLESS &&
                 (!q->file_name[0] || strcmp(f.file_name, q->file_name) == 0);
-  out.has_more_files = !q->file_name[0] && (i < FILES - 1 || present_fault == ENDLESS);
+  out.has_more_files = !q->file_name[0] && (i < N_FILES - 1 || worker_fault == ENDLESS);
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
 /* Returns at most 700,000 bytes for each request. */
 static clv_code answer_range(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
-  clv_wire_kept_file f = {.file_name = q->file_name, .file_bytes = SIZE, .file_version = 5};
-  if (q->range_offset + q->range_length > SIZE)
-    return clv_fail(err, CLV_RANGE, "the file has %d bytes", SIZE);
+  clv_wire_kept_file f = {.file_name = q->file_name, .file_bytes = FILE_BYTES, .file_version = 5};
+  if (q->range_offset + q->range_length > FILE_BYTES)
+    return clv_fail(err, CLV_RANGE, "the file has %d bytes", FILE_BYTES);
   clv_wire_kept_reply out = {.files = &f,
                              .n_files = 1,
                              .data = contents + q->range_offset,
                              .data_bytes = CLV_MIN(q->range_length, (uint64_t)700000)};
-  if (present_fault == ANOTHER_VERSION && n_calls > 2) f.file_version = 6;
-  if (present_fault == ANOTHER_NAME) f.file_name = "other";
-  if (present_fault == TOO_MUCH) out.data_bytes = q->range_length + 1;
-  if (present_fault == NOTHING) out.data_bytes = 0;
+  if (worker_fault == ANOTHER_VERSION && n_calls > 2) f.file_version = 6;
+  if (worker_fault == ANOTHER_NAME) f.file_name = "other";
+  if (worker_fault == ONE_BYTE_MORE) out.data_bytes = q->range_length + 1;
+  if (worker_fault == NO_BYTES) out.data_bytes = 0;
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
@@ -77,7 +78,7 @@ static identity master, worker_identity;
 static cleave_kept_client *client;
 
 static int set_up(void **state) {
-  static const clv_rpc_unary kept[] = {{CLV_METHOD_KEPT, 0, answer_request}};
+  static const clv_rpc_unary kept_methods[] = {{CLV_METHOD_KEPT, 0, answer_request}};
   static char paths[3][200];
   clv_err err;
   (void)state;
@@ -87,11 +88,11 @@ static int set_up(void **state) {
   worker_identity = issue_identity_with_uri("home", "worker", WORKER_URI);
   runtime = make_runtime();
   clv_rpc_server_options o = make_service_options(&worker, &worker_identity);
-  o.unary_methods = kept;
+  o.unary_methods = kept_methods;
   o.n_unary_methods = 1;
   start_service(&worker, runtime, &o);
-  contents = malloc(SIZE);
-  for (size_t i = 0; i < SIZE; i++) contents[i] = (char)(i * 31 + i / 999);
+  contents = malloc(FILE_BYTES);
+  for (size_t i = 0; i < FILE_BYTES; i++) contents[i] = (char)(i * 31 + i / 999);
   const char *const files[] = {"ca.pem", "master.pem", "master.key"};
   for (int i = 0; i < 3; i++)
     snprintf(paths[i], sizeof paths[i], "%s/%s", get_ca_dir("home"), files[i]);
@@ -113,8 +114,8 @@ static int tear_down(void **state) {
   return remove_scratch();
 }
 
-static void set_fault(fault what) {
-  present_fault = what;
+static void set_fault(fault fault_kind) {
+  worker_fault = fault_kind;
   n_calls = 0;
 }
 
@@ -123,51 +124,52 @@ static void set_fault(fault what) {
 static void long_range_is_read_in_calls_of_one_version(void **state) {
   clv_err err;
   uint64_t version = 0;
-  CLV_AUTO(clv_freep) char *got = calloc(SIZE, 1);
+  CLV_AUTO(clv_freep) char *got = calloc(FILE_BYTES, 1);
   (void)state;
   set_fault(HONEST);
-  must(cleave_kept_read(client, "a.w", 0, got, SIZE, &version, &err), &err);
-  assert_memory_equal(got, contents, SIZE);
+  must(cleave_kept_read(client, "a.w", 0, got, FILE_BYTES, &version, &err), &err);
+  assert_memory_equal(got, contents, FILE_BYTES);
   assert_int_equal(version, 5);
   assert_in_range(n_calls, 3, 5);
-  must(cleave_kept_read(client, "a.w", SIZE - 3, got, 3, &version, &err), &err);
-  assert_memory_equal(got, contents + SIZE - 3, 3);
-  assert_int_equal(cleave_kept_read(client, "a.w", SIZE - 3, got, 4, &version, &err), CLV_RANGE);
+  must(cleave_kept_read(client, "a.w", FILE_BYTES - 3, got, 3, &version, &err), &err);
+  assert_memory_equal(got, contents + FILE_BYTES - 3, 3);
+  assert_int_equal(cleave_kept_read(client, "a.w", FILE_BYTES - 3, got, 4, &version, &err),
+                   CLV_RANGE);
 }
 
 static void contradicting_ranges_are_refused(void **state) {
   static const struct {
-    fault what;
+    fault fault_kind;
     clv_code code;
     const char *text;
   } cases[] = {{ANOTHER_VERSION, CLV_ABORTED, "'a.w' changed while it was read"},
                {ANOTHER_NAME, CLV_BAD_ANSWER, "is about another file"},
-               {TOO_MUCH, CLV_BAD_ANSWER, "has another length"},
-               {NOTHING, CLV_BAD_ANSWER, "has another length"}};
-  CLV_AUTO(clv_freep) char *got = calloc(SIZE, 1);
+               {ONE_BYTE_MORE, CLV_BAD_ANSWER, "has another length"},
+               {NO_BYTES, CLV_BAD_ANSWER, "has another length"}};
+  CLV_AUTO(clv_freep) char *got = calloc(FILE_BYTES, 1);
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    size_t length = cases[i].what == TOO_MUCH ? 1000 : SIZE;
+    size_t length = cases[i].fault_kind == ONE_BYTE_MORE ? 1000 : FILE_BYTES;
     uint64_t version = 0;
     clv_err err;
-    set_fault(cases[i].what);
+    set_fault(cases[i].fault_kind);
     assert_int_equal(cleave_kept_read(client, "a.w", 0, got, length, &version, &err),
                      cases[i].code);
     if (!strstr(err.text, cases[i].text)) fail_msg("%s", err.text);
   }
 }
 
-static void lists_are_put_together(void **state) {
+static void pages_of_a_list_are_joined(void **state) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   clv_err err;
   (void)state;
   set_fault(HONEST);
   must(cleave_kept_list(client, NULL, &l, &err), &err);
-  assert_int_equal(l.n, FILES);
-  assert_int_equal(n_calls, FILES);
+  assert_int_equal(l.n, N_FILES);
+  assert_int_equal(n_calls, N_FILES);
   assert_string_equal(l.files[0].name, "a.o");
   assert_string_equal(l.files[2].name, "b.w");
-  assert_true(!l.files[0].has_sha256 && l.files[0].version == 5 && l.files[0].bytes == SIZE);
+  assert_true(!l.files[0].has_sha256 && l.files[0].version == 5 && l.files[0].bytes == FILE_BYTES);
   assert_true(l.used_bytes == 7 && l.quota_bytes == 9);
   cleave_kept_files_done(&l);
   must(cleave_kept_list(client, "a.w", &l, &err), &err);
@@ -178,7 +180,7 @@ static void lists_are_put_together(void **state) {
   assert_int_equal(cleave_kept_remove(client, "none", &err), CLV_NOT_FOUND);
 }
 
-static void lists_without_an_end_are_refused(void **state) {
+static void endless_lists_are_refused(void **state) {
   cleave_kept_files l = {0};
   clv_err err;
   (void)state;
@@ -195,8 +197,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(long_range_is_read_in_calls_of_one_version),
       cmocka_unit_test(contradicting_ranges_are_refused),
-      cmocka_unit_test(lists_are_put_together),
-      cmocka_unit_test(lists_without_an_end_are_refused),
+      cmocka_unit_test(pages_of_a_list_are_joined),
+      cmocka_unit_test(endless_lists_are_refused),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -23,7 +23,7 @@ static const char layers[] =
     " {op: linear, name: w3, out: 4, parallel: columns}, {op: dropout, p: 0.3},"
     " {op: linear, name: w4, out: 1, parallel: rows}, {op: sigmoid}]";
 
-static const char *const here[] = {"master", "master", "master", "master"};
+static const char *const master_nodes[] = {"master", "master", "master", "master"};
 static cleave_runtime *rt;
 static cleave_error e;
 
@@ -75,7 +75,7 @@ static void load_undivided(variant *w, const char *name) {
 
 static void load_parts(variant *w, const char *name, size_t n) {
   cleave_parallel_options o = {
-      .size = sizeof o, .name = name, .nodes = here, .n_nodes = n, .seed = 9};
+      .size = sizeof o, .name = name, .nodes = master_nodes, .n_nodes = n, .seed = 9};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   MUST(cleave_parallel_load(rt, &o, layers, &x, &w->parallel_parts, &e));
 }
@@ -112,20 +112,20 @@ static double train_step(const variant *w, cleave_module *bce, unsigned step, do
   float x[ROWS * WIDTH], y[ROWS];
   cleave_context_options o = {.size = sizeof o, .step = step + 1};
   cleave_context c;
-  cleave_reference in, both[2], loss;
+  cleave_reference in, loss_inputs[2], loss;
   cleave_tensor value = {0};
-  cleave_step_result stepped;
+  cleave_step_result step_result;
   MUST(cleave_context_open(rt, &o, &c, &e));
   in = make_leaf(c, x, WIDTH, step);
-  both[0] = call_layers(w, c, in);
-  both[1] = make_leaf(c, y, 1, step + 100);
-  MUST(cleave_call(rt, c, bce, both, 2, &loss, &e));
+  loss_inputs[0] = call_layers(w, c, in);
+  loss_inputs[1] = make_leaf(c, y, 1, step + 100);
+  MUST(cleave_call(rt, c, bce, loss_inputs, 2, &loss, &e));
   MUST(cleave_backward(rt, c, &loss, 1, false, 0, &e));
-  MUST(cleave_step(rt, w->optimizer, c, 0, &stepped, &e));
+  MUST(cleave_step(rt, w->optimizer, c, 0, &step_result, &e));
   MUST(cleave_to_here(rt, loss, 0, &value, &e));
   MUST(cleave_context_close(rt, c, 0, &e));
   double result = *(float *)value.data;
-  *ret_norm = stepped.norm;
+  *ret_norm = step_result.norm;
   cleave_tensor_free(&value);
   return result;
 }
@@ -139,7 +139,8 @@ static cleave_state read_state(const variant *w, cleave_state_kind kind) {
   return s;
 }
 
-/* Asserts that both have the same state items, and numbers within `limit`; 0: the same bits. */
+/* Asserts that `one` and `other` have the same state items, and numbers that differ by at most
+ * `limit`; 0: the same bits. */
 static void assert_same_state(const variant *one, const variant *other, cleave_state_kind kind,
                               double limit) {
   cleave_state a = read_state(one, kind), b = read_state(other, kind);
@@ -249,10 +250,11 @@ static void each_part_has_its_slice(void **state) {
   cleave_module *part = cleave_parallel_module(w.parallel_parts, 1);
   cleave_tensor t = {0};
   assert_string_equal(cleave_module_name(part), "slices.1.0");
-  char text[2048], cut[12];
+  char text[2048], text_start[12];
   assert_true(cleave_parallel_text(w.parallel_parts, text, sizeof text) == strlen(text));
-  assert_true(cleave_parallel_text(w.parallel_parts, cut, sizeof cut) == strlen(text));
-  assert_memory_equal(cut, text, sizeof cut - 1);
+  assert_true(cleave_parallel_text(w.parallel_parts, text_start, sizeof text_start) ==
+              strlen(text));
+  assert_memory_equal(text_start, text, sizeof text_start - 1);
   assert_non_null(strstr(text,
                          "slices.1.1 at master: 272 bytes: w1.weight [4, 12] of [8, 12], "
                          "w1.bias [4] of [8], w2.weight [4, 4] of [4, 8]\n"));
@@ -298,7 +300,7 @@ static void frozen_parameters_do_not_change(void **state) {
   cleave_module *bce = load_loss("loss 3");
   cleave_parallel_options o = {.size = sizeof o,
                                .name = "frozen",
-                               .nodes = here,
+                               .nodes = master_nodes,
                                .n_nodes = 2,
                                .seed = 9,
                                .frozen = frozen,
@@ -327,7 +329,7 @@ static void frozen_parameters_do_not_change(void **state) {
 
 static void assert_load_refused(const char *text, size_t n_nodes, const char *part) {
   cleave_parallel_options o = {
-      .size = sizeof o, .name = "refused", .nodes = here, .n_nodes = n_nodes};
+      .size = sizeof o, .name = "refused", .nodes = master_nodes, .n_nodes = n_nodes};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_parallel *p = NULL;
   assert_int_equal(cleave_parallel_load(rt, &o, text, &x, &p, &e), CLEAVE_INVALID);
@@ -378,7 +380,7 @@ static void state_with_unknown_name_or_shape_is_refused(void **state) {
 
 static void null_arguments_are_refused_by_name(void **state) {
   (void)state;
-  cleave_parallel_options o = {.name = "no size", .nodes = here, .n_nodes = 2};
+  cleave_parallel_options o = {.name = "no size", .nodes = master_nodes, .n_nodes = 2};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_parallel *p;
   cleave_reference y;

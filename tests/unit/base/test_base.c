@@ -126,19 +126,19 @@ static void control_characters_do_not_reach_a_terminal(void **state) {
 /* Published vectors: FIPS 180-2 ("abc"); RFC 3720 B.4 for CRC32C. */
 static void digests_match_published_vectors(void **state) {
   (void)state;
-  clv_sha256 d, again;
+  clv_sha256 d, parsed_digest;
   char hex[65];
   assert_int_equal(clv_sha256_of("abc", 3, &d, NULL), CLV_OK);
   clv_sha256_hex(&d, hex);
   assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  assert_true(clv_sha256_parse(hex, &again));
-  assert_memory_equal(&d, &again, sizeof d);
+  assert_true(clv_sha256_parse(hex, &parsed_digest));
+  assert_memory_equal(&d, &parsed_digest, sizeof d);
   hex[10] = 'g';
-  assert_false(clv_sha256_parse(hex, &again));
-  uint8_t zeros[32] = {0}, ones[32];
-  memset(ones, 0xff, sizeof ones);
+  assert_false(clv_sha256_parse(hex, &parsed_digest));
+  uint8_t zeros[32] = {0}, bytes_of_ff[32];
+  memset(bytes_of_ff, 0xff, sizeof bytes_of_ff);
   assert_int_equal(clv_crc32c(0, zeros, 32), 0x8a9136aau);
-  assert_int_equal(clv_crc32c(0, ones, 32), 0x62a8ab43u);
+  assert_int_equal(clv_crc32c(0, bytes_of_ff, 32), 0x62a8ab43u);
   assert_int_equal(clv_crc32c(clv_crc32c(0, zeros, 10), zeros + 10, 22), 0x8a9136aau);
 }
 
@@ -178,15 +178,15 @@ static void invalid_hex_is_refused_and_leaves_the_output(void **state) {
 static void every_key_byte_changes_the_random_numbers(void **state) {
   (void)state;
   clv_key key = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
-  uint32_t first[4], then[4];
+  uint32_t words_before[4], words_after[4];
   clv_rng_key rng = clv_rng_key_of(&key);
   assert_true(rng.seed == 0x0807060504030201 && rng.seed_high == 0x100f0e0d0c0b0a09);
-  clv_rng_block(&rng, 5, first);
+  clv_rng_block(&rng, 5, words_before);
   for (int i = 0; i < 16; i++) {
     key.bytes[i] ^= 0x80;
     rng = clv_rng_key_of(&key);
-    clv_rng_block(&rng, 5, then);
-    assert_memory_not_equal(first, then, sizeof first);
+    clv_rng_block(&rng, 5, words_after);
+    assert_memory_not_equal(words_before, words_after, sizeof words_before);
     key.bytes[i] ^= 0x80;
   }
 }
@@ -228,12 +228,12 @@ static void random_numbers_in_pieces_equal_one_draw(void **state) {
 static char host[64];
 
 static void write_host_file(const char *path, const char *text) {
-  char whole[256];
+  char buf[256];
   clv_err err;
-  snprintf(whole, sizeof whole, "mkdir -p $(dirname %s/%s)", host, path);
-  assert_int_equal(system(whole), 0);
-  snprintf(whole, sizeof whole, "%s/%s", host, path);
-  assert_int_equal(clv_file_write_durable(whole, text, strlen(text), 0600, &err), CLV_OK);
+  snprintf(buf, sizeof buf, "mkdir -p $(dirname %s/%s)", host, path);
+  assert_int_equal(system(buf), 0);
+  snprintf(buf, sizeof buf, "%s/%s", host, path);
+  assert_int_equal(clv_file_write_durable(buf, text, strlen(text), 0600, &err), CLV_OK);
 }
 
 static void assert_host_memory(uint64_t bytes, const char *name) {
@@ -270,19 +270,19 @@ static void distributions_have_the_expected_moments(void **state) {
   enum { N = 200000 };
   static float x[N];
   clv_rng_key key = {.seed = 11};
-  double sum = 0, sq = 0;
+  double sum = 0, squares = 0;
   clv_rng_normal(&key, 2, 3, x, N);
-  for (int i = 0; i < N; i++) sum += x[i], sq += (double)x[i] * x[i];
+  for (int i = 0; i < N; i++) sum += x[i], squares += (double)x[i] * x[i];
   assert_true(fabs(sum / N - 2) < 0.03);
-  assert_true(fabs(sqrt(sq / N - 4) - 3) < 0.03);
+  assert_true(fabs(sqrt(squares / N - 4) - 3) < 0.03);
   clv_rng_uniform(&key, -1, 1, x, N);
   for (int i = 0; i < N; i++) assert_true(x[i] >= -1 && x[i] < 1);
 }
 
-static size_t encode_utf8(uint32_t point, unsigned char to[4]) {
+static size_t encode_utf8(uint32_t point, unsigned char ret[4]) {
   size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
-  for (size_t i = n; i-- > 1; point >>= 6) to[i] = (unsigned char)(0x80 | (point & 0x3f));
-  to[0] = (unsigned char)(n == 1 ? point : (0xf00u >> n & 0xff) | point);
+  for (size_t i = n; i-- > 1; point >>= 6) ret[i] = (unsigned char)(0x80 | (point & 0x3f));
+  ret[0] = (unsigned char)(n == 1 ? point : (0xf00u >> n & 0xff) | point);
   return n;
 }
 
@@ -352,18 +352,19 @@ static void long_texts_are_truncated_with_dots(void **state) {
 }
 
 static void loaded_libraries_are_found_by_name_and_address(void **state) {
-  char named[512], of[512];
+  char path_by_name[512], path_by_address[512];
   const void *address;
   unsigned long (*function)(void) = OpenSSL_version_num;
   (void)state;
   memcpy(&address, &function, sizeof address);
-  assert_true(clv_library_file_named("libcrypto", named, sizeof named));
-  assert_true(clv_library_file_of(address, of, sizeof of));
-  assert_string_equal(named, of);
+  assert_true(clv_library_file_named("libcrypto", path_by_name, sizeof path_by_name));
+  assert_true(clv_library_file_of(address, path_by_address, sizeof path_by_address));
+  assert_string_equal(path_by_name, path_by_address);
   /* not the complete name of the library */
-  assert_false(clv_library_file_named("libcrypt", named, sizeof named));
-  assert_string_equal(named, "");
-  assert_false(clv_library_file_of(&function, of, sizeof of)); /* an address on the stack */
+  assert_false(clv_library_file_named("libcrypt", path_by_name, sizeof path_by_name));
+  assert_string_equal(path_by_name, "");
+  /* an address on the stack */
+  assert_false(clv_library_file_of(&function, path_by_address, sizeof path_by_address));
   assert_true(clv_is_file_of_wheel("/v/site-packages/cleave_runtime.libs/libssl-1f.so.3"));
   assert_true(clv_is_file_of_wheel("/v/site-packages/cleave/lib/libopenblas.so.0"));
   assert_false(clv_is_file_of_wheel("/usr/lib/cleave/libssl.so.3"));

@@ -85,7 +85,8 @@ static void tick_reports_suppressed_lines(void **state) {
   assert_int_equal(last_report.n_reports, 1);
 }
 
-/* The larger number applies to the first minute; a source that continues gets ten a minute. */
+/* A source may pass `burst` lines in its first minute. If it continues to log, ten lines pass in
+ * each later minute. */
 static void burst_limit_applies_only_to_the_first_minute(void **state) {
   (void)state;
   assert_int_equal(pass_lines("a", "opened", 60, 100, 0), 60);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests orphans and sealed copies of checkpoints, without workers: the content of their files after
- * each call, and after a crash between two calls.
+ * Tests orphans (files at workers whose checkpoint the master has deleted) and encrypted copies of
+ * checkpoints, without workers: the content of their files after each call, and after a crash
+ * between two calls.
  */
 #include <sys/stat.h>
 
@@ -11,12 +12,12 @@
 static clv_session_config config;
 static clv_stores *stores;
 static clv_seal_key key;
-static char copies[200];
+static char copies_dir[200];
 
 static int setup(void **state) {
   clv_err err;
   if (scratch_setup(state) != 0) return -1;
-  snprintf(copies, sizeof copies, "%s", at("copies"));
+  snprintf(copies_dir, sizeof copies_dir, "%s", at("copies"));
   config = (clv_session_config){.file = (char *)"session.yaml"};
   return clv_stores_new(&config, &stores, &err) == CLV_OK &&
                  clv_seal_key_create(at("key"), &key, &err) == CLV_OK
@@ -44,7 +45,8 @@ static void make_checkpoint(uint64_t step) {
   assert_ok(clv_checkpoint_commit(w, "", 8, NULL, &err), &err);
 }
 
-/* Lists the model of a checkpoint as a file at a worker, and deletes it here. */
+/* Changes the manifest of a checkpoint so that the model's file is at a worker, and deletes the
+ * local file. */
 static void move_to_worker(uint64_t step) {
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   clv_err err;
@@ -78,7 +80,7 @@ static void count_report(void *user, const clv_orphan *o, const clv_err *why) {
   assert_non_null(why); /* refused: the session has no worker */
 }
 
-static void orphan_is_kept_until_its_worker_removed_it(void **state) {
+static void orphan_is_listed_until_its_worker_has_removed_the_file(void **state) {
   (void)state;
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, again = {0};
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
@@ -106,7 +108,7 @@ static void orphan_is_kept_until_its_worker_removed_it(void **state) {
 
 /* ---- encrypted copies of checkpoints --------------------------------------------------------- */
 
-static clv_escrow_place get_copy_place(void) { return (clv_escrow_place){copies, "1234"}; }
+static clv_escrow_place get_copy_place(void) { return (clv_escrow_place){copies_dir, "1234"}; }
 
 static void write_copy(uint64_t step) {
   const clv_escrow_place p = get_copy_place();
@@ -153,7 +155,7 @@ static void copy_restores_all_files_of_a_checkpoint(void **state) {
 
 static void damaged_or_foreign_copy_restores_nothing(void **state) {
   (void)state;
-  const clv_escrow_place p = get_copy_place(), other = {copies, "5678"};
+  const clv_escrow_place p = get_copy_place(), other_place = {copies_dir, "5678"};
   CLV_AUTO(clv_seal_key_done) clv_seal_key wrong = {0};
   clv_err err;
   char id[17];
@@ -168,7 +170,7 @@ static void damaged_or_foreign_copy_restores_nothing(void **state) {
   assert_ok(clv_escrow_key_id(&p, id, &err), &err);
   assert_string_equal(id, key.id);
   assert_int_equal(rename(at("copies/1234"), at("copies/5678")), 0);
-  assert_int_equal(clv_escrow_restore(&other, &key, at("run"), &step, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_escrow_restore(&other_place, &key, at("run"), &step, &err), CLV_DATA_LOSS);
   assert_says(&err, "it is not 5678/checkpoint-9/MANIFEST.json");
   assert_int_equal(rename(at("copies/5678"), at("copies/1234")), 0);
   assert_int_equal(unlink(at("copies/1234/checkpoint-9/model-00001-of-00001.safetensors.sealed")),
@@ -180,7 +182,7 @@ static void damaged_or_foreign_copy_restores_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(orphan_is_kept_until_its_worker_removed_it),
+      cmocka_unit_test(orphan_is_listed_until_its_worker_has_removed_the_file),
       cmocka_unit_test(only_the_newest_copy_stays),
       cmocka_unit_test(copy_restores_all_files_of_a_checkpoint),
       cmocka_unit_test(damaged_or_foreign_copy_restores_nothing),

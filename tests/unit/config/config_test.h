@@ -53,12 +53,12 @@ static inline char *replace_in_session_text(const char *text, const char *from, 
 }
 
 /* Asserts that the text is refused with exactly this message, and that no session is returned. */
-static inline void assert_refused(const char *text, const clv_config_overrides *over,
+static inline void assert_refused(const char *text, const clv_config_overrides *overrides,
                                   const char *message) {
   clv_session_config *config = NULL;
   clv_err err = {0};
   clv_code code =
-      clv_session_config_parse("/etc/cleave/s.yaml", text, strlen(text), over, &config, &err);
+      clv_session_config_parse("/etc/cleave/s.yaml", text, strlen(text), overrides, &config, &err);
   if (code == CLV_OK) print_error("accepted, but expected: %s\n", message);
   assert_string_equal(err.text, message);
   assert_int_equal(code, CLV_INVALID);
@@ -76,10 +76,10 @@ static inline void assert_set_refused(const char *set, const char *message) {
 }
 
 static inline clv_session_config *parse_accepted(const char *text,
-                                                 const clv_config_overrides *over) {
+                                                 const clv_config_overrides *overrides) {
   clv_session_config *config = NULL;
   clv_err err = {0};
-  if (clv_session_config_parse("/etc/cleave/s.yaml", text, strlen(text), over, &config, &err))
+  if (clv_session_config_parse("/etc/cleave/s.yaml", text, strlen(text), overrides, &config, &err))
     fail_msg("refused: %s", err.text);
   return config;
 }

@@ -130,27 +130,28 @@ static void wrong_types_of_lists_and_maps_are_refused(void **state) {
 
 static void malformed_numbers_are_refused(void **state) {
   (void)state;
-  static const char *const junk[] = {"1e-3x", "0x10",  ".",    "-",     "1e",
-                                     "1e+",   "nan",   ".inf", "inf",   "1_000",
-                                     "1,5",   "0.1.2", "- 1",  "1e999", "--1"};
-  for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++) {
+  static const char *const bad_reals[] = {"1e-3x", "0x10",  ".",    "-",     "1e",
+                                          "1e+",   "nan",   ".inf", "inf",   "1_000",
+                                          "1,5",   "0.1.2", "- 1",  "1e999", "--1"};
+  for (size_t i = 0; i < sizeof bad_reals / sizeof bad_reals[0]; i++) {
     char to[64], message[200];
     snprintf(message, sizeof message,
              "--set train.optimizer.lr=%s: 'train.optimizer.lr' must be a number above 0, got '%s'",
-             junk[i], junk[i]);
-    snprintf(to, sizeof to, "train.optimizer.lr=%s", junk[i]);
+             bad_reals[i], bad_reals[i]);
+    snprintf(to, sizeof to, "train.optimizer.lr=%s", bad_reals[i]);
     assert_set_refused(to, message);
   }
   assert_edit_refused(
       "lr: 0.1", "lr: 1e-3x",
       "/etc/cleave/s.yaml:15:47: 'train.optimizer.lr' must be a number above 0, got '1e-3x'");
-  static const char *const whole[] = {"3z", "1.0", "1e2", "-1", "+1", "010", " 1", "4294967296x"};
-  for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++) {
+  static const char *const bad_integers[] = {"3z", "1.0", "1e2", "-1",
+                                             "+1", "010", " 1",  "4294967296x"};
+  for (size_t i = 0; i < sizeof bad_integers / sizeof bad_integers[0]; i++) {
     char set[64], message[200];
-    snprintf(set, sizeof set, "train.batch=%s", whole[i]);
+    snprintf(set, sizeof set, "train.batch=%s", bad_integers[i]);
     snprintf(message, sizeof message,
              "--set %s: 'train.batch' must be a whole number from 1 to 1048576, got '%s'", set,
-             whole[i]);
+             bad_integers[i]);
     assert_set_refused(set, message);
   }
 }
@@ -407,8 +408,8 @@ static void sampling_that_other_keys_contradict_is_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     const char *sets[] = {"data.sampling=balanced", cases[i].set};
-    const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
-    assert_refused(session_text, &over, cases[i].text);
+    const clv_config_overrides overrides = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+    assert_refused(session_text, &overrides, cases[i].text);
   }
 }
 
@@ -471,14 +472,15 @@ static void conflicting_layers_and_model_are_refused(void **state) {
       "[{op: linear, out: 2}]", "5",
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
       "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '5'");
-  static const char *const odd[] = {"conv1..", "..fc", "a b..c", "4294967296..fc", "1..", "ä..b"};
-  for (size_t i = 0; i < CLV_COUNT(odd); i++) {
+  static const char *const bad_ranges[] = {"conv1..",        "..fc", "a b..c",
+                                           "4294967296..fc", "1..",  "ä..b"};
+  for (size_t i = 0; i < CLV_COUNT(bad_ranges); i++) {
     char message[160];
     snprintf(message, sizeof message,
              "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
              "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '%s'",
-             odd[i]);
-    assert_edit_refused("[{op: linear, out: 2}]", odd[i], message);
+             bad_ranges[i]);
+    assert_edit_refused("[{op: linear, out: 2}]", bad_ranges[i], message);
   }
   assert_edit_refused(
       "[{op: linear, out: 2}]", "[]",
@@ -590,6 +592,13 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
       "validation.accuracy, validation.f1_micro, validation.f1_macro, validation.auc, "
       "validation.perplexity, validation.average_precision, validation.sensitivity, "
       "validation.ece, validation.mae, validation.rmse, validation.r2, got 'loss'");
+}
+
+static void averages_need_a_decay_below_1(void **state) {
+  (void)state;
+  assert_set_refused("train.ema=1", "--set train.ema=1: train.ema must be below 1, as 0.999");
+  assert_set_refused("train.ema_warmup=true",
+                     "--set train.ema_warmup=true: train.ema_warmup needs train.ema, as 0.999");
 }
 
 static void early_stopping_without_its_score_is_refused(void **state) {
@@ -950,6 +959,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(layer_ranges_must_cover_the_model),
     cmocka_unit_test(conflicting_weight_sources_are_refused),
     cmocka_unit_test(inconsistent_best_checkpoint_is_refused),
+    cmocka_unit_test(averages_need_a_decay_below_1),
     cmocka_unit_test(early_stopping_without_its_score_is_refused),
     cmocka_unit_test(invalid_checkpoint_interval_is_refused),
     cmocka_unit_test(conflicting_optimiser_options_are_refused),

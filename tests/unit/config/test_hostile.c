@@ -156,8 +156,8 @@ static void yaml_errors_print_nothing_to_stderr(void **state) {
       "a: [",      "a: 'x",   "\t- a",   "a: *b", "%YAML 9.9\n---\na: 1\n", "%FOO\n---\na: 1\n",
       "a: !x!y b", "{a: b}}", "\"\\q\"", "@a",    "a: |9x\n  b\n",          "- a\nb: 1\n"};
   char path[] = "/tmp/cleave-stderr-XXXXXX";
-  int fd = mkstemp(path), saved = dup(2);
-  assert_true(fd >= 0 && saved >= 0);
+  int fd = mkstemp(path), saved_stderr = dup(2);
+  assert_true(fd >= 0 && saved_stderr >= 0);
   dup2(fd, 2);
   int refusals = 0;
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
@@ -166,13 +166,13 @@ static void yaml_errors_print_nothing_to_stderr(void **state) {
                                          NULL) != CLV_OK;
   }
   fflush(stderr);
-  dup2(saved, 2);
-  close(saved);
-  off_t printed = lseek(fd, 0, SEEK_END);
+  dup2(saved_stderr, 2);
+  close(saved_stderr);
+  off_t printed_bytes = lseek(fd, 0, SEEK_END);
   close(fd);
   remove(path);
   assert_int_equal(refusals, sizeof texts / sizeof texts[0]);
-  assert_int_equal(printed, 0);
+  assert_int_equal(printed_bytes, 0);
 }
 
 /* A file cut anywhere before its last newline is refused with a position. */

@@ -73,19 +73,20 @@ static clv_seed parse_seed(const char *set) {
 /* A number becomes the lower half of a seed, in any notation, and does not count as secret. */
 static void seed_forms_set_key_and_guessability(void **state) {
   (void)state;
-  static const uint8_t whole[] = {0,   17,  34,  51,  68,  85,  102, 119,
-                                  136, 153, 170, 187, 204, 221, 238, 255};
+  static const uint8_t hex_bytes[] = {0,   17,  34,  51,  68,  85,  102, 119,
+                                      136, 153, 170, 187, 204, 221, 238, 255};
   clv_seed none = parse_seed("train.batch=8"),
-           large = parse_seed("train.seed=18446744073709551615");
-  clv_seed full = parse_seed("train.seed=00112233445566778899aabbccddeeff");
-  clv_seed digits = parse_seed("train.seed=12345678901234567890123456789012");
-  clv_seed same = parse_seed("train.seed=0000000000000000ffffffffffffffff");
+           large_number = parse_seed("train.seed=18446744073709551615");
+  clv_seed hex_seed = parse_seed("train.seed=00112233445566778899aabbccddeeff");
+  clv_seed digit_seed = parse_seed("train.seed=12345678901234567890123456789012");
+  clv_seed hex_of_large = parse_seed("train.seed=0000000000000000ffffffffffffffff");
   assert_true(!none.is_given && !none.is_guessable && !none.is_drawn);
-  assert_true(full.is_given && !full.is_guessable);
-  assert_memory_equal(full.key.bytes, whole, sizeof whole);
-  assert_true(!digits.is_guessable && digits.key.bytes[0] == 0x12 && digits.key.bytes[15] == 0x12);
-  assert_true(large.is_guessable && same.is_guessable);
-  assert_memory_equal(&large.key, &same.key, sizeof large.key);
+  assert_true(hex_seed.is_given && !hex_seed.is_guessable);
+  assert_memory_equal(hex_seed.key.bytes, hex_bytes, sizeof hex_bytes);
+  assert_true(!digit_seed.is_guessable && digit_seed.key.bytes[0] == 0x12 &&
+              digit_seed.key.bytes[15] == 0x12);
+  assert_true(large_number.is_guessable && hex_of_large.is_guessable);
+  assert_memory_equal(&large_number.key, &hex_of_large.key, sizeof large_number.key);
 }
 
 static void old_keys_are_accepted_and_written_under_new_names(void **state) {
@@ -237,9 +238,10 @@ static void layer_parallel_key_round_trips(void **state) {
 
 static void numbered_layer_ranges_are_read(void **state) {
   (void)state;
-  char *one = replace_in_session_text(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..2");
+  char *one_range =
+      replace_in_session_text(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..2");
   char *text =
-      replace_in_session_text(one, "[{op: linear, out: 2}]\n",
+      replace_in_session_text(one_range, "[{op: linear, out: 2}]\n",
                               "3..5\nmodel: {arch: mlp, hidden: [256, 128], classes: 10}\n");
   clv_session_config *c = parse_accepted(text, NULL);
   assert_int_equal(c->model.arch, CLV_ARCH_MLP);
@@ -251,7 +253,7 @@ static void numbered_layer_ranges_are_read(void **state) {
   assert_int_equal(c->stages[1].n_layers, 0);
   assert_int_equal(c->stages[1].layers_pos.line, 13);
   clv_session_config_free(c);
-  free(one);
+  free(one_range);
   free(text);
 }
 
@@ -292,10 +294,10 @@ static void relative_paths_resolve_against_the_session_file(void **state) {
   assert_string_equal(c->data.train.items[0], "/x/a.gz");
   assert_string_equal(c->data.train.items[1], "/etc/cleave/../b.gz");
   clv_session_config_free(c);
-  char here[4096], expected[4200];
+  char working_dir[4096], expected[4200];
   clv_err err;
-  assert_non_null(getcwd(here, sizeof here));
-  snprintf(expected, sizeof expected, "%s/sub/ca.pem", here);
+  assert_non_null(getcwd(working_dir, sizeof working_dir));
+  snprintf(expected, sizeof expected, "%s/sub/ca.pem", working_dir);
   assert_int_equal(
       clv_session_config_parse("sub/s.yaml", session_text, strlen(session_text), NULL, &c, &err),
       CLV_OK);
@@ -336,8 +338,8 @@ static void stages_inherit_the_session_transfer(void **state) {
 }
 
 static uint64_t parse_batch_size(const char *const *env, const char *const *sets, size_t n_sets) {
-  clv_config_overrides over = {.env = env, .sets = sets, .n_sets = n_sets};
-  clv_session_config *c = parse_accepted(session_text, &over);
+  clv_config_overrides overrides = {.env = env, .sets = sets, .n_sets = n_sets};
+  clv_session_config *c = parse_accepted(session_text, &overrides);
   uint64_t batch = c->train.batch;
   clv_session_config_free(c);
   return batch;
@@ -370,8 +372,8 @@ static void overrides_reach_nested_keys(void **state) {
   static const char *const sets[] = {"stages.0.layers.0.out=9", "data.train=[\"x y\", z]",
                                      "data.root=/d: [", "stages.1.layers=[{op: tanh}]",
                                      "workers.gpu2={address: \"h:1\", identity: \"a://b\"}"};
-  clv_config_overrides over = {.env = env, .sets = sets, .n_sets = 5};
-  clv_session_config *c = parse_accepted(session_text, &over);
+  clv_config_overrides overrides = {.env = env, .sets = sets, .n_sets = 5};
+  clv_session_config *c = parse_accepted(session_text, &overrides);
   /* the defaults of the outer map are set before its keys are read */
   assert_int_equal(c->train.optimizer.kind, CLV_OPTIM_ADAM);
   assert_true(c->train.optimizer.lr == 0.5);
@@ -422,9 +424,9 @@ static void invalid_overrides_are_refused(void **state) {
   static const char *const env[] = {"CLEAVE_TRAIN__BACTH=3", NULL};
   assert_refused(session_text, &(clv_config_overrides){.env = env},
                  "CLEAVE_TRAIN__BACTH=3: unknown key 'train.bacth', did you mean 'batch'?");
-  static const char *const range[] = {"CLEAVE_TRAIN__EPOCHS=0", NULL};
+  static const char *const epochs_out_of_range[] = {"CLEAVE_TRAIN__EPOCHS=0", NULL};
   assert_refused(
-      session_text, &(clv_config_overrides){.env = range},
+      session_text, &(clv_config_overrides){.env = epochs_out_of_range},
       "CLEAVE_TRAIN__EPOCHS=0: 'train.epochs' must be a whole number from 1 to 1000000, got '0'");
 }
 
@@ -792,8 +794,8 @@ static void enum_values_have_their_config_names(void **state) {
 
 static void public_config_omits_paths_and_addresses(void **state) {
   (void)state;
-  static const char *const places[] = {"/",     ".pem",      ".gz",   "gpu1.example",
-                                       ":7443", "127.0.0.1", "vocab", "seed"};
+  static const char *const omitted_parts[] = {"/",     ".pem",      ".gz",   "gpu1.example",
+                                              ":7443", "127.0.0.1", "vocab", "seed"};
   const char *sets[] = {"metrics={listen: 127.0.0.1:9102}",
                         "data={format: text, train: [t], tokenizer: {file: vocab.txt}}",
                         "model={hf: bert, head: none}",
@@ -802,15 +804,16 @@ static void public_config_omits_paths_and_addresses(void **state) {
                         "checkpoint.dir=there",
                         "stages.0.layers=0..1",
                         "stages.1.layers=2..3"};
-  const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_accepted(session_text, &over);
+  const clv_config_overrides overrides = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c = parse_accepted(session_text, &overrides);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err = {0};
   assert_int_equal(clv_session_config_write_public(c, &text, &err), CLV_OK);
   assert_non_null(strstr(text.data, "batch: 32"));
   assert_non_null(strstr(text.data, "head: none"));
-  for (size_t i = 0; i < CLV_COUNT(places); i++)
-    if (strstr(text.data, places[i])) fail_msg("%s is in:\n%s", places[i], text.data);
+  for (size_t i = 0; i < CLV_COUNT(omitted_parts); i++)
+    if (strstr(text.data, omitted_parts[i])) fail_msg("%s is in:\n%s", omitted_parts[i], text.data);
   assert_true(clv_session_key_changes_records("data.images.crop"));
   assert_false(clv_session_key_changes_records("train.batch"));
 }
@@ -818,9 +821,9 @@ static void public_config_omits_paths_and_addresses(void **state) {
 static void checkpoint_interval_round_trips(void **state) {
   (void)state;
   const char *sets[] = {"checkpoint.every=10m", "checkpoint.home=never"};
-  const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+  const clv_config_overrides overrides = {.sets = sets, .n_sets = CLV_COUNT(sets)};
   CLV_AUTO(clv_session_config_freep)
-  clv_session_config *c = parse_accepted(session_text, &over),
+  clv_session_config *c = parse_accepted(session_text, &overrides),
                      *none = parse_accepted(session_text, NULL);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, plain = {0};
   clv_err err = {0};

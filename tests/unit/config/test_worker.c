@@ -6,10 +6,10 @@
 
 #include "tests/unit/config/config_test.h"
 
-static clv_worker_config *parse_worker(const char *text, const clv_config_overrides *over) {
+static clv_worker_config *parse_worker(const char *text, const clv_config_overrides *overrides) {
   clv_worker_config *config = NULL;
   clv_err err = {0};
-  if (clv_worker_config_parse("/etc/cleave/w.yaml", text, strlen(text), over, &config, &err))
+  if (clv_worker_config_parse("/etc/cleave/w.yaml", text, strlen(text), overrides, &config, &err))
     fail_msg("refused: %s", err.text);
   return config;
 }
@@ -242,13 +242,13 @@ static void metrics_on_the_listen_port_is_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     char listen[64], metrics[64];
     const char *sets[] = {listen, metrics};
-    clv_config_overrides over = {.sets = sets, .n_sets = 2};
+    clv_config_overrides overrides = {.sets = sets, .n_sets = 2};
     CLV_AUTO(clv_worker_config_freep) clv_worker_config *c = NULL;
     clv_err err = {0};
     snprintf(listen, sizeof listen, "listen=%s", rows[i].listen);
     snprintf(metrics, sizeof metrics, "metrics.listen=%s", rows[i].metrics);
     clv_code code =
-        clv_worker_config_parse("w.yaml", worker_text, strlen(worker_text), &over, &c, &err);
+        clv_worker_config_parse("w.yaml", worker_text, strlen(worker_text), &overrides, &c, &err);
     if ((code == CLV_OK) != rows[i].ok) fail_msg("%s and %s: %s", listen, metrics, err.text);
   }
   assert_worker_refused(
@@ -269,8 +269,8 @@ static void environment_and_set_override_worker_keys(void **state) {
       "allow: [{identity: \"spiffe://acme/master\", role: master}]\n"
       "artifacts: {a.b: {file: x, sha256: "
       "0000000000000000000000000000000000000000000000000000000000000000}}\n";
-  clv_config_overrides over = {.env = env, .sets = sets, .n_sets = 3};
-  clv_worker_config *c = parse_worker(with_artifact, &over);
+  clv_config_overrides overrides = {.env = env, .sets = sets, .n_sets = 3};
+  clv_worker_config *c = parse_worker(with_artifact, &overrides);
   clv_err err;
   assert_int_equal(c->log.level, CLV_LOG_WARN);
   assert_int_equal(c->allow[0].role, CLV_ROLE_OBSERVER);
@@ -300,17 +300,17 @@ static void credentials_directory_expands_only_at_path_start(void **state) {
                                        {"CREDENTIALS_DIRECTORY=here"},
                                        {"CREDENTIALS_DIRECTORY=/a b"},
                                        {"CREDENTIALS_DIRECTORY=/\xff"}};
-  clv_config_overrides over = {.env = good};
-  clv_worker_config *c = parse_worker(credential_text, &over);
+  clv_config_overrides overrides = {.env = good};
+  clv_worker_config *c = parse_worker(credential_text, &overrides);
   assert_string_equal(c->tls.ca, "/run/credentials/w.service/ca.pem");
   assert_string_equal(c->tls.cert, "/etc/cleave/w.pem");
   assert_string_equal(c->tls.key, "/k/${CREDENTIALS_DIRECTORY}/w");
   clv_worker_config_free(c);
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     clv_err err = {0};
-    over.env = (const char *const[]){bad[i][0], NULL};
+    overrides.env = (const char *const[]){bad[i][0], NULL};
     assert_int_equal(clv_worker_config_parse("/w.yaml", credential_text, strlen(credential_text),
-                                             &over, &c, &err),
+                                             &overrides, &c, &err),
                      CLV_INVALID);
     assert_string_equal(err.text,
                         "/w.yaml:2:7: 'tls.ca' names a credential, but there is no "

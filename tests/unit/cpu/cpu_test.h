@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs one node on the cpu backend: buffers are in its layouts, outputs are filled with NaN before,
- * and the results are converted back to row-major.
+ * Runs one node on the cpu backend. Inputs are converted to the layouts that the kernel wants,
+ * outputs are filled with NaN before the run, and results are converted back to row-major.
  */
 #ifndef CLEAVE_TESTS_CPU_TEST_H
 #define CLEAVE_TESTS_CPU_TEST_H
@@ -65,16 +65,16 @@ static inline float *copy_to_row_major(const clv_shape *shape, const float *x, i
     return row_major;
   }
   ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, x, b, row_major, 1, &err), &err);
-  float *again = copy_to_layout(shape, row_major, b);
+  float *padded_copy = copy_to_layout(shape, row_major, b);
   for (size_t i = 0; i < clv_layout_numel(shape, b); i++)
-    if (again[i] != x[i] && !(isnan(again[i]) && isnan(x[i])))
+    if (padded_copy[i] != x[i] && !(isnan(padded_copy[i]) && isnan(x[i])))
       fail_msg("element %zu in block %d is %g; its padding should be 0", i, b, x[i]);
-  free(again);
+  free(padded_copy);
   return row_major;
 }
 
-/* Number of parameters of type float. Batchnorm has two trained ones, two statistics and an integer
- * counter. */
+/* Returns the number of parameters of type float. Batchnorm has two trained ones and two
+ * statistics; its fifth, an integer counter, is not counted. */
 static inline int count_float_params(const clv_node_desc *d) {
   return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_TRACKED : d->n_params;
 }
@@ -83,13 +83,14 @@ static inline int count_trained_params(const clv_node_desc *d) {
 }
 
 static inline void *make_row_numbers(const clv_node_desc *d) {
-  int64_t *row = allocate_bytes(count_elements(&d->in[0]) * sizeof *row);
+  int64_t *row_numbers = allocate_bytes(count_elements(&d->in[0]) * sizeof *row_numbers);
   for (size_t i = 0; i < count_elements(&d->in[0]); i++)
-    row[i] = (int64_t)(i * i % (size_t)d->attrs.rows);
-  return row;
+    row_numbers[i] = (int64_t)(i * i % (size_t)d->attrs.rows);
+  return row_numbers;
 }
 
-/* Prepares a node. in[], dout and the parameters are drawn, the same at every call. */
+/* Prepares a node and fills its inputs, its dout and its parameters with random numbers, which are
+ * the same at every call. */
 static inline void prepare_node(node *n, const clv_node_desc *d) {
   clv_err err;
   memset(n, 0, sizeof *n);

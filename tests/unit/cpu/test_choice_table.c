@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the table of choices: which row answers, the classes of shapes, kernels that follow the
- * answers, and the digest that nodes send to each other.
+ * Tests the table that chooses which kernel computes an op: which row of the table is used, the
+ * classes of shapes, kernels that follow the choices, and the digest of the table that nodes send
+ * to each other.
  */
 #include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/pairs_int.h"
@@ -20,13 +21,12 @@ cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape
                                                      : __real_clv_cpu_choose(question, shape_class);
 }
 
-/* The table is searched for the exact row, then for a row of another version of the library, then
- * for rows of the next lower instruction set.
- */
-static void nearest_row_answers(void **state) {
+/* clv_cpu_choose_for looks for the exact row, then for a row of another version of the library,
+ * then for rows of the next lower instruction set. */
+static void nearest_row_of_the_table_is_used(void **state) {
   static const struct {
     const char *isa, *library;
-    cpu_candidate layout, attention;
+    cpu_candidate conv_choice, attention_choice;
   } rows[] = {
       {"avx512_core_amx", "oneDNN 2.6.3", CPU_CHANNELS_LAST, CPU_PAIRS},
       {"avx512_core_amx", "oneDNN 3.7.2", CPU_CHANNELS_LAST, CPU_PAIRS},
@@ -39,9 +39,10 @@ static void nearest_row_answers(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     const char *isa = rows[i].isa, *library = rows[i].library;
-    assert_int_equal(clv_cpu_choose_for(CPU_CONV_BF16, CPU_WINDOW, isa, library), rows[i].layout);
+    assert_int_equal(clv_cpu_choose_for(CPU_CONV_BF16, CPU_WINDOW, isa, library),
+                     rows[i].conv_choice);
     assert_int_equal(clv_cpu_choose_for(CPU_ATTENTION_BF16, CPU_WIDE, isa, library),
-                     rows[i].attention);
+                     rows[i].attention_choice);
   }
 }
 
@@ -92,8 +93,7 @@ static bool is_bf16_missing(void) {
   return clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK;
 }
 
-/* Each answer selects its own kernel of attention; the results of both kernels are near each other.
- */
+/* The answer selects one of two kernels of attention, whose results are near each other. */
 static void kernel_follows_the_answer(void **state) {
   const clv_node_desc d = make_attention_desc();
   node a, b;
@@ -108,21 +108,22 @@ static void kernel_follows_the_answer(void **state) {
   assert_string_equal(b.k->impl, clv_cpu_pairs_impl()->name);
   run_node(&a);
   run_node(&b);
-  size_t n = count_elements(&d.out), differ = 0;
+  size_t n = count_elements(&d.out), n_different = 0;
   for (size_t i = 0; i < n; i++) {
     float x = ((float *)a.a.out)[i], y = ((float *)b.a.out)[i];
-    differ += memcmp(&x, &y, sizeof x) != 0;
+    n_different += memcmp(&x, &y, sizeof x) != 0;
     if (!(fabsf(x - y) < 0.05f)) fail_msg("output %zu: %g in f32, %g in bf16", i, x, y);
   }
-  assert_true(differ > n / 2);
+  assert_true(n_different > n / 2);
   free_node(&a);
   free_node(&b);
 }
 
-/* A convolution that may have either weight gradient has that of the answer. */
+/* A convolution for which both kernels of the weight gradient are possible uses the one that the
+ * answer names. */
 static void weight_gradient_follows_the_answer(void **state) {
   clv_node_desc d = make_conv_desc(2, 32, 9, 9, 32, 3, 1, 1, 1);
-  size_t scratch[2];
+  size_t scratch_bytes[2];
   (void)state;
   if (!clv_cpu_has_amx()) skip();
   d.bf16 = true;
@@ -130,11 +131,11 @@ static void weight_gradient_follows_the_answer(void **state) {
     node n;
     forced_answer = i ? CPU_PRODUCT : CPU_ONEDNN;
     prepare_node(&n, &d);
-    scratch[i] = n.k->scratch_bytes;
+    scratch_bytes[i] = n.k->scratch_bytes;
     free_node(&n);
   }
   forced_answer = CPU_CANDIDATES;
-  assert_true(scratch[0] != scratch[1]);
+  assert_true(scratch_bytes[0] != scratch_bytes[1]);
 }
 
 static void libraries_name_the_digest_of_the_table(void **state) {
@@ -159,7 +160,7 @@ static void narrow_blas_is_not_used(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nearest_row_answers),
+      cmocka_unit_test(nearest_row_of_the_table_is_used),
       cmocka_unit_test(class_follows_from_the_shape),
       cmocka_unit_test(kernel_follows_the_answer),
       cmocka_unit_test(weight_gradient_follows_the_answer),

@@ -53,13 +53,13 @@ typedef struct gradient {
   float *dw;
 } gradient;
 
-static gradient run_weight_job(cpu_weight_job job, void fn(const cpu_weight_job *),
-                               size_t scratch) {
+static gradient run_weight_job(cpu_weight_grad_job job, void fn(const cpu_weight_grad_job *),
+                               size_t scratch_bytes) {
   const clv_window *s = &job.s;
   gradient g = {(size_t)(s->k * s->c * s->kernel[0] * s->kernel[1]), NULL};
   g.dw = allocate_floats(g.n);
   job.dw = g.dw;
-  job.scratch = allocate_bytes(scratch);
+  job.scratch = allocate_bytes(scratch_bytes);
   fn(&job);
   job.accumulate = true;
   fn(&job);
@@ -73,14 +73,14 @@ static void check_weight_gradient(const clv_window *s, int block, bool is_wide) 
   draw_normal(x, count_elements(&in), 1);
   draw_normal(dy, count_elements(&out), 2);
   float *xb = copy_to_layout(&in, x, is_wide ? block : 1), *dyb = copy_to_layout(&out, dy, block);
-  cpu_weight_job job = {.s = *s, .block = block, .x = xb, .dy = dyb};
+  cpu_weight_grad_job job = {.s = *s, .block = block, .x = xb, .dy = dyb};
   gradient g[3];
   for (int t = 0; t < 3; t++) {
     job.threads = t + 1;
-    size_t scratch = is_wide ? clv_cpu_wide_conv_scratch(s, job.threads)
-                             : clv_cpu_small_conv_scratch(s, block, job.threads);
-    g[t] = run_weight_job(job, is_wide ? clv_cpu_wide_conv_weight : clv_cpu_small_conv_weight,
-                          scratch);
+    size_t scratch_bytes = is_wide ? clv_cpu_wide_conv_scratch_bytes(s, job.threads)
+                                   : clv_cpu_small_conv_scratch_bytes(s, block, job.threads);
+    g[t] = run_weight_job(
+        job, is_wide ? clv_cpu_wide_conv_compute_dw : clv_cpu_small_conv_compute_dw, scratch_bytes);
     assert_same_bits("weight by threads", g[t].dw, g[0].dw, g[0].n);
   }
   double *dw = calloc(g[0].n, sizeof *dw);
@@ -108,35 +108,36 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
   for (size_t i = 0; i < CLV_COUNT(windows); i++) {
     clv_window s = get_window(i);
     if (s.dilation[0] * s.dilation[1] > 1) {
-      assert_false(clv_cpu_wide_conv_fits(&s, 8));
+      assert_false(clv_cpu_can_use_wide_conv(&s, 8));
       continue;
     }
-    if (!clv_cpu_wide_conv_fits(&s, 8)) {
+    if (!clv_cpu_can_use_wide_conv(&s, 8)) {
       print_message("because this processor is not wide enough\n");
       skip();
     }
     check_weight_gradient(&s, 8, true);
-    assert_false(clv_cpu_wide_conv_fits(&s, 16));
+    assert_false(clv_cpu_can_use_wide_conv(&s, 16));
     s.kernel[1] = 2;
-    assert_false(clv_cpu_wide_conv_fits(&s, 8));
+    assert_false(clv_cpu_can_use_wide_conv(&s, 8));
   }
 }
 
-/* ---- biases ---------------------------------------------------------------------------------- */
+/* ---- gradients of biases --------------------------------------------------------------------- */
 
 /* Computes the bias gradient twice, the second time added to the first. */
 static void compute_bias_gradient(const clv_shape *shape, const float *dy, int block, int threads,
                                   float *db) {
   float *values = copy_to_layout(shape, dy, block);
-  cpu_bias_job job = {.dy = values,
-                      .n = shape->dim[0],
-                      .channels = shape->dim[1],
-                      .positions = shape->dim[2] * shape->dim[3],
-                      .block = block,
-                      .db = db};
+  cpu_bias_grad_job job = {.dy = values,
+                           .n = shape->dim[0],
+                           .channels = shape->dim[1],
+                           .positions = shape->dim[2] * shape->dim[3],
+                           .block = block,
+                           .db = db};
   for (int i = 0; i < 2; i++) {
     job.accumulate = i;
-    clv_cpu_parallel(threads, clv_cpu_conv_bias_blocks(&job), clv_cpu_conv_bias_sum, &job);
+    clv_cpu_parallel(threads, clv_cpu_conv_count_bias_blocks(&job), clv_cpu_conv_sum_bias_grads,
+                     &job);
   }
   free(values);
 }
@@ -162,15 +163,17 @@ static void test_bias_gradient_has_same_bits_in_every_layout(void **state) {
   }
 }
 
-/* ---- tiles ----------------------------------------------------------------------------------- */
+/* ---- weights that are packed into tiles ------------------------------------------------------ */
 
-/* Return the position of weight (k, c, tap) in the tiles `forward_tiles` and `backward_tiles`. */
-static size_t get_position_in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
+/* These two functions return the index of weight (k, c, tap) in `forward_tiles` and in
+ * `backward_tiles`. */
+static size_t get_forward_tile_index(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t tile = k / 16 * (w->c / 16) + c / 16;
   return (size_t)((tile * w->taps + tap) * 256 + c % 16 * 16 + k % 16);
 }
 
-static size_t get_position_in_back(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
+static size_t get_backward_tile_index(const cpu_weight_tiles *w, int64_t k, int64_t c,
+                                      int64_t tap) {
   int64_t k_major_tile = k / 16 * (w->c / 16) + c / 16,
           c_major_tile = c / 16 * (w->k / 16) + k / 16;
   int64_t tile = w->backward_tiles_are_c_major ? c_major_tile : k_major_tile;
@@ -179,50 +182,52 @@ static size_t get_position_in_back(const cpu_weight_tiles *w, int64_t k, int64_t
 
 static void check_tiles(cpu_weight_tiles w) {
   size_t n = (size_t)(w.k * w.c * w.taps);
-  float *row_major_weights = allocate_floats(n), *front = allocate_floats(n),
-        *back = allocate_floats(n);
-  bool needs_front = w.forward_tiles, needs_back = w.backward_tiles;
+  float *row_major_weights = allocate_floats(n), *forward_tiles = allocate_floats(n),
+        *backward_tiles = allocate_floats(n);
+  bool packs_forward_tiles = w.forward_tiles, packs_backward_tiles = w.backward_tiles;
   draw_normal(row_major_weights, n, 1);
   w.row_major = row_major_weights;
-  w.forward_tiles = needs_front ? front : NULL;
-  w.backward_tiles = needs_back ? back : NULL;
-  clv_cpu_weight_pack(&w);
+  w.forward_tiles = packs_forward_tiles ? forward_tiles : NULL;
+  w.backward_tiles = packs_backward_tiles ? backward_tiles : NULL;
+  clv_cpu_weight_tiles_pack(&w);
   for (size_t i = 0; i < n; i++) {
     int64_t tap = (int64_t)i % w.taps, c = (int64_t)i / w.taps % w.c, k = (int64_t)i / w.taps / w.c;
-    if (needs_front)
-      assert_true(front[get_position_in_front(&w, k, c, tap)] == row_major_weights[i]);
-    if (needs_back) assert_true(back[get_position_in_back(&w, k, c, tap)] == row_major_weights[i]);
+    if (packs_forward_tiles)
+      assert_true(forward_tiles[get_forward_tile_index(&w, k, c, tap)] == row_major_weights[i]);
+    if (packs_backward_tiles)
+      assert_true(backward_tiles[get_backward_tile_index(&w, k, c, tap)] == row_major_weights[i]);
   }
-  if (needs_front) {
-    float *sum = allocate_floats(n);
-    w.row_major = sum;
-    clv_cpu_weight_unpack(&w);
-    assert_memory_equal(sum, row_major_weights, n * sizeof *sum);
+  if (packs_forward_tiles) {
+    float *unpacked = allocate_floats(n);
+    w.row_major = unpacked;
+    clv_cpu_weight_tiles_unpack(&w);
+    assert_memory_equal(unpacked, row_major_weights, n * sizeof *unpacked);
     w.unpack_adds = true;
-    clv_cpu_weight_unpack(&w);
+    clv_cpu_weight_tiles_unpack(&w);
     for (size_t i = 0; i < n; i++)
-      assert_true(sum[i] == row_major_weights[i] + row_major_weights[i]);
-    free(sum);
+      assert_true(unpacked[i] == row_major_weights[i] + row_major_weights[i]);
+    free(unpacked);
   }
   free(row_major_weights);
-  free(front);
-  free(back);
+  free(forward_tiles);
+  free(backward_tiles);
 }
 
 static void test_weight_tiles_match_loops(void **state) {
   (void)state;
   static const int64_t taps[] = {1, 6, 9, 49};
-  float want;
-  /* each case runs with the tiles for forward, with those for backward, and with both */
+  float any_tiles;
+  /* variants: one thread or two, either order of the backward tiles, and packing of the forward
+   * tiles, of the backward tiles or of both */
   for (size_t i = 0; i < CLV_COUNT(taps); i++)
-    for (int way = 0; way < 12; way++)
+    for (int variant = 0; variant < 12; variant++)
       check_tiles((cpu_weight_tiles){.k = 48,
                                      .c = 32,
                                      .taps = taps[i],
-                                     .threads = way & 1 ? 2 : 1,
-                                     .backward_tiles_are_c_major = way & 2,
-                                     .forward_tiles = way / 4 != 1 ? &want : NULL,
-                                     .backward_tiles = way / 4 != 0 ? &want : NULL});
+                                     .threads = variant & 1 ? 2 : 1,
+                                     .backward_tiles_are_c_major = variant & 2,
+                                     .forward_tiles = variant / 4 != 1 ? &any_tiles : NULL,
+                                     .backward_tiles = variant / 4 != 0 ? &any_tiles : NULL});
 }
 
 int main(void) {

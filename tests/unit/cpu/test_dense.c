@@ -55,15 +55,17 @@ static void add_product(expected *e, const float *x, const float *w, const float
 static void add_conv_element(expected *e, const clv_node_desc *d, const float *x, const float *w,
                              const float *dy, const int64_t at[4]) {
   const int64_t *in = d->in[0].dim, *out = d->out.dim, *kernel = d->attrs.kernel;
-  int64_t per = in[1] / d->attrs.groups, group = at[1] / (out[1] / d->attrs.groups);
+  int64_t channels_per_group = in[1] / d->attrs.groups, group = at[1] / (out[1] / d->attrs.groups);
   size_t o = (size_t)(((at[0] * out[1] + at[1]) * out[2] + at[2]) * out[3] + at[3]);
-  for (int64_t t = 0; t < per * kernel[0] * kernel[1]; t++) {
+  for (int64_t t = 0; t < channels_per_group * kernel[0] * kernel[1]; t++) {
     int64_t c = t / (kernel[0] * kernel[1]), u = t / kernel[1] % kernel[0], v = t % kernel[1];
     int64_t h = at[2] * d->attrs.stride[0] - d->attrs.pad[0] + u;
     int64_t q = at[3] * d->attrs.stride[1] - d->attrs.pad[1] + v;
     if (h < 0 || h >= in[2] || q < 0 || q >= in[3]) continue;
-    size_t xi = (size_t)(((at[0] * in[1] + group * per + c) * in[2] + h) * in[3] + q);
-    add_product(e, x, w, dy, (product){o, (size_t)(at[1] * per * kernel[0] * kernel[1] + t), xi});
+    size_t xi =
+        (size_t)(((at[0] * in[1] + group * channels_per_group + c) * in[2] + h) * in[3] + q);
+    add_product(e, x, w, dy,
+                (product){o, (size_t)(at[1] * channels_per_group * kernel[0] * kernel[1] + t), xi});
   }
 }
 
@@ -150,9 +152,9 @@ static void test_linear_matches_loops(void **state) {
 static void check_repeats(const clv_node_desc *d) {
   node a, b;
   prepare_node(&a, d);
-  void *gap = allocate_bytes(4096 + 64); /* shifts the addresses of the second run */
+  void *gap_block = allocate_bytes(4096 + 64); /* shifts the addresses of the second run */
   prepare_node(&b, d);
-  free(gap);
+  free(gap_block);
   run_node(&a);
   run_node(&b);
   assert_same_results("other memory", &a, &b);
@@ -202,13 +204,13 @@ static void test_kernel_ignores_the_caller_thread_count(void **state) {
 static void test_layout_depends_on_the_node_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
-    clv_node_desc d = make_conv_case(i), other = d;
+    clv_node_desc d = make_conv_case(i), other_desc = d;
     node a, b;
-    other.offered_block[0] = 8;
-    other.need_dx[0] = other.need_dw = false;
-    other.training = false;
+    other_desc.offered_block[0] = 8;
+    other_desc.need_dx[0] = other_desc.need_dw = false;
+    other_desc.training = false;
     prepare_node(&a, &d);
-    prepare_node(&b, &other);
+    prepare_node(&b, &other_desc);
     assert_int_equal(a.k->in_block[0], b.k->in_block[0]);
     assert_int_equal(a.k->out_block, b.k->out_block);
     run_node(&a);
@@ -231,13 +233,14 @@ static void test_whole_channel_blocks_use_blocked_layout(void **state) {
     print_message("because this processor has no AVX2\n");
     skip();
   }
-  clv_node_desc d = make_conv_desc(2, 32, 14, 14, 64, 3, 1, 1, 1), first = make_conv_case(0);
+  clv_node_desc d = make_conv_desc(2, 32, 14, 14, 64, 3, 1, 1, 1),
+                first_conv_desc = make_conv_case(0);
   node a;
   prepare_node(&a, &d);
   assert_true(a.k->in_block[0] > 1);
   assert_int_equal(a.k->out_block, a.k->in_block[0]);
   free_node(&a);
-  prepare_node(&a, &first);
+  prepare_node(&a, &first_conv_desc);
   assert_int_equal(a.k->in_block[0], 1);
   assert_true(a.k->out_block > 1);
   free_node(&a);

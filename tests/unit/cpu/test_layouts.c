@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests ops that take any layout: what batchnorm and dropout compute in one, and reorders.
- * tests/ops/test_any_layout.c tests for all ops that the bits are those of row-major.
+ * Tests batchnorm and dropout, which take any layout, in a blocked layout, and reorders between
+ * layouts. tests/ops/test_any_layout.c tests for all ops that the bits are those of row-major.
  */
 #include "tests/unit/cpu/cpu_test.h"
 
@@ -12,17 +12,17 @@ static void test_batchnorm_updates_statistics_only_in_training(void **state) {
   node n;
   d.offered_block[0] = 8;
   prepare_node(&n, &d);
-  float before = ((float *)n.a.param[CLV_SLOT_MEAN])[8];
+  float mean_before = ((float *)n.a.param[CLV_SLOT_MEAN])[8];
   run_node(&n);
   assert_int_equal(n.n_tracked_batches, 1);
-  assert_true(((float *)n.a.param[CLV_SLOT_MEAN])[8] != before);
+  assert_true(((float *)n.a.param[CLV_SLOT_MEAN])[8] != mean_before);
   free_node(&n);
   d.training = false;
   prepare_node(&n, &d);
-  before = ((float *)n.a.param[CLV_SLOT_MEAN])[8];
+  mean_before = ((float *)n.a.param[CLV_SLOT_MEAN])[8];
   run_node(&n);
   assert_int_equal(n.n_tracked_batches, 0);
-  assert_true(((float *)n.a.param[CLV_SLOT_MEAN])[8] == before);
+  assert_true(((float *)n.a.param[CLV_SLOT_MEAN])[8] == mean_before);
   free_node(&n);
 }
 
@@ -62,21 +62,23 @@ static void test_reorder_moves_every_element(void **state) {
   clv_shape shape = CLV_SHAPE(2, 19, 3, 5);
   size_t n = count_elements(&shape);
   clv_err err;
-  for (size_t from = 0; from < 3; from++)
-    for (size_t to = 0; to < 3; to++) {
-      float *plain = allocate_floats(n), *b = allocate_floats(clv_layout_numel(&shape, blocks[to]));
-      for (size_t i = 0; i < n; i++) plain[i] = (float)i + 1;
-      float *a = copy_to_layout(&shape, plain, blocks[from]);
+  for (size_t from_index = 0; from_index < 3; from_index++)
+    for (size_t to_index = 0; to_index < 3; to_index++) {
+      float *row_major = allocate_floats(n),
+            *b = allocate_floats(clv_layout_numel(&shape, blocks[to_index]));
+      for (size_t i = 0; i < n; i++) row_major[i] = (float)i + 1;
+      float *a = copy_to_layout(&shape, row_major, blocks[from_index]);
       uint64_t before = cpu->reorder_count();
-      ok(cpu->reorder(cpu, &shape, CLV_F32, a, blocks[from], b, blocks[to], &err), &err);
+      ok(cpu->reorder(cpu, &shape, CLV_F32, a, blocks[from_index], b, blocks[to_index], &err),
+         &err);
       assert_int_equal(cpu->reorder_count() - before, 1);
-      for (size_t i = 0; i < clv_layout_numel(&shape, blocks[to]); i++) {
-        size_t w = (size_t)blocks[to], c = i / (15 * w) % ((19 + w - 1) / w) * w + i % w;
+      for (size_t i = 0; i < clv_layout_numel(&shape, blocks[to_index]); i++) {
+        size_t w = (size_t)blocks[to_index], c = i / (15 * w) % ((19 + w - 1) / w) * w + i % w;
         size_t sample = i / (15 * w * ((19 + w - 1) / w)), pixel = i / w % 15;
         float want = c < 19 ? (float)((sample * 19 + c) * 15 + pixel) + 1 : 0;
         assert_true(b[i] == want);
       }
-      free(plain);
+      free(row_major);
       free(a);
       free(b);
     }
@@ -91,34 +93,41 @@ static size_t get_row_major_index(const clv_shape *s, size_t i) {
 /* Copies numbers that fit bf16 from each layout in each type to channels last and back. */
 static void test_reorder_to_channels_last_and_back(void **state) {
   (void)state;
-  static const int others[] = {
+  static const int other_layouts[] = {
       1, 8, 16, 1 | CLV_LAYOUT_BF16, 8 | CLV_LAYOUT_BF16, 16 | CLV_LAYOUT_BF16};
   const clv_backend *cpu = clv_backend_cpu();
   clv_shape shape = CLV_SHAPE(2, 19, 9, 11);
   size_t n = count_elements(&shape), max_elements = clv_layout_numel(&shape, 16);
-  float *plain = allocate_floats(n), *b = allocate_floats(max_elements),
+  float *row_major = allocate_floats(n), *b = allocate_floats(max_elements),
         *c = allocate_floats(max_elements);
-  float *last = allocate_floats(n);
+  float *channels_last = allocate_floats(n);
   clv_err err;
-  for (size_t i = 0; i < n; i++) plain[i] = (float)(i % 251);
-  for (size_t i = 0; i < 2 * CLV_COUNT(others); i++) {
-    int other = others[i / 2], to = 1 | CLV_LAYOUT_CHANNELS_LAST | (i % 2 ? CLV_LAYOUT_BF16 : 0);
-    bool is_bf16 = clv_layout_is_bf16(other);
-    float *a = copy_to_layout(&shape, plain, clv_layout_block(other));
+  for (size_t i = 0; i < n; i++) row_major[i] = (float)(i % 251);
+  for (size_t i = 0; i < 2 * CLV_COUNT(other_layouts); i++) {
+    int other_layout = other_layouts[i / 2],
+        channels_last_layout = 1 | CLV_LAYOUT_CHANNELS_LAST | (i % 2 ? CLV_LAYOUT_BF16 : 0);
+    bool is_bf16 = clv_layout_is_bf16(other_layout);
+    float *a = copy_to_layout(&shape, row_major, clv_layout_block(other_layout));
     memset(b, 0x55, max_elements * sizeof *b);
     if (is_bf16)
-      ok(cpu->reorder(cpu, &shape, CLV_F32, a, clv_layout_f32(other), c, other, &err), &err);
-    ok(cpu->reorder(cpu, &shape, CLV_F32, is_bf16 ? c : a, other, last, to, &err), &err);
-    ok(cpu->reorder(cpu, &shape, CLV_F32, last, to, b, other, &err), &err);
-    assert_memory_equal(is_bf16 ? c : a, b, clv_layout_numel(&shape, other) * (is_bf16 ? 2 : 4));
+      ok(cpu->reorder(cpu, &shape, CLV_F32, a, clv_layout_f32(other_layout), c, other_layout, &err),
+         &err);
+    ok(cpu->reorder(cpu, &shape, CLV_F32, is_bf16 ? c : a, other_layout, channels_last,
+                    channels_last_layout, &err),
+       &err);
+    ok(cpu->reorder(cpu, &shape, CLV_F32, channels_last, channels_last_layout, b, other_layout,
+                    &err),
+       &err);
+    assert_memory_equal(is_bf16 ? c : a, b,
+                        clv_layout_numel(&shape, other_layout) * (is_bf16 ? 2 : 4));
     for (size_t v = 0; v < n && i == 0; v++)
-      assert_true(last[v] == plain[get_row_major_index(&shape, v)]);
+      assert_true(channels_last[v] == row_major[get_row_major_index(&shape, v)]);
     free(a);
   }
-  free(plain);
+  free(row_major);
   free(b);
   free(c);
-  free(last);
+  free(channels_last);
 }
 
 static void test_invalid_reorder_is_refused(void **state) {

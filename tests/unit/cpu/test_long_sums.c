@@ -5,27 +5,29 @@
  */
 #include "tests/unit/cpu/cpu_test.h"
 
-static const float TERM = 0.1f;
+static const float TERM_VALUE = 0.1f;
 
-/* Fails unless each value is TERM times the number of terms, to `limit` of it. */
-static void check_bias(const char *what, clv_node_desc d, double terms, double limit) {
+/* Fails unless each gradient of a bias is TERM_VALUE * n_terms, with a relative error of at most
+ * `limit`. */
+static void check_bias(const char *what, clv_node_desc d, double n_terms, double limit) {
   node n;
   for (d.threads = 1; d.threads <= 2; d.threads++) {
     prepare_node(&n, &d);
     float *dout = (float *)(uintptr_t)n.a.dout;
-    for (size_t i = 0; i < clv_layout_numel(&d.out, n.k->out_block); i++) dout[i] = TERM;
+    for (size_t i = 0; i < clv_layout_numel(&d.out, n.k->out_block); i++) dout[i] = TERM_VALUE;
     run_node(&n);
     const float *db = n.a.dparam[CLV_SLOT_BIAS];
     for (size_t i = 0; i < count_elements(&d.param[CLV_SLOT_BIAS]); i++) {
-      double distance = fabs(db[i] / ((double)TERM * terms) - 1);
+      double distance = fabs(db[i] / ((double)TERM_VALUE * n_terms) - 1);
       if (!(distance <= limit))
-        fail_msg("%s: bias %zu of %g terms is %.1e from its value", what, i, terms, distance);
+        fail_msg("%s: bias %zu of %g terms is %.1e from its value", what, i, n_terms, distance);
     }
     free_node(&n);
   }
 }
 
-/* Few channels, 1x1 and 3x3 in channel blocks, groups, one channel: each has another kernel. */
+/* Each case has another kernel: few channels; 1x1 and 3x3 kernels in channel blocks; groups; one
+ * channel. */
 static void test_bias_of_a_convolution_with_many_positions_is_rounded_once(void **state) {
   (void)state;
   check_bias("few channels", make_conv_desc(2, 3, 64, 64, 20, 3, 1, 1, 1), 8192, 1e-7);

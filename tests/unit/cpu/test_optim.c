@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares the loops over parameter blocks with formulas for one value, to the bit, at lengths that
- * leave every remainder.
+ * Compares the optimisers' loops over blocks of parameters with formulas for one value, to the bit,
+ * at lengths that leave every remainder of the vector width.
  */
 #include "kernels/steps/steps.h"
 #include "tests/unit/cpu/cpu_test.h"
@@ -42,15 +42,15 @@ static void test_sgd_matches_the_scalar_formula(void **state) {
                          .weight_decay = variant & 1 ? 0.01f : 0,
                          .nesterov = variant & 2,
                          .is_first_step = variant & 4};
-      bool moment = variant & 8;
+      bool has_moment = variant & 8;
       float p[N], g[N], m[N], q[N], w[N];
       draw_normal(p, N, 1);
       draw_normal(g, N, 2);
       draw_normal(m, N, 3);
       memcpy(q, p, sizeof q);
       memcpy(w, m, sizeof w);
-      run_step(&a, p, g, (float *[]){moment ? m : NULL, NULL, NULL}, n);
-      for (size_t i = 0; i < n; i++) sgd_step_one_value(&a, &q[i], g[i], moment ? &w[i] : NULL);
+      run_step(&a, p, g, (float *[]){has_moment ? m : NULL, NULL, NULL}, n);
+      for (size_t i = 0; i < n; i++) sgd_step_one_value(&a, &q[i], g[i], has_moment ? &w[i] : NULL);
       assert_same_bits("sgd parameters", p, q, N);
       assert_same_bits("sgd momentum", m, w, N);
     }

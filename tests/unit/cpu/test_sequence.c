@@ -88,9 +88,9 @@ static void test_threads_give_the_same_bits(void **state) {
   clv_node_desc descs[MAX_DESCS];
   int n = make_descs(descs);
   for (int i = 0; i < n; i++) {
-    clv_node_desc two = descs[i];
-    two.threads = 2;
-    check_same("two threads", &descs[i], &two);
+    clv_node_desc two_thread_desc = descs[i];
+    two_thread_desc.threads = 2;
+    check_same("two threads", &descs[i], &two_thread_desc);
   }
 }
 
@@ -127,24 +127,26 @@ static void test_lstm_evaluation_equals_training_forward(void **state) {
 /* A gradient does not depend on which other gradients are wanted. */
 static void test_lstm_gradients_are_independent_of_each_other(void **state) {
   (void)state;
-  clv_node_desc d = make_lstm_desc(6, 5, 4, 9, 2), weights = d, input = d;
-  node all, some;
-  weights.need_dx[0] = false;
-  input.need_dw = false;
-  prepare_node(&all, &d);
-  run_node(&all);
-  prepare_node(&some, &weights);
-  run_node(&some);
+  clv_node_desc d = make_lstm_desc(6, 5, 4, 9, 2), weights_only_desc = d, input_only_desc = d;
+  node node_with_all, node_with_some;
+  weights_only_desc.need_dx[0] = false;
+  input_only_desc.need_dw = false;
+  prepare_node(&node_with_all, &d);
+  run_node(&node_with_all);
+  prepare_node(&node_with_some, &weights_only_desc);
+  run_node(&node_with_some);
   for (int i = 0; i < d.n_params; i++)
-    assert_same_bits("weights", all.a.dparam[i], some.a.dparam[i], count_elements(&d.param[i]));
-  free_node(&some);
-  prepare_node(&some, &input);
-  assert_false(some.k->fused_grads);
-  assert_int_equal(some.k->saved_flags, 0);
-  run_node(&some);
-  assert_same_bits("input", all.a.din[0], some.a.din[0], count_elements(&d.in[0]));
-  free_node(&some);
-  free_node(&all);
+    assert_same_bits("weights", node_with_all.a.dparam[i], node_with_some.a.dparam[i],
+                     count_elements(&d.param[i]));
+  free_node(&node_with_some);
+  prepare_node(&node_with_some, &input_only_desc);
+  assert_false(node_with_some.k->fused_grads);
+  assert_int_equal(node_with_some.k->saved_flags, 0);
+  run_node(&node_with_some);
+  assert_same_bits("input", node_with_all.a.din[0], node_with_some.a.din[0],
+                   count_elements(&d.in[0]));
+  free_node(&node_with_some);
+  free_node(&node_with_all);
 }
 
 static void test_execution_allocates_nothing(void **state) {

@@ -156,8 +156,9 @@ static void begin_alarms(void *stack) {
   sigaction(SIGALRM, &act, NULL);
 }
 
-static void set_alarm_interval(suseconds_t us) {
-  setitimer(ITIMER_REAL, &(struct itimerval){{.tv_usec = us}, {.tv_usec = us}}, NULL);
+static void set_alarm_interval(suseconds_t interval_us) {
+  setitimer(ITIMER_REAL, &(struct itimerval){{.tv_usec = interval_us}, {.tv_usec = interval_us}},
+            NULL);
 }
 
 static void signal_handler_runs_on_the_thread_stack(void **state) {

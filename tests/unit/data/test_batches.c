@@ -8,7 +8,7 @@
 #include "tests/long.h"
 #include "tests/unit/data/data_test.h"
 
-enum { COUNT = 23 };
+enum { N_RECORDS = 23 };
 
 typedef struct fixture {
   clv_dataset *ds;
@@ -17,14 +17,16 @@ typedef struct fixture {
 
 /* Returns a dataset in which record i is {i, 2i} with label i. */
 static fixture make_dataset(void) {
-  uint8_t x[2 * COUNT], y[COUNT];
-  for (int i = 0; i < COUNT; i++) {
+  uint8_t x[2 * N_RECORDS], y[N_RECORDS];
+  for (int i = 0; i < N_RECORDS; i++) {
     x[2 * i] = (uint8_t)i;
     x[2 * i + 1] = (uint8_t)(2 * i);
     y[i] = (uint8_t)i;
   }
-  CLV_AUTO(clv_bytes_done) clv_bytes bx = make_idx_bytes(8, 2, (uint32_t[]){COUNT, 2}, x, sizeof x);
-  CLV_AUTO(clv_bytes_done) clv_bytes by = make_idx_bytes(8, 1, (uint32_t[]){COUNT}, y, sizeof y);
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes bx = make_idx_bytes(8, 2, (uint32_t[]){N_RECORDS, 2}, x, sizeof x);
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes by = make_idx_bytes(8, 1, (uint32_t[]){N_RECORDS}, y, sizeof y);
   clv_dataset_options o = {.inputs_path = write_scratch_file("x", bx.data, bx.len),
                            .labels_path = write_scratch_file("y", by.data, by.len),
                            .scale = 1};
@@ -53,9 +55,9 @@ static void each_epoch_visits_every_record_once(void **state) {
   clv_batches *b = make_batches((clv_batches_options){
       .subset = &f.all_records, .batch_size = 5, .shuffles = true, .seed = 7, .epochs = 2});
   assert_int_equal(clv_batches_per_epoch(b), 5);
-  uint32_t order[2][COUNT];
+  uint32_t order[2][N_RECORDS];
   for (uint64_t epoch = 0; epoch < 2; epoch++) {
-    unsigned seen = 0;
+    unsigned seen_records = 0;
     for (size_t k = 0; k < 5; k++) {
       const uint32_t *index;
       size_t n;
@@ -63,9 +65,9 @@ static void each_epoch_visits_every_record_once(void **state) {
       assert_int_equal(clv_batches_cursor(b).index, 5 * k);
       clv_batches_next(b, &index, &n);
       assert_int_equal(n, k < 4 ? 5 : 3);
-      for (size_t i = 0; i < n; i++) seen |= 1u << (order[epoch][5 * k + i] = index[i]);
+      for (size_t i = 0; i < n; i++) seen_records |= 1u << (order[epoch][5 * k + i] = index[i]);
     }
-    assert_int_equal(seen, (1u << COUNT) - 1);
+    assert_int_equal(seen_records, (1u << N_RECORDS) - 1);
   }
   assert_memory_not_equal(order[0], order[1], sizeof order[0]);
   const uint32_t *index;
@@ -75,8 +77,8 @@ static void each_epoch_visits_every_record_once(void **state) {
   clv_batches_free(b);
 
   /* expected: the documented permutation */
-  uint32_t want[COUNT];
-  clv_rng_permutation(&(clv_rng_key){.seed = 7, .step = 1, .layer = 0xfffffff0u}, want, COUNT);
+  uint32_t want[N_RECORDS];
+  clv_rng_permutation(&(clv_rng_key){.seed = 7, .step = 1, .layer = 0xfffffff0u}, want, N_RECORDS);
   assert_memory_equal(order[1], want, sizeof want);
 }
 
@@ -103,28 +105,28 @@ static void drop_last_skips_the_short_batch(void **state) {
 static void saved_cursor_resumes_the_same_order(void **state) {
   (void)state;
   CLV_AUTO(free_fixture) fixture f = make_dataset();
-  for (int drop = 0; drop < 2; drop++) {
+  for (int drops_short_last = 0; drops_short_last < 2; drops_short_last++) {
     clv_batches_options o = {.subset = &f.all_records,
                              .batch_size = 4,
                              .shuffles = true,
                              .seed = 99,
-                             .drops_short_last = drop};
-    clv_batches *whole = make_batches(o);
+                             .drops_short_last = drops_short_last};
+    clv_batches *uninterrupted = make_batches(o);
     for (int step = 0; step < 20; step++) {
-      o.start = clv_batches_cursor(whole);
+      o.start = clv_batches_cursor(uninterrupted);
       clv_batches *resumed = make_batches(o);
       const uint32_t *a, *c;
       size_t na, nc;
-      clv_batches_next(whole, &a, &na);
+      clv_batches_next(uninterrupted, &a, &na);
       clv_batches_next(resumed, &c, &nc);
       assert_int_equal(na, nc);
       assert_memory_equal(a, c, na * sizeof *a);
       clv_batches_free(resumed);
     }
-    clv_batches_free(whole);
+    clv_batches_free(uninterrupted);
   }
   clv_batches *end = make_batches(
-      (clv_batches_options){.subset = &f.all_records, .batch_size = 4, .start = {3, COUNT}});
+      (clv_batches_options){.subset = &f.all_records, .batch_size = 4, .start = {3, N_RECORDS}});
   assert_int_equal(clv_batches_cursor(end).epoch, 4);
   assert_int_equal(clv_batches_cursor(end).index, 0);
   clv_batches_free(end);
@@ -163,10 +165,10 @@ static void check_batch(const clv_batch *got, const clv_batches *b, const uint32
     assert_true(((float *)got->x->data)[2 * i + 1] == (float)(2 * index[i]));
     assert_int_equal(((int64_t *)got->y->data)[i], index[i]);
   }
-  clv_cursor next = clv_batches_cursor(b);
-  assert_int_equal(got->next.epoch, next.epoch);
-  assert_int_equal(got->next.index, next.index);
-  assert_int_equal(got->is_last_of_epoch, next.index == 0);
+  clv_cursor next_cursor = clv_batches_cursor(b);
+  assert_int_equal(got->next.epoch, next_cursor.epoch);
+  assert_int_equal(got->next.index, next_cursor.index);
+  assert_int_equal(got->is_last_of_epoch, next_cursor.index == 0);
 }
 
 static void loader_matches_batch_order_without_allocating(void **state) {
@@ -214,7 +216,7 @@ static void loader_can_be_freed_in_every_state(void **state) {
     assert_ok(clv_loader_new(f.ds, &o, &l, &err), &err);
     for (int i = 0; i < k % 4; i++) {
       assert_ok(clv_loader_next(l, &got, &err), &err);
-      assert_int_equal(got.n, COUNT);
+      assert_int_equal(got.n, N_RECORDS);
       assert_true(got.is_last_of_epoch);
     }
   }
@@ -233,10 +235,10 @@ static void chunk_sizes_match_the_definition(void **state) {
   assert_int_equal(clv_chunk_sizes(3, 0, sizes), 0);
   for (size_t n = 1; n < 70; n++)
     for (size_t k = 1; k < 80; k++) {
-      size_t each = (n + k - 1) / k, count = clv_chunk_sizes(n, k, sizes);
-      assert_int_equal(count, (n + each - 1) / each);
-      for (size_t i = 0; i < count; i++)
-        assert_int_equal(sizes[i], (i + 1) * each <= n ? each : n - i * each);
+      size_t full_size = (n + k - 1) / k, n_chunks = clv_chunk_sizes(n, k, sizes);
+      assert_int_equal(n_chunks, (n + full_size - 1) / full_size);
+      for (size_t i = 0; i < n_chunks; i++)
+        assert_int_equal(sizes[i], (i + 1) * full_size <= n ? full_size : n - i * full_size);
     }
 }
 
@@ -246,7 +248,7 @@ static const char torch_script[] =
     "  for k in range(1, 40):\n"
     "    print(n, k, *[len(c) for c in torch.chunk(torch.zeros(n), k)])\n";
 
-/* Checks a line `n k SIZES`: torch's sizes of k chunks of n. */
+/* Checks a line "n k SIZES" of torch_script: torch's sizes for n rows in k chunks. */
 static void check_chunks(char *line) {
   char *p = line;
   size_t n = strtoul(p, &p, 10), k = strtoul(p, &p, 10), sizes[40];
@@ -255,12 +257,12 @@ static void check_chunks(char *line) {
   assert_int_equal(*p, '\n');
 }
 
-/* Compares with sizes that PyTorch prints. Runs in `make long` only. */
-/* Counts how often records of class 1, the last three, come in 400 epochs. */
-static double share_of_class_1(const clv_subset *rows, const double *sums, uint64_t seed) {
+/* Returns the share of class 1, the last three records, among all records that 400 epochs draw. */
+static double measure_share_of_class_1(const clv_subset *records, const double *sums,
+                                       uint64_t seed) {
   size_t n_drawn = 0, n_rare = 0, n;
   const uint32_t *index;
-  clv_batches *b = make_batches((clv_batches_options){.subset = rows,
+  clv_batches *b = make_batches((clv_batches_options){.subset = records,
                                                       .batch_size = 5,
                                                       .shuffles = true,
                                                       .sampling = sums,
@@ -268,17 +270,19 @@ static double share_of_class_1(const clv_subset *rows, const double *sums, uint6
                                                       .epochs = 400});
   assert_int_equal(clv_batches_per_epoch(b), 5);
   for (clv_batches_next(b, &index, &n); n; clv_batches_next(b, &index, &n))
-    for (size_t i = 0; i < n; i++, n_drawn++) n_rare += index[i] >= COUNT - 3;
+    for (size_t i = 0; i < n; i++, n_drawn++) n_rare += index[i] >= N_RECORDS - 3;
   clv_batches_free(b);
-  assert_int_equal(n_drawn, 400 * COUNT);
+  assert_int_equal(n_drawn, 400 * N_RECORDS);
   return (double)n_rare / (double)n_drawn;
 }
 
 static clv_dataset *make_unbalanced_dataset(void) {
-  uint8_t x[COUNT] = {0}, y[COUNT] = {0};
-  memset(y + COUNT - 3, 1, 3);
-  CLV_AUTO(clv_bytes_done) clv_bytes bx = make_idx_bytes(8, 2, (uint32_t[]){COUNT, 1}, x, sizeof x);
-  CLV_AUTO(clv_bytes_done) clv_bytes by = make_idx_bytes(8, 1, (uint32_t[]){COUNT}, y, sizeof y);
+  uint8_t x[N_RECORDS] = {0}, y[N_RECORDS] = {0};
+  memset(y + N_RECORDS - 3, 1, 3);
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes bx = make_idx_bytes(8, 2, (uint32_t[]){N_RECORDS, 1}, x, sizeof x);
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes by = make_idx_bytes(8, 1, (uint32_t[]){N_RECORDS}, y, sizeof y);
   clv_dataset_options o = {.inputs_path = write_scratch_file("ux", bx.data, bx.len),
                            .labels_path = write_scratch_file("uy", by.data, by.len),
                            .scale = 1};
@@ -302,13 +306,14 @@ static void sampling_draws_classes_by_their_weights(void **state) {
   assert_ok(clv_sampling_sums(ds, &all, NULL, 0, &balanced, &err), &err);
   assert_ok(clv_sampling_sums(ds, &all, weights, 2, &weighted, &err), &err);
   assert_ok(clv_sampling_sums(ds, &all, only_0, 2, &one_class, &err), &err);
-  double share = share_of_class_1(&all, balanced, 1);
+  double share = measure_share_of_class_1(&all, balanced, 1);
   assert_true(share > 0.48 && share < 0.52); /* 4 standard deviations of 9,200 draws */
-  assert_true(share == share_of_class_1(&all, balanced, 1));
-  assert_true(share != share_of_class_1(&all, balanced, 2));
-  share = share_of_class_1(&all, weighted, 1);
-  assert_true(share > 0.73 && share < 0.77); /* 60 of 80 */
-  assert_true(share_of_class_1(&all, one_class, 1) == 0);
+  assert_true(share == measure_share_of_class_1(&all, balanced, 1));
+  assert_true(share != measure_share_of_class_1(&all, balanced, 2));
+  share = measure_share_of_class_1(&all, weighted, 1);
+  /* expected: 60 / 80, since class 1 has 3 records of weight 20 and class 0 has 20 of weight 1 */
+  assert_true(share > 0.73 && share < 0.77);
+  assert_true(measure_share_of_class_1(&all, one_class, 1) == 0);
   assert_int_equal(clv_sampling_sums(ds, &all, weights, 1, &unused, &err), CLV_INVALID);
   assert_says(&err, "record 20 has class 1, and there are weights of 1 classes");
   assert_int_equal(clv_sampling_sums(ds, &all, none, 2, &unused, &err), CLV_INVALID);
@@ -321,24 +326,24 @@ static void sampled_order_continues_at_a_cursor(void **state) {
   clv_dataset *ds = make_unbalanced_dataset();
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_freep) double *sums = NULL;
-  const uint32_t *one, *other;
-  size_t n, n_other;
+  const uint32_t *wanted_index, *resumed_index;
+  size_t n, n_resumed;
   clv_err err;
   assert_ok(clv_subset_all(ds, &all, &err), &err);
   assert_ok(clv_sampling_sums(ds, &all, NULL, 0, &sums, &err), &err);
   clv_batches_options o = {
       .subset = &all, .batch_size = 5, .shuffles = true, .sampling = sums, .seed = 3};
-  clv_batches *straight = make_batches(o);
-  for (int i = 0; i < 7; i++) clv_batches_next(straight, &one, &n);
-  o.start = clv_batches_cursor(straight);
+  clv_batches *uninterrupted = make_batches(o);
+  for (int i = 0; i < 7; i++) clv_batches_next(uninterrupted, &wanted_index, &n);
+  o.start = clv_batches_cursor(uninterrupted);
   clv_batches *resumed = make_batches(o);
   for (int i = 0; i < 9; i++) {
-    clv_batches_next(straight, &one, &n);
-    clv_batches_next(resumed, &other, &n_other);
-    assert_int_equal(n, n_other);
-    assert_memory_equal(one, other, n * sizeof *one);
+    clv_batches_next(uninterrupted, &wanted_index, &n);
+    clv_batches_next(resumed, &resumed_index, &n_resumed);
+    assert_int_equal(n, n_resumed);
+    assert_memory_equal(wanted_index, resumed_index, n * sizeof *wanted_index);
   }
-  clv_batches_free(straight);
+  clv_batches_free(uninterrupted);
   clv_batches_free(resumed);
   clv_dataset_free(ds);
 }
@@ -350,13 +355,13 @@ static void chunk_sizes_match_torch_chunk(void **state) {
   snprintf(command, sizeof command, "/usr/bin/python3 %s/chunk.py 2>/dev/null", scratch);
   FILE *f = popen(command, "r");
   assert_non_null(f);
-  int lines = 0;
-  for (; fgets(line, sizeof line, f); lines++) check_chunks(line);
+  int n_lines = 0;
+  for (; fgets(line, sizeof line, f); n_lines++) check_chunks(line);
   if (pclose(f) != 0) {
     print_message("because /usr/bin/python3 has no torch\n");
     skip();
   }
-  assert_int_equal(lines, 39 * 39);
+  assert_int_equal(n_lines, 39 * 39);
 }
 
 int main(void) {

@@ -42,10 +42,10 @@ static void rank_3_images_are_normalized_in_float32(void **state) {
                            .n_classes = 10};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_int_equal(clv_dataset_count(ds), 2);
-  int64_t low, high;
-  assert_true(clv_dataset_label_range(ds, &low, &high));
-  assert_int_equal(low, 3);
-  assert_int_equal(high, 9);
+  int64_t min_label, max_label;
+  assert_true(clv_dataset_label_range(ds, &min_label, &max_label));
+  assert_int_equal(min_label, 3);
+  assert_int_equal(max_label, 9);
   clv_shape xs = clv_dataset_x_shape(ds, 4), ys = clv_dataset_y_shape(ds, 4);
   assert_true(clv_shape_equal(&xs, &CLV_SHAPE(4, 1, 16, 16)));
   assert_true(clv_shape_equal(&ys, &CLV_SHAPE(4)));
@@ -111,8 +111,8 @@ static void numpy_true_reads_as_one(void **state) {
     assert_ok(clv_tensor_new(CLV_F32, &xs, &x, &err), &err);
     assert_ok(clv_tensor_new(clv_dataset_y_dtype(ds), &ys, &y, &err), &err);
     assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1}, 2, x, y, &err), &err);
-    float one = k == 2 ? 2 : 1;
-    assert_memory_equal(x->data, ((float[]){one, 0, one, one}), 16);
+    float scaled_one = k == 2 ? 2 : 1;
+    assert_memory_equal(x->data, ((float[]){scaled_one, 0, scaled_one, scaled_one}), 16);
     if (k == 2)
       assert_memory_equal(y->data, ((float[]){1, 0}), 8);
     else
@@ -169,8 +169,8 @@ static void float_targets_are_converted_to_f32(void **state) {
                            .labels_path = write_npy_file("y", "<f8", "4,", targets, sizeof targets),
                            .labels = CLV_LABEL_FLOAT};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
-  int64_t low, high;
-  assert_false(clv_dataset_label_range(ds, &low, &high));
+  int64_t min_label, max_label;
+  assert_false(clv_dataset_label_range(ds, &min_label, &max_label));
   clv_shape xs = clv_dataset_x_shape(ds, 2), ys = clv_dataset_y_shape(ds, 2);
   assert_true(clv_shape_equal(&ys, &CLV_SHAPE(2, 1)));
   assert_ok(clv_tensor_new(CLV_F32, &xs, &x, &err), &err);
@@ -193,7 +193,7 @@ static void invalid_dataset_options_are_refused(void **state) {
   uint8_t v[12] = {0, 1, 2};
   char x[128];
   strcpy(x, write_idx_file("x", 8, 2, (uint32_t[]){3, 4}, v, 12));
-  float two[2] = {1, 1}, zero = 0, nan = NAN;
+  float two_means[2] = {1, 1}, zero = 0, nan = NAN;
   assert_refused((clv_dataset_options){0}, "no inputs file");
   assert_refused(
       (clv_dataset_options){.inputs_path = x,
@@ -215,7 +215,7 @@ static void invalid_dataset_options_are_refused(void **state) {
       (clv_dataset_options){.inputs_path = x,
                             .labels_path = write_idx_file("y", 8, 2, (uint32_t[]){3, 2}, v, 6)},
       "class labels must have the shape [3], found [3, 2]");
-  assert_refused((clv_dataset_options){.inputs_path = x, .mean = two, .n_mean = 2},
+  assert_refused((clv_dataset_options){.inputs_path = x, .mean = two_means, .n_mean = 2},
                  "mean has 2 values; the inputs have 4 channels");
   assert_refused((clv_dataset_options){.inputs_path = x, .std = &zero, .n_std = 1}, "std[0] is 0");
   assert_refused((clv_dataset_options){.inputs_path = x, .mean = &nan, .n_mean = 1},

@@ -117,9 +117,9 @@ static void images_sort_by_path_and_get_their_folder_label(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 7);
   assert_int_equal(clv_dataset_class_count(ds), 3);
-  int64_t low, high;
-  assert_true(clv_dataset_label_range(ds, &low, &high));
-  assert_int_equal(high, 2);
+  int64_t min_label, max_label;
+  assert_true(clv_dataset_label_range(ds, &min_label, &max_label));
+  assert_int_equal(max_label, 2);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_input_tensor(ds, 7), *y = NULL;
   assert_int_equal(x->shape.rank, 4);
   assert_int_equal(x->shape.dim[3], 2);
@@ -186,9 +186,9 @@ static void unlabelled_folder_lists_all_images(void **state) {
   o.limit = 2;
   CLV_AUTO(clv_dataset_freep) clv_dataset *some = open_folder(&o);
   assert_string_equal(clv_dataset_image_path(some, 1), "b/0.png");
-  const char *empty = make_root_folder();
-  write_text_file(empty, "notes.txt", "x");
-  o.inputs_path = empty;
+  const char *empty_root = make_root_folder();
+  write_text_file(empty_root, "notes.txt", "x");
+  o.inputs_path = empty_root;
   assert_refused(&o, CLV_INVALID, "has no .png");
 }
 
@@ -236,37 +236,43 @@ static clv_tensor *draw_all_images(const char *root, uint32_t threads, uint64_t 
 static void augmentation_ignores_threads_and_batch_order(void **state) {
   (void)state;
   const char *root = write_many_images();
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *one = draw_all_images(root, 1, 0, false);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *one_thread = draw_all_images(root, 1, 0, false);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *eight = draw_all_images(root, 8, 0, false);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *back = draw_all_images(root, 3, 0, true);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *next = draw_all_images(root, 8, 1, false);
-  assert_memory_equal(one->data, eight->data, one->bytes);
-  size_t row = one->bytes / IMAGES;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *drawn_backwards = draw_all_images(root, 3, 0, true);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *next_epoch = draw_all_images(root, 8, 1, false);
+  assert_memory_equal(one_thread->data, eight->data, one_thread->bytes);
+  size_t image_bytes = one_thread->bytes / IMAGES;
   size_t n_changed = 0;
   for (size_t i = 0; i < IMAGES; i++) {
-    assert_memory_equal((char *)one->data + i * row, (char *)back->data + (IMAGES - 1 - i) * row,
-                        row);
-    n_changed += memcmp((char *)one->data + i * row, (char *)next->data + i * row, row) != 0;
+    assert_memory_equal((char *)one_thread->data + i * image_bytes,
+                        (char *)drawn_backwards->data + (IMAGES - 1 - i) * image_bytes,
+                        image_bytes);
+    n_changed += memcmp((char *)one_thread->data + i * image_bytes,
+                        (char *)next_epoch->data + i * image_bytes, image_bytes) != 0;
   }
   assert_true(n_changed > IMAGES / 2);
 }
 
-static void load_images_from(const char *root, clv_cursor start, size_t skip, float *dst,
-                             size_t n) {
+static void load_images_from(const char *root, clv_cursor start_cursor, size_t n_skipped_batches,
+                             float *ret, size_t n) {
   clv_dataset_options o = make_augmented_options(root, 4);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
   clv_err err;
   assert_ok(clv_subset_all(ds, &all, &err), &err);
-  clv_batches_options bo = {
-      .subset = &all, .batch_size = 5, .shuffles = true, .seed = 9, .epochs = 3, .start = start};
+  clv_batches_options bo = {.subset = &all,
+                            .batch_size = 5,
+                            .shuffles = true,
+                            .seed = 9,
+                            .epochs = 3,
+                            .start = start_cursor};
   assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
-  for (size_t k = 0; k < skip + n; k++) {
+  for (size_t k = 0; k < n_skipped_batches + n; k++) {
     clv_batch b;
     assert_ok(clv_loader_next(l, &b, &err), &err);
-    if (k >= skip) *dst++ = ((const float *)b.x->data)[37];
-    if (k >= skip) *dst++ = (float)b.index[b.n - 1];
+    if (k >= n_skipped_batches) *ret++ = ((const float *)b.x->data)[37];
+    if (k >= n_skipped_batches) *ret++ = (float)b.index[b.n - 1];
   }
 }
 
@@ -275,10 +281,10 @@ static void load_images_from(const char *root, clv_cursor start, size_t skip, fl
 static void resumed_loader_gives_the_same_values(void **state) {
   (void)state;
   const char *root = write_many_images();
-  float whole[12], resumed[12];
-  load_images_from(root, (clv_cursor){0, 0}, 6, whole, 6);
+  float uninterrupted[12], resumed[12];
+  load_images_from(root, (clv_cursor){0, 0}, 6, uninterrupted, 6);
   load_images_from(root, (clv_cursor){1, 5}, 0, resumed, 6);
-  assert_memory_equal(whole, resumed, sizeof whole);
+  assert_memory_equal(uninterrupted, resumed, sizeof uninterrupted);
 }
 
 /* Waits until inotify reports that `name` was opened in the watched folder. */
@@ -370,9 +376,9 @@ static atomic_size_t n_failed_closes;
 /* Replaces close() of the C library, or of a sanitizer, and counts failed calls. A descriptor must
  * not be closed twice, because its number may meanwhile belong to a file of another thread. */
 int close(int fd) {
-  static int (*_Atomic next)(int);
-  if (!next) next = (int (*)(int))(uintptr_t)dlsym(RTLD_NEXT, "close");
-  int code = next(fd);
+  static int (*_Atomic next_close)(int);
+  if (!next_close) next_close = (int (*)(int))(uintptr_t)dlsym(RTLD_NEXT, "close");
+  int code = next_close(fd);
   if (code != 0) atomic_fetch_add(&n_failed_closes, 1);
   return code;
 }
@@ -465,7 +471,7 @@ static void malformed_image_folders_are_refused(void **state) {
 
 static void files_that_are_not_images_are_counted(void **state) {
   (void)state;
-  const char *root = make_root_folder(), *first;
+  const char *root = make_root_folder(), *first_stray_file;
   write_png(root, "cat/1.png", 4, 4, 1);
   write_png(root, "loose.png", 4, 4, 1);
   write_text_file(root, "cat/b.gif", "");
@@ -474,8 +480,8 @@ static void files_that_are_not_images_are_counted(void **state) {
   clv_dataset_options o = make_options(root);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
-  assert_int_equal(clv_dataset_stray_files(ds, &first), 3);
-  assert_string_equal(first, "cat/b.gif");
+  assert_int_equal(clv_dataset_stray_files(ds, &first_stray_file), 3);
+  assert_string_equal(first_stray_file, "cat/b.gif");
 }
 
 static void invalid_image_options_are_refused(void **state) {
@@ -501,15 +507,15 @@ static void folders_with_different_classes_are_refused(void **state) {
   snprintf(first, sizeof first, "%s", make_root_folder());
   write_png(first, "cat/1.png", 2, 2, 0);
   write_png(first, "dog/1.png", 2, 2, 0);
-  const char *second = make_root_folder();
-  write_png(second, "cat/1.png", 2, 2, 0);
-  clv_dataset_options oa = make_options(first), ob = make_options(second);
+  const char *second_root = make_root_folder();
+  write_png(second_root, "cat/1.png", 2, 2, 0);
+  clv_dataset_options oa = make_options(first), ob = make_options(second_root);
   CLV_AUTO(clv_dataset_freep) clv_dataset *a = open_folder(&oa), *b = open_folder(&ob);
   clv_err err;
   assert_ok(clv_dataset_check_same_classes(a, a, &err), &err);
   assert_int_equal(clv_dataset_check_same_classes(a, b, &err), CLV_DATA_LOSS);
   assert_says(&err, "has 2 classes and");
-  write_png(second, "wolf/1.png", 2, 2, 0);
+  write_png(second_root, "wolf/1.png", 2, 2, 0);
   CLV_AUTO(clv_dataset_freep) clv_dataset *c = open_folder(&ob);
   assert_int_equal(clv_dataset_check_same_classes(a, c, &err), CLV_DATA_LOSS);
   assert_says(&err, "class 1 is 'dog' in");

@@ -165,18 +165,18 @@ static void add_png_chunk(clv_bytes *file, const char *kind, const void *data, u
 /* 100 texts of 7 MB each, in a file of less than 1 MB, are not inflated. */
 static void compressed_png_texts_are_not_inflated(void **state) {
   (void)state;
-  enum { HEAD = 33, TEXT = 7 << 20 };
+  enum { IHDR_END = 33, TEXT_BYTES = 7 << 20 };
   CLV_AUTO(clv_bytes_done) clv_bytes plain = read_corpus_file("rgb.png"), text = {0}, file = {0};
-  CLV_AUTO(clv_freep) uint8_t *same = malloc(TEXT);
-  CLV_AUTO(clv_freep) uint8_t *packed = malloc(TEXT);
-  uLongf n = TEXT;
-  memset(same, 97, TEXT);
-  assert_int_equal(compress(packed, &n, same, TEXT), Z_OK);
+  CLV_AUTO(clv_freep) uint8_t *same = malloc(TEXT_BYTES);
+  CLV_AUTO(clv_freep) uint8_t *packed = malloc(TEXT_BYTES);
+  uLongf n = TEXT_BYTES;
+  memset(same, 97, TEXT_BYTES);
+  assert_int_equal(compress(packed, &n, same, TEXT_BYTES), Z_OK);
   clv_bytes_add(&text, "note\0", 6);
   clv_bytes_add(&text, packed, n);
-  clv_bytes_add(&file, plain.data, HEAD);
+  clv_bytes_add(&file, plain.data, IHDR_END);
   for (int i = 0; i < 100; i++) add_png_chunk(&file, "zTXt", text.data, (uint32_t)text.len);
-  clv_bytes_add(&file, plain.data + HEAD, plain.len - HEAD);
+  clv_bytes_add(&file, plain.data + IHDR_END, plain.len - IHDR_END);
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
   struct rusage before, after;
   clv_err err;
@@ -255,11 +255,11 @@ static void resized_pixels_match_pillow(void **state) {
   } cases[] = {{"20x14", 20, 14},   {"53x14", 53, 14}, {"7x37", 7, 37},
                {"106x80", 106, 80}, {"1x1", 1, 1},     {"52x38", 52, 38}};
   CLV_AUTO(clv_pixels_done) clv_pixels src = get_golden_pixels("source");
-  clv_box all = {0, 0, src.width, src.height};
+  clv_box full_box = {0, 0, src.width, src.height};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_box window = {0, 0, cases[i].width, cases[i].height};
     CLV_AUTO(clv_pixels_done)
-    clv_pixels p = resize_image(&src, all, cases[i].width, cases[i].height, window);
+    clv_pixels p = resize_image(&src, full_box, cases[i].width, cases[i].height, window);
     assert_same_pixels("resize", cases[i].what, &p);
   }
   CLV_AUTO(clv_pixels_done)
@@ -288,15 +288,15 @@ static void resized_16_bit_pixels_match_reference(void **state) {
   } cases[] = {
       {"20x14", 20, 14}, {"53x14", 53, 14}, {"7x37", 7, 37}, {"60x41", 60, 41}, {"1x1", 1, 1}};
   CLV_AUTO(clv_pixels_done) clv_pixels src = get_wide_source(3), grey = get_wide_source(1);
-  clv_box all = {0, 0, src.width, src.height};
+  clv_box full_box = {0, 0, src.width, src.height};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_box window = {0, 0, cases[i].width, cases[i].height};
     CLV_AUTO(clv_pixels_done)
-    clv_pixels p = resize_image(&src, all, cases[i].width, cases[i].height, window);
+    clv_pixels p = resize_image(&src, full_box, cases[i].width, cases[i].height, window);
     assert_same_samples("resize", cases[i].what, &p);
   }
   CLV_AUTO(clv_pixels_done)
-  clv_pixels p = resize_image(&grey, all, 16, 16, (clv_box){0, 0, 16, 16});
+  clv_pixels p = resize_image(&grey, full_box, 16, 16, (clv_box){0, 0, 16, 16});
   assert_same_samples("resize", "grey_16x16", &p);
 }
 
@@ -304,13 +304,13 @@ static void resized_16_bit_pixels_match_reference(void **state) {
 static void resized_window_equals_crop_of_the_full_resize(void **state) {
   (void)state;
   CLV_AUTO(clv_pixels_done) clv_pixels src = get_golden_pixels("source");
-  clv_box all = {0, 0, src.width, src.height};
+  clv_box full_box = {0, 0, src.width, src.height};
   CLV_AUTO(clv_pixels_done)
-  clv_pixels whole = resize_image(&src, all, 31, 22, (clv_box){0, 0, 31, 22});
+  clv_pixels whole = resize_image(&src, full_box, 31, 22, (clv_box){0, 0, 31, 22});
   static const clv_box windows[] = {{0, 0, 1, 1}, {30, 21, 1, 1}, {7, 3, 16, 16}, {0, 21, 31, 1}};
   for (size_t i = 0; i < CLV_COUNT(windows); i++) {
     clv_box w = windows[i];
-    CLV_AUTO(clv_pixels_done) clv_pixels part = resize_image(&src, all, 31, 22, w);
+    CLV_AUTO(clv_pixels_done) clv_pixels part = resize_image(&src, full_box, 31, 22, w);
     for (uint32_t y = 0; y < w.height; y++)
       assert_memory_equal(part.data + (size_t)y * w.width * 3,
                           whole.data + ((size_t)(w.y + y) * 31 + w.x) * 3, (size_t)w.width * 3);

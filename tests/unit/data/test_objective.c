@@ -6,7 +6,7 @@
 #include "tests/unit/data/data_test.h"
 #include "tests/unit/must.h"
 
-enum { WIDTH = 64, RECORDS = 200, TOKENS = 30, MASK = 4, LENGTH = 50 };
+enum { MAX_RECORD_LENGTH = 64, RECORDS = 200, TOKENS = 30, MASK_TOKEN = 4, RECORD_LENGTH = 50 };
 
 /* Returns a dataset with the tokens [PAD] [UNK] [CLS] [SEP] [MASK], then one per letter. Every
  * record has LENGTH - 2 letters, except for the last, which has one. */
@@ -17,7 +17,7 @@ static clv_dataset *make_dataset(clv_objective objective, bool is_named) {
   for (int i = 5; i < TOKENS; i++) clv_bytes_printf(&vocabulary, "%c\n", 'a' + i - 5);
   for (int r = 0; r < RECORDS; r++) {
     clv_bytes_puts(&lines, "{\"text\": \"");
-    for (int i = 0; i < (r + 1 < RECORDS ? LENGTH - 2 : 1); i++)
+    for (int i = 0; i < (r + 1 < RECORDS ? RECORD_LENGTH - 2 : 1); i++)
       clv_bytes_printf(&lines, "%c ", 'a' + (7 * r + i) % (TOKENS - 5));
     clv_bytes_puts(&lines, "\"}\n");
   }
@@ -30,7 +30,7 @@ static clv_dataset *make_dataset(clv_objective objective, bool is_named) {
       .objective = objective,
       .text = {.column = "text",
                .label = "label",
-               .max_tokens = WIDTH,
+               .max_tokens = MAX_RECORD_LENGTH,
                .tokenizer = write_scratch_file("v.txt", vocabulary.data, vocabulary.len)}};
   clv_dataset *ds = NULL;
   clv_err err;
@@ -39,11 +39,11 @@ static clv_dataset *make_dataset(clv_objective objective, bool is_named) {
 }
 
 typedef struct rows {
-  int64_t token_ids[RECORDS][WIDTH], y[RECORDS][WIDTH];
+  int64_t token_ids[RECORDS][MAX_RECORD_LENGTH], y[RECORDS][MAX_RECORD_LENGTH];
 } rows;
 
 /* Draws all records as one batch, from a dataset with one input. */
-static rows *draw_all_records(const clv_dataset *ds, const clv_draw_seed *draw) {
+static rows *draw_all_records(const clv_dataset *ds, const clv_draw_seed *draw_seed) {
   uint32_t index[RECORDS];
   clv_tensor *x[2] = {0}, *y = NULL;
   size_t n = clv_dataset_input_count(ds);
@@ -56,9 +56,9 @@ static rows *draw_all_records(const clv_dataset *ds, const clv_draw_seed *draw) 
     clv_data_input in = clv_dataset_input(ds, k, RECORDS);
     must(clv_tensor_new(in.dtype, &in.shape, &x[k], &err), &err);
   }
-  assert_true(clv_shape_equal(&y_shape, &CLV_SHAPE(RECORDS, WIDTH)));
+  assert_true(clv_shape_equal(&y_shape, &CLV_SHAPE(RECORDS, MAX_RECORD_LENGTH)));
   must(clv_tensor_new(CLV_I64, &y_shape, &y, &err), &err);
-  must(clv_batch_fill_inputs(ds, draw, index, RECORDS, x, y, &err), &err);
+  must(clv_batch_fill_inputs(ds, draw_seed, index, RECORDS, x, y, &err), &err);
   memcpy(ret->token_ids, x[n - 1]->data, sizeof ret->token_ids);
   memcpy(ret->y, y->data, sizeof ret->y);
   for (size_t k = 0; k < n; k++) clv_tensor_unref(x[k]);
@@ -68,12 +68,13 @@ static rows *draw_all_records(const clv_dataset *ds, const clv_draw_seed *draw) 
 
 static void causal_label_is_the_next_token(void **state) {
   (void)state;
-  for (int named = 0; named < 2; named++) {
-    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(CLV_OBJECTIVE_CAUSAL, named);
+  for (int has_named_inputs = 0; has_named_inputs < 2; has_named_inputs++) {
+    CLV_AUTO(clv_dataset_freep)
+    clv_dataset *ds = make_dataset(CLV_OBJECTIVE_CAUSAL, has_named_inputs);
     CLV_AUTO(clv_freep) rows *r = draw_all_records(ds, &(clv_draw_seed){1, 1});
     for (int k = 0; k < RECORDS; k++) {
-      int length = k + 1 < RECORDS ? LENGTH : 3;
-      for (int i = 0; i < WIDTH; i++)
+      int length = k + 1 < RECORDS ? RECORD_LENGTH : 3;
+      for (int i = 0; i < MAX_RECORD_LENGTH; i++)
         assert_int_equal(r->y[k][i], i < length - 1 ? r->token_ids[k][i + 1] : CLV_LABEL_IGNORED);
     }
   }
@@ -85,10 +86,10 @@ static void masking_rates_match_bert(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(CLV_OBJECTIVE_MASKED, true);
   CLV_AUTO(clv_freep) rows *r = draw_all_records(ds, &(clv_draw_seed){1, 1});
-  int n_chosen = 0, n_masked = 0, n_kept = 0, n_letters = (RECORDS - 1) * (LENGTH - 2);
+  int n_chosen = 0, n_masked = 0, n_kept = 0, n_letters = (RECORDS - 1) * (RECORD_LENGTH - 2);
   for (int k = 0; k < RECORDS - 1; k++)
-    for (int i = 0; i < WIDTH; i++) {
-      bool is_text = i && i < LENGTH - 1;
+    for (int i = 0; i < MAX_RECORD_LENGTH; i++) {
+      bool is_text = i && i < RECORD_LENGTH - 1;
       if (r->y[k][i] == CLV_LABEL_IGNORED) {
         if (is_text) assert_int_equal(r->token_ids[k][i], get_token(k, i));
         continue;
@@ -96,7 +97,7 @@ static void masking_rates_match_bert(void **state) {
       assert_true(is_text);
       assert_int_equal(r->y[k][i], get_token(k, i));
       n_chosen++;
-      n_masked += r->token_ids[k][i] == MASK;
+      n_masked += r->token_ids[k][i] == MASK_TOKEN;
       n_kept += r->token_ids[k][i] == get_token(k, i);
     }
   assert_true(n_chosen > 0.13 * n_letters && n_chosen < 0.17 * n_letters);
@@ -132,10 +133,10 @@ static void masking_ignores_the_batch_position(void **state) {
   CLV_AUTO(clv_freep) rows *n_letters = draw_all_records(ds, &(clv_draw_seed){7, 1});
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
   clv_err err;
-  must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &x, &err), &err);
-  must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &y, &err), &err);
+  must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, MAX_RECORD_LENGTH), &x, &err), &err);
+  must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, MAX_RECORD_LENGTH), &y, &err), &err);
   must(clv_batch_fill_inputs(ds, &(clv_draw_seed){7, 1}, (uint32_t[]){9, 3}, 2, &x, y, &err), &err);
-  assert_memory_equal((int64_t *)x->data + WIDTH, n_letters->token_ids[3],
+  assert_memory_equal((int64_t *)x->data + MAX_RECORD_LENGTH, n_letters->token_ids[3],
                       sizeof n_letters->token_ids[3]);
   assert_memory_equal(y->data, n_letters->y[9], sizeof n_letters->y[9]);
 }

@@ -34,7 +34,8 @@ static clv_dataset *open_pages(const clv_dataset_options *o) {
   return ds;
 }
 
-/* A page "ab b | c ab" in two windows that share its last piece; then a page of one word. */
+/* A page of the words ab, b, c, ab, which becomes two windows: the second one begins with the last
+ * token of the first, c. Then a page of one word. */
 static const char two_pages[] =
     "{\"file\": \"x.pdf\", \"page\": 1, \"words\": [\"ab\", \"b\", \"c\", \"ab\"], \"label\": "
     "\"k\","
@@ -61,7 +62,7 @@ static void word_label_is_on_its_first_token(void **state) {
                        lengths[] = {6, 5, 3},
                        labels[] = {-100, 1,    -100, 2,    -100, -100, -100, -100, 0,
                                    -100, -100, -100, -100, 2,    -100, -100, -100, -100},
-                       box[] = {0, 0, 0, 0, 1, 2, 3, 4, 1, 2, 3, 4};
+                       first_boxes[] = {0, 0, 0, 0, 1, 2, 3, 4, 1, 2, 3, 4};
   clv_dataset_options o = make_options_of_text("a.jsonl", two_pages);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   CLV_AUTO(clv_tensor_unrefp)
@@ -78,7 +79,7 @@ static void word_label_is_on_its_first_token(void **state) {
   lengths_of = x[2];
   assert_memory_equal(ids_of->data, ids, sizeof ids);
   assert_memory_equal(lengths_of->data, lengths, sizeof lengths);
-  assert_memory_equal(boxes->data, box, sizeof box);
+  assert_memory_equal(boxes->data, first_boxes, sizeof first_boxes);
   assert_int_equal(((int64_t *)boxes->data)[4 * 5 + 2], 1000);
   assert_memory_equal(y->data, labels, sizeof labels);
   clv_page_counts n = clv_dataset_page_counts(ds);
@@ -106,11 +107,12 @@ static void per_page_label_applies_to_each_window(void **state) {
 
 static void configured_label_order_sets_class_numbers(void **state) {
   (void)state;
-  static const char *const order[] = {"other", "name", "date", "more"}, *const twice[] = {"a", "a"};
+  static const char *const label_order[] = {"other", "name", "date", "more"},
+                           *const equal_labels[] = {"a", "a"};
   clv_dataset_options o = make_options_of_text("c.jsonl", two_pages);
   clv_dataset *none = NULL;
   clv_err err;
-  o.pages.labels = order;
+  o.pages.labels = label_order;
   o.pages.n_labels = 4;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_class_count(ds), 4);
@@ -119,7 +121,7 @@ static void configured_label_order_sets_class_numbers(void **state) {
   o.pages.n_labels = 2;
   expect_error(CLV_INVALID, "c.jsonl:1: the class 'date' is not in data.documents.labels",
                clv_dataset_open(&o, &none, &err), &err);
-  o.pages.labels = twice;
+  o.pages.labels = equal_labels;
   expect_error(CLV_INVALID, "has 'a' twice", clv_dataset_open(&o, &none, &err), &err);
 }
 
@@ -145,7 +147,7 @@ static void windows_without_labels_are_left_out(void **state) {
 static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   (void)state;
   enum { NO = CLV_LABEL_IGNORED };
-  static const int32_t places[3][6] = {
+  static const int32_t word_indices[3][6] = {
       {NO, 0, NO, 1, NO, NO}, {NO, 2, 3, NO, NO, NO}, {NO, 0, NO, NO, NO, NO}};
   clv_dataset_options o = make_options_of_text("k.jsonl", two_pages);
   CLV_AUTO(clv_dataset_freep) clv_dataset *labelled = open_pages(&o);
@@ -161,15 +163,16 @@ static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   assert_int_equal(p->words[1].y1, 8);
   assert_true(p->first == 0 && p->windows == 2 && q->first == 2 && q->windows == 1);
   for (size_t i = 0, n; i < 3; i++) {
-    const int32_t *found = clv_dataset_token_word_indices(ds, i, &n);
+    const int32_t *found_indices = clv_dataset_token_word_indices(ds, i, &n);
     assert_int_equal(n, 6);
-    assert_memory_equal(found, places[i], sizeof places[i]);
+    assert_memory_equal(found_indices, word_indices[i], sizeof word_indices[i]);
   }
 }
 
 static void only_requested_inputs_are_built(void **state) {
   (void)state;
-  static const char *const two_inputs[] = {"lengths", "ids"}, *const other[] = {"ids", "masks"};
+  static const char *const two_inputs[] = {"lengths", "ids"}, *const unknown_inputs[] = {"ids",
+                                                                                         "masks"};
   clv_dataset_options o = make_options_of_text("e.jsonl", two_pages);
   clv_dataset *none = NULL;
   clv_err err;
@@ -179,7 +182,7 @@ static void only_requested_inputs_are_built(void **state) {
   assert_int_equal(clv_dataset_input_count(ds), 2);
   assert_int_equal(clv_dataset_input(ds, 0, 1).shape.rank, 1);
   assert_int_equal(clv_dataset_input(ds, 1, 1).shape.rank, 2);
-  o.names = other;
+  o.names = unknown_inputs;
   expect_error(CLV_INVALID, "no input 'masks'", clv_dataset_open(&o, &none, &err), &err);
 }
 
@@ -205,30 +208,31 @@ static void assert_refused(const char *text, const char *says) {
   assert_null(ds);
 }
 
-#define WORDS "{\"words\": [\"a\", \"b\"], "
-#define BOXES "\"boxes\": [[0,0,1,1], [0,0,2,2]]"
+#define JSON_WORDS "{\"words\": [\"a\", \"b\"], "
+#define JSON_BOXES "\"boxes\": [[0,0,1,1], [0,0,2,2]]"
 
 static void invalid_page_error_gives_line_and_column(void **state) {
   (void)state;
   assert_refused("", "r.jsonl: has no page");
-  assert_refused("\n" WORDS "\"boxes\": [[0,0,1,1], [0,0,1001,1]], \"labels\": []}",
+  assert_refused("\n" JSON_WORDS "\"boxes\": [[0,0,1,1], [0,0,1001,1]], \"labels\": []}",
                  "r.jsonl:2:49: 1001 is no whole number from 0 to 1000");
-  assert_refused(WORDS "\"boxes\": [[0,0,1,1], [0,5,1,1]]",
+  assert_refused(JSON_WORDS "\"boxes\": [[0,0,1,1], [0,5,1,1]]",
                  "r.jsonl:1:44: this box ends before it begins");
-  assert_refused(WORDS "\"boxes\": [[0,0,1]",
+  assert_refused(JSON_WORDS "\"boxes\": [[0,0,1]",
                  "r.jsonl:1:33: a box has four numbers, and this one 3");
-  assert_refused(WORDS "\"boxes\": [[0,0,1,1,1]", "a box has four numbers, and this one more");
-  assert_refused(WORDS "\"boxes\": [[0,0,1,1]], \"labels\": [\"x\",\"y\"]}",
+  assert_refused(JSON_WORDS "\"boxes\": [[0,0,1,1,1]", "a box has four numbers, and this one more");
+  assert_refused(JSON_WORDS "\"boxes\": [[0,0,1,1]], \"labels\": [\"x\",\"y\"]}",
                  "r.jsonl:1: has 2 words and 1 boxes");
-  assert_refused(WORDS BOXES "}", "r.jsonl:1: has no 'labels'");
-  assert_refused(WORDS "\"labels\": [null, null]}", "r.jsonl:1: has no 'boxes'");
-  assert_refused(WORDS BOXES ", \"labels\": [\"x\"]}", "r.jsonl:1: has 2 words and 1 labels");
-  assert_refused(WORDS BOXES ", \"labels\": [\"x\", -3]}",
+  assert_refused(JSON_WORDS JSON_BOXES "}", "r.jsonl:1: has no 'labels'");
+  assert_refused(JSON_WORDS "\"labels\": [null, null]}", "r.jsonl:1: has no 'boxes'");
+  assert_refused(JSON_WORDS JSON_BOXES ", \"labels\": [\"x\"]}",
+                 "r.jsonl:1: has 2 words and 1 labels");
+  assert_refused(JSON_WORDS JSON_BOXES ", \"labels\": [\"x\", -3]}",
                  "-3 is no whole number from 0 to 2147483647");
   assert_refused("{\"text\": \"a\", \"box\": []}", "r.jsonl:1: has no 'words', but 'text', 'box'");
-  assert_refused(WORDS BOXES ", \"labels\": [\"x\", \"a/b\"]}",
+  assert_refused(JSON_WORDS JSON_BOXES ", \"labels\": [\"x\", \"a/b\"]}",
                  "r.jsonl:1: a class's name has 1 to 255");
-  assert_refused(WORDS BOXES ", " BOXES "}", "r.jsonl:1:");
+  assert_refused(JSON_WORDS JSON_BOXES ", " JSON_BOXES "}", "r.jsonl:1:");
   assert_refused("[1]", "r.jsonl:1:1: ");
   assert_refused("{\"words\": [\"a\\u0000\"]}", "r.jsonl:1:12: a text without NUL is expected");
 }
@@ -237,9 +241,9 @@ static void invalid_page_error_gives_line_and_column(void **state) {
  * first line. */
 static void numeric_labels_become_class_names(void **state) {
   (void)state;
-  clv_dataset_options o = make_options_of_text("n.jsonl", "\xef\xbb\xbf" WORDS BOXES
-                                                          ", \"labels\": [7, null]}\n" WORDS BOXES
-                                                          ", \"labels\": [\"x\", 12]}");
+  clv_dataset_options o = make_options_of_text(
+      "n.jsonl", "\xef\xbb\xbf" JSON_WORDS JSON_BOXES
+                 ", \"labels\": [7, null]}\n" JSON_WORDS JSON_BOXES ", \"labels\": [\"x\", 12]}");
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_class_count(ds), 3);
   assert_string_equal(clv_dataset_class_name(ds, 0), "12");

@@ -264,13 +264,14 @@ static void unsupported_npy_headers_are_refused(void **state) {
 /* Element [i, j, k] of [2, 3, 4] is 100 i + 10 j + k; the first index is contiguous. */
 static void fortran_order_npy_is_transposed(void **state) {
   (void)state;
-  int16_t raw[24];
+  int16_t file_values[24];
   for (int i = 0; i < 2; i++)
     for (int j = 0; j < 3; j++)
-      for (int k = 0; k < 4; k++) raw[i + 2 * (j + 3 * k)] = (int16_t)(100 * i + 10 * j + k);
+      for (int k = 0; k < 4; k++)
+        file_values[i + 2 * (j + 3 * k)] = (int16_t)(100 * i + 10 * j + k);
   CLV_AUTO(clv_bytes_done)
-  clv_bytes b = make_npy_bytes("{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3, 4), }", raw,
-                               sizeof raw);
+  clv_bytes b = make_npy_bytes("{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3, 4), }",
+                               file_values, sizeof file_values);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   clv_err err;
   assert_ok(clv_npy_parse(b.data, b.len, "f.npy", 0, &t, &err), &err);
@@ -350,7 +351,7 @@ static void large_files_are_mapped_with_the_same_values(void **state) {
     if (is_mapped(path) != cases[i].is_mapped) fail_msg("%s: mapped or not", dict);
     assert_int_equal(t->bytes, want->bytes);
     assert_memory_equal(t->data, want->data, t->bytes);
-    ((uint8_t *)t->data)[0]++; /* dropping records moves others: the file stays as it is */
+    ((uint8_t *)t->data)[0]++; /* changes the tensor in memory, which must not change the file */
     clv_tensor_unref(t);
     t = NULL;
     assert_false(is_mapped(path));

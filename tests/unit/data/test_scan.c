@@ -88,14 +88,15 @@ static void label_outside_the_range_is_found(void **state) {
   (void)state;
   static uint8_t x[4 * 3];
   float y[4 * 2] = {0, 1, 1, 0, 0.5f, -0.25f, 7, 1};
-  char first[CLV_SCAN_TEXT];
+  char first_label_text[CLV_SCAN_TEXT];
   clv_dataset_options o = {.inputs_path = write_npy_file("u.npy", "|u1", "4, 3", x, sizeof x),
                            .labels_path = write_npy_file("y.npy", "<f4", "4, 2", y, sizeof y),
                            .labels = CLV_LABEL_FLOAT};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
-  assert_true(clv_dataset_has_labels_in_range(ds, -1, 7, first));
-  assert_false(clv_dataset_has_labels_in_range(ds, 0, 1, first));
-  if (!strstr(first, "/y.npy: label of record 2, column 1 is -0.25")) fail_msg("%s", first);
+  assert_true(clv_dataset_has_labels_in_range(ds, -1, 7, first_label_text));
+  assert_false(clv_dataset_has_labels_in_range(ds, 0, 1, first_label_text));
+  if (!strstr(first_label_text, "/y.npy: label of record 2, column 1 is -0.25"))
+    fail_msg("%s", first_label_text);
 }
 
 /* A sample is spread over the whole file and has the requested size. */
@@ -117,23 +118,24 @@ typedef struct scan_progress {
   size_t n, last_done, n_records;
 } scan_progress;
 
-static void record_progress(void *user, size_t done, size_t all) {
+static void record_progress(void *user, size_t n_done, size_t n_all) {
   scan_progress *h = user;
-  if (done < h->last_done || done > all) fail_msg("%zu of %zu after %zu", done, all, h->last_done);
+  if (n_done < h->last_done || n_done > n_all)
+    fail_msg("%zu of %zu after %zu", n_done, n_all, h->last_done);
   h->n++;
-  h->last_done = done;
-  h->n_records = all;
+  h->last_done = n_done;
+  h->n_records = n_all;
 }
 
 static void scan_reports_progress_until_done(void **state) {
   (void)state;
-  enum { WIDE = 40000 };
-  CLV_AUTO(clv_freep) float *x = calloc(100 * WIDE, sizeof *x);
+  enum { WIDE_COLUMNS = 40000 };
+  CLV_AUTO(clv_freep) float *x = calloc(100 * WIDE_COLUMNS, sizeof *x);
   CLV_AUTO(clv_scan_done) clv_scan s = {0};
   scan_progress h = {0};
   clv_err err;
-  clv_dataset_options o = {
-      .inputs_path = write_npy_file("wide.npy", "<f4", "100, 40000", x, 100 * WIDE * sizeof *x)};
+  clv_dataset_options o = {.inputs_path = write_npy_file("wide.npy", "<f4", "100, 40000", x,
+                                                         100 * WIDE_COLUMNS * sizeof *x)};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
   clv_scan_options so = {.progress = record_progress, .user = &h};
   assert_ok(clv_dataset_scan(ds, &so, &s, &err), &err);
@@ -144,11 +146,11 @@ static void scan_reports_progress_until_done(void **state) {
 
 static void removed_records_leave_the_subset(void **state) {
   (void)state;
-  uint32_t order[6] = {5, 0, 3, 1, 4, 2}, removed[3] = {0, 3, 5};
-  clv_subset s = {order, 6};
-  clv_subset_remove(&s, &(clv_subset){removed, 3});
+  uint32_t kept_records[6] = {5, 0, 3, 1, 4, 2}, removed_records[3] = {0, 3, 5};
+  clv_subset s = {kept_records, 6};
+  clv_subset_remove(&s, &(clv_subset){removed_records, 3});
   assert_int_equal(s.n, 3);
-  assert_memory_equal(order, ((uint32_t[]){1, 4, 2}), 12);
+  assert_memory_equal(kept_records, ((uint32_t[]){1, 4, 2}), 12);
 }
 
 int main(void) {

@@ -7,8 +7,8 @@
 
 #include "tests/unit/data/data_test.h"
 
-/* Returns records 0..n-1 whose one value is their number, with these labels, and groups unless
- * NULL. */
+/* Opens a dataset of n records, each of which has its number as its only value. labels: label of
+ * each record; groups: group of each record, NULL: no groups. */
 static clv_dataset *open_dataset(const int32_t *labels, const int32_t *groups, uint32_t n) {
   CLV_AUTO(clv_freep) float *x = calloc(n, sizeof *x);
   CLV_AUTO(clv_bytes_done) clv_bytes npy = {0};
@@ -178,20 +178,20 @@ static void group_split_keeps_groups_together(void **state) {
 
 static void one_group_cannot_be_split(void **state) {
   (void)state;
-  int32_t same[4] = {3, 3, 3, 3};
+  int32_t equal_values[4] = {3, 3, 3, 3};
   clv_subset none = {0};
   clv_err err;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(same, same, 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(equal_values, equal_values, 4);
   assert_int_equal(clv_subset_split(ds, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err), CLV_INVALID);
   assert_says(&err, "all 4 records are in one group");
-  CLV_AUTO(clv_dataset_freep) clv_dataset *without = open_dataset(same, NULL, 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *without = open_dataset(equal_values, NULL, 4);
   assert_int_equal(clv_subset_split(without, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err),
                    CLV_INVALID);
   assert_says(&err, "data.validation.group");
 }
 
-/* Counts how often each record is held back by the folds of a seed. Asserts that a fold holds back
- * `low` to `high` records, and of class 1 `low_1` to `high_1`. */
+/* Asserts that the folds of a seed together hold back each record once, that each fold holds back
+ * range[0] to range[1] records, and range[2] to range[3] of class 1. */
 static void assert_folds(const clv_dataset *ds, clv_split_kind kind, const int32_t *labels,
                          const size_t range[4]) {
   enum { FOLDS = 4 };
@@ -209,7 +209,7 @@ static void assert_folds(const clv_dataset *ds, clv_split_kind kind, const int32
   for (size_t i = 0; i < clv_dataset_count(ds); i++) assert_int_equal(seen[i], 1);
 }
 
-static void folds_are_all_records_once(void **state) {
+static void folds_hold_back_each_record_once(void **state) {
   (void)state;
   int32_t labels[90], groups[90];
   for (int i = 0; i < 90; i++) {
@@ -274,7 +274,7 @@ int main(void) {
       cmocka_unit_test(stratified_split_without_labels_is_shuffled),
       cmocka_unit_test(group_split_keeps_groups_together),
       cmocka_unit_test(one_group_cannot_be_split),
-      cmocka_unit_test(folds_are_all_records_once),
+      cmocka_unit_test(folds_hold_back_each_record_once),
       cmocka_unit_test(limit_keeps_records_of_each_class),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -10,16 +10,16 @@
 #include "tests/unit/data/data_test.h"
 #include "tests/unit/must.h"
 
-static const clv_column_options few[] = {{.name = "x", .missing = CLV_MISSING_MEAN},
-                                         {.name = "y", .use = CLV_COLUMN_CATEGORY},
-                                         {.name = "t", .use = CLV_COLUMN_TARGET},
-                                         {.name = "id", .use = CLV_COLUMN_ID}};
+static const clv_column_options column_options[] = {{.name = "x", .missing = CLV_MISSING_MEAN},
+                                                    {.name = "y", .use = CLV_COLUMN_CATEGORY},
+                                                    {.name = "t", .use = CLV_COLUMN_TARGET},
+                                                    {.name = "id", .use = CLV_COLUMN_ID}};
 
 static clv_dataset_options make_options(const char *path, const char *query) {
   return (clv_dataset_options){.format = CLV_FORMAT_TABLE,
                                .inputs_path = path,
-                               .table = {.columns = few,
-                                         .n_columns = CLV_COUNT(few),
+                               .table = {.columns = column_options,
+                                         .n_columns = CLV_COUNT(column_options),
                                          .query = query,
                                          .query_seconds = 60,
                                          .query_rows = 3}};
@@ -235,7 +235,8 @@ static void keys_that_json_lacks_are_missing_values(void **state) {
   clv_dataset_free(ds);
 }
 
-/* A column that one record names by mistake is no broken record, which `skip` would leave out. */
+/* A key that no column has, in one record, may be a mistake. It does not make the record broken, so
+ * `skip` does not leave the record out, but refuses the table. */
 static void unknown_keys_are_never_skipped(void **state) {
   (void)state;
   static const char text[] = "{\"x\":1" OTHER_KEYS "{\"w\":1" OTHER_KEYS;
@@ -258,15 +259,15 @@ static const char *make_database(const char *name, const char *sql) {
   const char *path = at(name);
   void *library = dlopen("libsqlite3.so.0", RTLD_NOW), *db = NULL;
   assert_non_null(library);
-  int (*open)(const char *, void **), (*close)(void *);
-  int (*exec)(void *, const char *, void *, void *, char **);
-  *(void **)&open = dlsym(library, "sqlite3_open");
-  *(void **)&close = dlsym(library, "sqlite3_close");
-  *(void **)&exec = dlsym(library, "sqlite3_exec");
+  int (*sqlite_open)(const char *, void **), (*sqlite_close)(void *);
+  int (*sqlite_exec)(void *, const char *, void *, void *, char **);
+  *(void **)&sqlite_open = dlsym(library, "sqlite3_open");
+  *(void **)&sqlite_close = dlsym(library, "sqlite3_close");
+  *(void **)&sqlite_exec = dlsym(library, "sqlite3_exec");
   unlink(path);
-  assert_int_equal(open(path, &db), 0);
-  assert_int_equal(exec(db, sql, NULL, NULL, NULL), 0);
-  assert_int_equal(close(db), 0);
+  assert_int_equal(sqlite_open(path, &db), 0);
+  assert_int_equal(sqlite_exec(db, sql, NULL, NULL, NULL), 0);
+  assert_int_equal(sqlite_close(db), 0);
   return path;
 }
 
@@ -359,7 +360,7 @@ static void assert_database_refused(const char *path, const char *query, const c
   expect_error(CLV_INVALID, want, clv_dataset_open(&o, &ds, &err), &err);
 }
 
-static void databases_that_are_none_or_in_use_are_refused(void **state) {
+static void files_that_are_no_database_or_in_use_are_refused(void **state) {
   (void)state;
   static const char query[] = "SELECT * FROM p ORDER BY id";
   const char *path = make_database("a.db", TABLE);
@@ -375,7 +376,7 @@ static void databases_that_are_none_or_in_use_are_refused(void **state) {
                           "c.db: data.table.query: ");
 }
 
-static void database_has_any_name(void **state) {
+static void database_with_special_characters_in_its_name_is_read(void **state) {
   (void)state;
   const clv_dataset_options o =
       make_options(make_database("a?b#c%2f &d.db", TABLE), "SELECT * FROM p ORDER BY id");
@@ -385,7 +386,7 @@ static void database_has_any_name(void **state) {
   clv_dataset_free(ds);
 }
 
-static void slow_query_ends_at_its_time(void **state) {
+static void slow_query_is_stopped_at_its_time_limit(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes sql = {0};
   clv_dataset *ds = NULL;
@@ -530,26 +531,27 @@ static void validation_by_time_has_the_latest_records(void **state) {
   static const char dates[] =
       "x,y,t,id,s\n1,a,b,c,2024-03-01\n2,a,b,c,2019-01-01\n3,a,b,c,2024-03-01\n4,a,b,c,2020-01-01\n"
       "5,a,b,c,2021-01-01\n";
-  static const char numbers[] = "x,y,t,id,s\n1,a,b,c,-5\n2,a,b,c,1e3\n3,a,b,c,-7\n4,a,b,c,0\n";
+  static const char table_of_numbers[] =
+      "x,y,t,id,s\n1,a,b,c,-5\n2,a,b,c,1e3\n3,a,b,c,-7\n4,a,b,c,0\n";
   clv_dataset_options o = make_split_options(dates, CLV_KEY_IS_TIME);
   /* records 1 and 3 have the same day */
   assert_validation(&o, 0.2, CLV_SPLIT_TIME, (const double[]){1, 3, 0});
-  o = make_split_options(numbers, CLV_KEY_IS_TIME);
+  o = make_split_options(table_of_numbers, CLV_KEY_IS_TIME);
   assert_validation(&o, 0.5, CLV_SPLIT_TIME, (const double[]){2, 4, 0});
   static const struct {
     const char *text, *want;
-  } wrong[] = {
+  } bad_tables[] = {
       {"x,y,t,id,s\n1,a,b,c,1.2.2024\n",
        "s.csv:2:9: 's' (data.validation.column) has neither a number nor a date here: say as: "
        "date"},
       {"x,y,t,id,s\n1,a,b,c,\n", "s.csv:2:9: 's' (data.validation.column) has no value here"},
       {"x,y,t,id\n1,a,b,c\n",
        "the header has no 's', but 'x', 'y', 't', 'id': set data.validation.column"}};
-  for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
+  for (size_t i = 0; i < CLV_COUNT(bad_tables); i++) {
     clv_dataset *ds = NULL;
     clv_err err;
-    o = make_split_options(wrong[i].text, CLV_KEY_IS_TIME);
-    expect_error(CLV_INVALID, wrong[i].want, clv_dataset_open(&o, &ds, &err), &err);
+    o = make_split_options(bad_tables[i].text, CLV_KEY_IS_TIME);
+    expect_error(CLV_INVALID, bad_tables[i].want, clv_dataset_open(&o, &ds, &err), &err);
   }
 }
 
@@ -594,7 +596,7 @@ static clv_dataset *open_encoded(const char *text) {
   return ds;
 }
 
-static void records_that_are_the_same_are_counted(void **state) {
+static void duplicate_records_are_counted(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep)
   clv_dataset *ds = open_encoded(HEADER "1,a,u,p\n2,a,u,q\n1,a,v,r\n2,b,u,p\n1,a,u,s\n");
@@ -606,11 +608,11 @@ static void records_that_are_the_same_are_counted(void **state) {
   assert_true(d.n == 2 && d.n_other_labels == 1 && d.record == 2 && d.same_as == 0);
   must(clv_dataset_find_duplicates(ds, &all, ds, &all, true, &d, &err), &err);
   assert_true(d.n == 1 && d.record == 3 && d.same_as == 0);
-  clv_subset first = {.index = (uint32_t[]){0, 1}, .n = 2},
-             last = {.index = (uint32_t[]){3, 4}, .n = 2};
-  must(clv_dataset_find_duplicates(ds, &last, ds, &first, false, &d, &err), &err);
+  clv_subset first_two = {.index = (uint32_t[]){0, 1}, .n = 2},
+             last_two = {.index = (uint32_t[]){3, 4}, .n = 2};
+  must(clv_dataset_find_duplicates(ds, &last_two, ds, &first_two, false, &d, &err), &err);
   assert_true(d.n == 1 && d.record == 4 && d.same_as == 0 && d.n_other_labels == 0);
-  must(clv_dataset_find_duplicates(ds, &last, ds, &first, true, &d, &err), &err);
+  must(clv_dataset_find_duplicates(ds, &last_two, ds, &first_two, true, &d, &err), &err);
   assert_true(d.n == 1 && d.record == 3 && d.same_as == 0);
 }
 
@@ -622,14 +624,14 @@ int main(void) {
       cmocka_unit_test(keys_that_json_lacks_are_missing_values),
       cmocka_unit_test(unknown_keys_are_never_skipped),
       cmocka_unit_test(queries_are_read_or_refused),
-      cmocka_unit_test(databases_that_are_none_or_in_use_are_refused),
-      cmocka_unit_test(database_has_any_name),
-      cmocka_unit_test(slow_query_ends_at_its_time),
+      cmocka_unit_test(files_that_are_no_database_or_in_use_are_refused),
+      cmocka_unit_test(database_with_special_characters_in_its_name_is_read),
+      cmocka_unit_test(slow_query_is_stopped_at_its_time_limit),
       cmocka_unit_test(dates_are_days_since_1970),
       cmocka_unit_test(forms_of_dates_are_checked),
       cmocka_unit_test(validation_by_time_has_the_latest_records),
       cmocka_unit_test(sets_of_a_column_are_kept_apart),
-      cmocka_unit_test(records_that_are_the_same_are_counted),
+      cmocka_unit_test(duplicate_records_are_counted),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

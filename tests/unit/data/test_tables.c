@@ -54,62 +54,67 @@ static clv_learnt *learn(const clv_dataset *ds) {
   return l;
 }
 
-/* Compares the input elements that encode a column: `width` elements, beginning at `at`. */
-static void assert_same_places(const golden *g, const clv_dataset *ds, const char *set,
-                               const char *column, size_t at) {
+/* Compares the input elements that encode a column with the golden ones. first_element: index of
+ * the first of them in a record. */
+static void assert_same_encoding(const golden *g, const clv_dataset *ds, const char *set,
+                                 const char *column, size_t first_element) {
   golden_tensor want;
   size_t width = ds->record_elements;
   if (!golden_find_tensor(g, set, column, &want)) fail_msg("no golden %s.%s", set, column);
-  size_t places = (size_t)want.shape.dim[1];
+  size_t n_places = (size_t)want.shape.dim[1];
   assert_int_equal(ds->count, want.shape.dim[0]);
   for (size_t i = 0; i < want.n; i++) {
-    double got = (double)((const float *)ds->inputs->data)[i / places * width + at + i % places];
+    double got =
+        (double)((const float *)
+                     ds->inputs->data)[i / n_places * width + first_element + i % n_places];
     double wanted = ((const double *)want.data)[i];
     if (!(fabs(got - wanted) <= 1e-6 * fmax(1, fabs(wanted))))
       fail_msg("%s.%s: record %zu, place %zu is %.9g, scikit-learn has %.9g", set, column,
-               i / places, i % places, got, wanted);
+               i / n_places, i % n_places, got, wanted);
   }
 }
 
 static void assert_golden_set(const golden *g, const clv_dataset *ds, const char *set) {
   static const struct {
     const char *column;
-    size_t at;
-  } places[] = {{"age", 0},  {"missing", 1}, {"dose", 2},    {"grade", 3},    {"weight", 4},
-                {"same", 5}, {"site", 6},    {"smoker", 11}, {"admitted", 12}};
+    size_t first_element;
+  } encoded_columns[] = {{"age", 0},   {"missing", 1}, {"dose", 2},
+                         {"grade", 3}, {"weight", 4},  {"same", 5},
+                         {"site", 6},  {"smoker", 11}, {"admitted", 12}};
   assert_int_equal(ds->record_elements, 19);
-  for (size_t i = 0; i < CLV_COUNT(places); i++)
-    assert_same_places(g, ds, set, places[i].column, places[i].at);
+  for (size_t i = 0; i < CLV_COUNT(encoded_columns); i++)
+    assert_same_encoding(g, ds, set, encoded_columns[i].column, encoded_columns[i].first_element);
 }
 
-/* A file of train.csv and of test.csv, or the query that reads it. */
+/* One form of the golden tables: paths of the training and the test table; queries, unless NULL,
+ * that read them from a database. */
 typedef struct golden_form {
-  const char *train, *test, *train_query, *test_query;
+  const char *train_path, *test_path, *train_query, *test_query;
 } golden_form;
 
 static void assert_golden_form(const golden_form *form) {
   golden g;
   clv_err err;
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
-  CLV_AUTO(clv_learnt_freep) clv_learnt *read = NULL;
-  const clv_dataset_options train_options = make_options(form->train, form->train_query),
-                            test_options = make_options(form->test, form->test_query);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, text_of_read = {0};
+  CLV_AUTO(clv_learnt_freep) clv_learnt *read_learnt = NULL;
+  const clv_dataset_options train_options = make_options(form->train_path, form->train_query),
+                            test_options = make_options(form->test_path, form->test_query);
   golden_open(&g, "tables");
-  clv_dataset *train = open_table(&train_options), *test = open_table(&test_options);
-  clv_learnt *l = learn(train);
+  clv_dataset *train_path = open_table(&train_options), *test_path = open_table(&test_options);
+  clv_learnt *l = learn(train_path);
   must(clv_learnt_write(l, &text, &err), &err);
-  must(clv_learnt_parse(text.data, text.len, "table.json", &read, &err), &err);
-  must(clv_learnt_write(read, &again, &err), &err);
-  assert_string_equal(text.data, again.data);
-  must(clv_dataset_encode(train, l, &err), &err);
-  must(clv_dataset_encode(test, read, &err), &err);
-  assert_golden_set(&g, train, "train");
-  assert_golden_set(&g, test, "test");
-  assert_int_equal(clv_dataset_class_count(test), 2);
-  assert_string_equal(clv_dataset_class_name(test, 1), "well");
+  must(clv_learnt_parse(text.data, text.len, "table.json", &read_learnt, &err), &err);
+  must(clv_learnt_write(read_learnt, &text_of_read, &err), &err);
+  assert_string_equal(text.data, text_of_read.data);
+  must(clv_dataset_encode(train_path, l, &err), &err);
+  must(clv_dataset_encode(test_path, read_learnt, &err), &err);
+  assert_golden_set(&g, train_path, "train");
+  assert_golden_set(&g, test_path, "test");
+  assert_int_equal(clv_dataset_class_count(test_path), 2);
+  assert_string_equal(clv_dataset_class_name(test_path, 1), "well");
   clv_learnt_free(l);
-  clv_dataset_free(train);
-  clv_dataset_free(test);
+  clv_dataset_free(train_path);
+  clv_dataset_free(test_path);
   golden_close(&g);
 }
 
@@ -127,15 +132,15 @@ static void records_are_encoded_as_scikit_learn_does(void **state) {
 
 /* ---- small tables ---------------------------------------------------------------------------- */
 
-static const clv_column_options few[] = {{.name = "x"},
-                                         {.name = "y", .use = CLV_COLUMN_CATEGORY},
-                                         {.name = "t", .use = CLV_COLUMN_TARGET},
-                                         {.name = "id", .use = CLV_COLUMN_ID}};
+static const clv_column_options few_columns[] = {{.name = "x"},
+                                                 {.name = "y", .use = CLV_COLUMN_CATEGORY},
+                                                 {.name = "t", .use = CLV_COLUMN_TARGET},
+                                                 {.name = "id", .use = CLV_COLUMN_ID}};
 
 static clv_dataset_options make_few_options(const char *name, const char *text) {
   clv_dataset_options o = {.format = CLV_FORMAT_TABLE,
                            .inputs_path = write_scratch_file(name, text, strlen(text)),
-                           .table = {.columns = few, .n_columns = CLV_COUNT(few)}};
+                           .table = {.columns = few_columns, .n_columns = CLV_COUNT(few_columns)}};
   return o;
 }
 
@@ -187,7 +192,7 @@ static void broken_records_are_left_out_and_counted(void **state) {
   clv_dataset_free(ds);
 }
 
-static void file_forms_are_read_alike(void **state) {
+static void equivalent_file_forms_are_read_alike(void **state) {
   (void)state;
   static const struct {
     const char *name, *text;
@@ -226,10 +231,10 @@ static void unseen_classes_and_other_columns_are_refused(void **state) {
   expect_error(CLV_INVALID, "b.csv: record 1 has a class that no record of data.train has", code,
                &err);
   clv_dataset_free(ds);
-  clv_column_options other[CLV_COUNT(few)];
-  memcpy(other, few, sizeof few);
-  other[0].scale = CLV_SCALE_NONE;
-  o.table.columns = other;
+  clv_column_options changed_columns[CLV_COUNT(few_columns)];
+  memcpy(changed_columns, few_columns, sizeof few_columns);
+  changed_columns[0].scale = CLV_SCALE_NONE;
+  o.table.columns = changed_columns;
   ds = open_table(&o);
   code = clv_dataset_encode(ds, l, &err);
   expect_error(CLV_DATA_LOSS, "column 'x' is not read as the run's training read it", code, &err);
@@ -238,13 +243,14 @@ static void unseen_classes_and_other_columns_are_refused(void **state) {
 
 static void suspicious_columns_are_named(void **state) {
   (void)state;
-  static const clv_column_options all[] = {{.name = "one"},
-                                           {.name = "number"},
-                                           {.name = "leak"},
-                                           {.name = "word", .use = CLV_COLUMN_CATEGORY},
-                                           {.name = "fine"},
-                                           {.name = "t", .use = CLV_COLUMN_TARGET},
-                                           {.name = "id", .use = CLV_COLUMN_ID}};
+  static const clv_column_options suspicious_columns[] = {
+      {.name = "one"},
+      {.name = "number"},
+      {.name = "leak"},
+      {.name = "word", .use = CLV_COLUMN_CATEGORY},
+      {.name = "fine"},
+      {.name = "t", .use = CLV_COLUMN_TARGET},
+      {.name = "id", .use = CLV_COLUMN_ID}};
   static const clv_column_suspicion want[] = {CLV_COLUMN_IS_CONSTANT,  CLV_COLUMN_NAMES_RECORDS,
                                               CLV_COLUMN_TELLS_TARGET, CLV_COLUMN_TELLS_TARGET,
                                               CLV_COLUMN_IS_FINE,      CLV_COLUMN_IS_FINE,
@@ -257,12 +263,13 @@ static void suspicious_columns_are_named(void **state) {
   for (int i = 0; i < 40; i++)
     clv_bytes_printf(&text, "7,%d,%g,%s,%d,%s,p%d\n", 1000 + i, i % 2 + i * 1e-4,
                      i % 2 ? "ward" : "home", i * i % 7, i % 2 ? "ill" : "well", i / 2);
-  clv_dataset_options o = {.format = CLV_FORMAT_TABLE,
-                           .inputs_path = write_scratch_file("a.csv", text.data, text.len),
-                           .table = {.columns = all, .n_columns = CLV_COUNT(all)}};
+  clv_dataset_options o = {
+      .format = CLV_FORMAT_TABLE,
+      .inputs_path = write_scratch_file("a.csv", text.data, text.len),
+      .table = {.columns = suspicious_columns, .n_columns = CLV_COUNT(suspicious_columns)}};
   clv_dataset *ds = open_table(&o);
   must(clv_subset_all(ds, &rows, &err), &err);
-  for (size_t i = 0; i < CLV_COUNT(all); i++) {
+  for (size_t i = 0; i < CLV_COUNT(suspicious_columns); i++) {
     must(clv_dataset_column_facts(ds, &rows, i, &f, &err), &err);
     if (f.suspicion != want[i]) fail_msg("%s: %d, wanted %d", f.name, f.suspicion, want[i]);
   }
@@ -294,7 +301,7 @@ int main(void) {
       cmocka_unit_test(records_are_encoded_as_scikit_learn_does),
       cmocka_unit_test(wrong_cells_are_located),
       cmocka_unit_test(broken_records_are_left_out_and_counted),
-      cmocka_unit_test(file_forms_are_read_alike),
+      cmocka_unit_test(equivalent_file_forms_are_read_alike),
       cmocka_unit_test(unseen_classes_and_other_columns_are_refused),
       cmocka_unit_test(suspicious_columns_are_named),
       cmocka_unit_test(damaged_learnt_files_are_refused),

@@ -142,8 +142,9 @@ static void assert_refused(const char *name, const char *text, const char *says)
   assert_null(ds);
 }
 
-/* Quotes without an end take all records behind them, which `skip` would leave out as one. */
-static void quotes_without_an_end_are_never_skipped(void **state) {
+/* A quote without an end makes one record of all lines after it. `skip` must not leave out that
+ * record, because the lines would be lost. */
+static void unterminated_quotes_are_never_skipped(void **state) {
   (void)state;
   static const char text[] = "text,label\na,k\n\"b,k\na,k\na,k\n";
   clv_dataset_options o = make_options(write_scratch_file("q.csv", text, strlen(text)));
@@ -209,10 +210,10 @@ static void byte_order_marks_are_skipped(void **state) {
 
 static void utf16_and_utf32_files_are_refused_by_name(void **state) {
   (void)state;
-  static const char wide[][8] = {
+  static const char encoded_texts[][8] = {
       {'{', 0, '"', 0}, {0, '{', 0, '"'}, {(char)0xfe, (char)0xff, 0, 't'}};
   for (int i = 0; i < 3; i++) {
-    clv_dataset_options o = make_options(write_scratch_file("w.jsonl", wide[i], 8));
+    clv_dataset_options o = make_options(write_scratch_file("w.jsonl", encoded_texts[i], 8));
     clv_dataset *ds = NULL;
     clv_err err = {0};
     expect_error(CLV_INVALID, "its text is UTF-16", clv_dataset_open(&o, &ds, &err), &err);
@@ -245,16 +246,16 @@ static void oversized_record_is_refused_in_bounded_memory(void **state) {
   }
 }
 
-/* Returns the processor time in seconds for a table with `len` bytes after the header. */
-static double measure_seconds(const char *more, size_t len, const char *name) {
-  static const char head[] = "text,label,more\na,k,\n";
+/* Returns the processor time in seconds for reading a table whose body has `len` bytes. */
+static double measure_parse_seconds(const char *body, size_t len, const char *name) {
+  static const char header[] = "text,label,more\na,k,\n";
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   struct rusage before, after;
   clv_dataset *ds = NULL;
   clv_err err = {0};
-  clv_bytes_puts(&all, head);
-  clv_bytes_puts(&all, more[0] == '\n' || more[0] == '\r' ? "" : "b,k,");
-  clv_bytes_add(&all, more, len);
+  clv_bytes_puts(&all, header);
+  clv_bytes_puts(&all, body[0] == '\n' || body[0] == '\r' ? "" : "b,k,");
+  clv_bytes_add(&all, body, len);
   clv_bytes_puts(&all, "\nb,k,\n");
   clv_dataset_options o = make_options(write_scratch_file(name, all.data, all.len));
   getrusage(RUSAGE_SELF, &before);
@@ -270,15 +271,15 @@ static double measure_seconds(const char *more, size_t len, const char *name) {
  * they would take longer. */
 static void empty_lines_parse_faster_than_one_long_field(void **state) {
   (void)state;
-  static const char *const kinds[] = {"\n\n", "\r\n"};
-  enum { BYTES = 12 << 20 };
-  CLV_AUTO(clv_freep) char *text = malloc(BYTES);
+  static const char *const line_ends[] = {"\n\n", "\r\n"};
+  enum { BODY_BYTES = 12 << 20 };
+  CLV_AUTO(clv_freep) char *text = malloc(BODY_BYTES);
   assert_non_null(text);
-  memset(text, 'a', BYTES);
-  double field = measure_seconds(text, BYTES, "field.csv");
+  memset(text, 'a', BODY_BYTES);
+  double field_seconds = measure_parse_seconds(text, BODY_BYTES, "field.csv");
   for (int k = 0; k < 2; k++) {
-    for (size_t i = 0; i < BYTES; i++) text[i] = kinds[k][i % 2];
-    assert_true(measure_seconds(text, BYTES, "empty.csv") < field);
+    for (size_t i = 0; i < BODY_BYTES; i++) text[i] = line_ends[k][i % 2];
+    assert_true(measure_parse_seconds(text, BODY_BYTES, "empty.csv") < field_seconds);
   }
 }
 
@@ -307,7 +308,7 @@ int main(void) {
       cmocka_unit_test(end_and_pad_token_options_are_applied),
       cmocka_unit_test(tokenizer_file_sets_ends_pad_and_truncation),
       cmocka_unit_test(invalid_table_error_gives_line_and_column),
-      cmocka_unit_test(quotes_without_an_end_are_never_skipped),
+      cmocka_unit_test(unterminated_quotes_are_never_skipped),
       cmocka_unit_test(byte_order_marks_are_skipped),
       cmocka_unit_test(utf16_and_utf32_files_are_refused_by_name),
       cmocka_unit_test(oversized_record_is_refused_in_bounded_memory),

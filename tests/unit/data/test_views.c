@@ -21,7 +21,7 @@ static clv_image_view choose_view(clv_image_options o, uint32_t width, uint32_t 
 static void resize_and_center_crop_match_torchvision(void **state) {
   (void)state;
   static const struct {
-    uint32_t width, height, resize, crop, out_w, out_h;
+    uint32_t width, height, resize, crop, resized_width, resized_height;
     int64_t x, y;
   } cases[] = {
       {500, 375, 256, 224, 341, 256, 58, 16}, /* 117 / 2 = 58.5 -> 58 */
@@ -37,8 +37,8 @@ static void resize_and_center_crop_match_torchvision(void **state) {
     clv_image_view v =
         choose_view((clv_image_options){.resize = cases[i].resize, .crop = cases[i].crop},
                     cases[i].width, cases[i].height, NULL);
-    assert_int_equal(v.width, cases[i].out_w);
-    assert_int_equal(v.height, cases[i].out_h);
+    assert_int_equal(v.width, cases[i].resized_width);
+    assert_int_equal(v.height, cases[i].resized_height);
     assert_int_equal(v.x, cases[i].x);
     assert_int_equal(v.y, cases[i].y);
     assert_false(v.is_flipped);
@@ -114,11 +114,12 @@ static void impossible_ratio_falls_back_to_center_crop(void **state) {
                          .ratio_low = 0.75,
                          .ratio_high = 4.0 / 3};
   clv_rng_key key = clv_image_view_key(1, 0, 0);
-  clv_image_view wide = choose_view(o, 300, 30, &key), high = choose_view(o, 30, 300, &key);
-  assert_int_equal(wide.box.width, 40);
-  assert_int_equal(wide.box.x, 130);
-  assert_int_equal(high.box.height, 40);
-  assert_int_equal(high.box.y, 130);
+  clv_image_view view_of_wide = choose_view(o, 300, 30, &key),
+                 view_of_high = choose_view(o, 30, 300, &key);
+  assert_int_equal(view_of_wide.box.width, 40);
+  assert_int_equal(view_of_wide.box.x, 130);
+  assert_int_equal(view_of_high.box.height, 40);
+  assert_int_equal(view_of_high.box.y, 130);
 }
 
 static void views_differ_by_epoch_seed_and_record(void **state) {
@@ -144,19 +145,19 @@ static void render_pads_borders_and_flips(void **state) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
   clv_err err;
   assert_ok(clv_image_view_render(&v, &src, 100, &r, out, &err), &err);
-  static const uint8_t plain[12] = {0, 0, 0, 0, 0, 1, 2, 3, 0, 4, 5, 6};
-  assert_memory_equal(out, plain, 12);
+  static const uint8_t unflipped[12] = {0, 0, 0, 0, 0, 1, 2, 3, 0, 4, 5, 6};
+  assert_memory_equal(out, unflipped, 12);
   v.is_flipped = true;
   assert_ok(clv_image_view_render(&v, &src, 100, &r, out, &err), &err);
   static const uint8_t flipped[12] = {0, 0, 0, 0, 3, 2, 1, 0, 6, 5, 4, 0};
   assert_memory_equal(out, flipped, 12);
-  uint16_t wide[6] = {1000, 2000, 3000, 4000, 5000, 60000}, wide_out[12];
+  uint16_t data_16_bit[6] = {1000, 2000, 3000, 4000, 5000, 60000}, out_16_bit[12];
   clv_pixels pixels_16_bit = src;
-  pixels_16_bit.data = (uint8_t *)wide;
+  pixels_16_bit.data = (uint8_t *)data_16_bit;
   pixels_16_bit.has_16_bits = true;
-  assert_ok(clv_image_view_render(&v, &pixels_16_bit, 100, &r, (uint8_t *)wide_out, &err), &err);
-  static const uint16_t wanted[12] = {0, 0, 0, 0, 3000, 2000, 1000, 0, 60000, 5000, 4000, 0};
-  assert_memory_equal(wide_out, wanted, sizeof wanted);
+  assert_ok(clv_image_view_render(&v, &pixels_16_bit, 100, &r, (uint8_t *)out_16_bit, &err), &err);
+  static const uint16_t wanted_16_bit[12] = {0, 0, 0, 0, 3000, 2000, 1000, 0, 60000, 5000, 4000, 0};
+  assert_memory_equal(out_16_bit, wanted_16_bit, sizeof wanted_16_bit);
 }
 
 /* A very narrow image cannot use more memory than max_pixels while it is resized. */

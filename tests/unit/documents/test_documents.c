@@ -126,11 +126,11 @@ static void damaged_output_names_file_and_line(void **state) {
 static clv_code run_child(const char *const *args, const clv_child_limits *limits, clv_bytes *out,
                           bool *ret_apart, clv_err *err) {
   int fd = open(write_scratch_file("file", "what is in it", 13), O_RDONLY | O_CLOEXEC);
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, 10);
-  clv_child_process c = {.args = args, .file = high, .label = "x.pdf", .limits = limits};
+  int high_fd = fcntl(fd, F_DUPFD_CLOEXEC, 10);
+  clv_child_process c = {.args = args, .file = high_fd, .label = "x.pdf", .limits = limits};
   close(fd);
   clv_code code = clv_child_process_run(&c, out, ret_apart, err);
-  close(high);
+  close(high_fd);
   return code;
 }
 
@@ -140,10 +140,10 @@ static void assert_child_ends(const char *script, const clv_child_limits *limits
   const char *const args[] = {"sh", "-c", script, NULL};
   bool is_apart;
   clv_err err = {0};
-  uint64_t began = clv_now_ns();
+  uint64_t start_ns = clv_now_ns();
   expect_error(want, message, run_child(args, limits, &out, &is_apart, &err), &err);
   assert_non_null(strstr(err.text, "x.pdf: "));
-  assert_true(clv_now_ns() - began < (uint64_t)20 * 1000000000);
+  assert_true(clv_now_ns() - start_ns < (uint64_t)20 * 1000000000);
 }
 
 static void child_process_has_only_its_file_and_no_network(void **state) {
@@ -163,13 +163,14 @@ static void child_process_has_only_its_file_and_no_network(void **state) {
 
 static void child_process_over_a_limit_is_killed(void **state) {
   (void)state;
-  const clv_child_limits second = {.seconds = 1}, little = {.max_memory_bytes = 64 << 20},
-                         few = {.max_output_bytes = 1 << 20};
-  assert_child_ends("sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
-  assert_child_ends("while :; do :; done", &second, CLV_EXHAUSTED, "takes ");
-  assert_child_ends("exec >&- 2>&-; sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
-  assert_child_ends("yes", &few, CLV_EXHAUSTED, "prints more than 1048576 bytes");
-  assert_child_ends("head -c 900000000 /dev/zero | tail -n 1", &little, CLV_DATA_LOSS,
+  const clv_child_limits one_second = {.seconds = 1},
+                         little_memory = {.max_memory_bytes = 64 << 20},
+                         little_output = {.max_output_bytes = 1 << 20};
+  assert_child_ends("sleep 60", &one_second, CLV_EXHAUSTED, "takes longer than 1 s");
+  assert_child_ends("while :; do :; done", &one_second, CLV_EXHAUSTED, "takes ");
+  assert_child_ends("exec >&- 2>&-; sleep 60", &one_second, CLV_EXHAUSTED, "takes longer than 1 s");
+  assert_child_ends("yes", &little_output, CLV_EXHAUSTED, "prints more than 1048576 bytes");
+  assert_child_ends("head -c 900000000 /dev/zero | tail -n 1", &little_memory, CLV_DATA_LOSS,
                     "it may have 64 MiB of memory");
   assert_child_ends("echo x > /tmp/cleave-never-written", NULL, CLV_DATA_LOSS, "ends with");
   assert_child_ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "sh ends with exit code 3");
@@ -179,19 +180,19 @@ static void child_process_over_a_limit_is_killed(void **state) {
 static void timed_out_child_is_killed_with_its_group(void **state) {
   (void)state;
   char pid[32] = "";
-  const clv_child_limits second = {.seconds = 1};
+  const clv_child_limits one_second = {.seconds = 1};
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   const char *const args[] = {"sh", "-c", "sleep 60 & echo $!; wait", NULL};
   bool is_apart;
   clv_err err = {0};
-  expect_error(CLV_EXHAUSTED, "takes longer", run_child(args, &second, &out, &is_apart, &err),
+  expect_error(CLV_EXHAUSTED, "takes longer", run_child(args, &one_second, &out, &is_apart, &err),
                &err);
   snprintf(pid, sizeof pid, "%.20s", out.data ? out.data : "");
-  long number = strtol(pid, NULL, 10);
-  assert_true(number > 1);
-  for (int i = 0; i < 100 && kill((pid_t)number, 0) == 0; i++) usleep(20000);
+  long pid_number = strtol(pid, NULL, 10);
+  assert_true(pid_number > 1);
+  for (int i = 0; i < 100 && kill((pid_t)pid_number, 0) == 0; i++) usleep(20000);
   char path[64], state_text[64] = "";
-  snprintf(path, sizeof path, "/proc/%ld/stat", number);
+  snprintf(path, sizeof path, "/proc/%ld/stat", pid_number);
   /* a zombie process, whose parent has not waited for it, counts as ended */
   FILE *f = fopen(path, "r");
   if (f) {
@@ -227,10 +228,11 @@ static void window_tokens_have_their_words_boxes_and_labels(void **state) {
   static const clv_page_word words[] = {
       {"abcd", 1, 2, 3, 4}, {"e", 5, 6, 7, 8}, {"abc", 9, 10, 11, 12}};
   static const int32_t labels[] = {7, 8, 9};
-  static const int32_t ids[] = {2, 4, 5, 6, 7, 3, 2, 7, 4, 5, 3, 0},
-                       word[] = {-1, 0, 0, 0, 1, -1, -1, 1, 2, 2, -1, -1},
-                       label[] = {-100, 7, -100, -100, -100, -100, -100, 8, 9, -100, -100, -100},
-                       length[] = {6, 5};
+  static const int32_t wanted_ids[] = {2, 4, 5, 6, 7, 3, 2, 7, 4, 5, 3, 0},
+                       wanted_words[] = {-1, 0, 0, 0, 1, -1, -1, 1, 2, 2, -1, -1},
+                       wanted_labels[] = {-100, 7, -100, -100, -100, -100,
+                                          -100, 8, 9,    -100, -100, -100},
+                       wanted_lengths[] = {6, 5};
   const clv_page page = {(clv_page_word *)(uintptr_t)words, 3};
   const clv_tokenizer_options o = {0};
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
@@ -240,13 +242,13 @@ static void window_tokens_have_their_words_boxes_and_labels(void **state) {
   must(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "v", &o, &t, &err), &err);
   must(clv_windows_make(&page, labels, t, &wo, &w, &err), &err);
   assert_int_equal(w.n, 2);
-  assert_memory_equal(w.ids, ids, sizeof ids);
-  assert_memory_equal(w.words, word, sizeof word);
-  assert_memory_equal(w.labels, label, sizeof label);
-  assert_memory_equal(w.lengths, length, sizeof length);
-  static const int32_t boxes[][4] = {{0},          {1, 2, 3, 4}, {1, 2, 3, 4},
-                                     {1, 2, 3, 4}, {5, 6, 7, 8}, {1000, 1000, 1000, 1000}};
-  assert_memory_equal(w.boxes, boxes, sizeof boxes);
+  assert_memory_equal(w.ids, wanted_ids, sizeof wanted_ids);
+  assert_memory_equal(w.words, wanted_words, sizeof wanted_words);
+  assert_memory_equal(w.labels, wanted_labels, sizeof wanted_labels);
+  assert_memory_equal(w.lengths, wanted_lengths, sizeof wanted_lengths);
+  static const int32_t wanted_boxes[][4] = {{0},          {1, 2, 3, 4}, {1, 2, 3, 4},
+                                            {1, 2, 3, 4}, {5, 6, 7, 8}, {1000, 1000, 1000, 1000}};
+  assert_memory_equal(w.boxes, wanted_boxes, sizeof wanted_boxes);
   clv_windows_done(&w);
   wo.stride = 4;
   expect_error(CLV_INVALID, "windows of 6 tokens hold 4 tokens of a page, and the stride is 4",

@@ -6,7 +6,7 @@
 #include "master/egress/egress.h"
 #include "tests/unit/files.h"
 
-/* Adds a line in the record's format. Does not use the product's writer. */
+/* Adds a line in the record's format, without the writer that charges bytes and syncs the file. */
 static void add_line(clv_bytes *out, const clv_egress_line *l) { clv_egress_line_format(l, out); }
 
 static clv_egress_line make_line(clv_egress_event event, uint64_t attempt, int second) {
@@ -159,15 +159,15 @@ static void empty_record_shows_zero_bytes(void **state) {
 
 /* Returns a record whose free texts have tags, quotes, right-to-left marks and a forged line. */
 static clv_bytes make_hostile_record(void) {
-  static const char evil[] =
+  static const char hostile_text[] =
       "</td><script>alert(\"1\")</script><img src='http://x/'>&"
       "\xe2\x80\xae";
   clv_bytes t = {0};
-  clv_egress_line b = make_attempt_line(1, 1, "train", evil);
-  clv_egress_line a = make_allow_line(1, 1, CLV_EGRESS_WEIGHTS, evil, evil, 10);
-  snprintf(b.start.session, sizeof b.start.session, "%s", evil);
-  snprintf(a.allow.key.identity, sizeof a.allow.key.identity, "%s", evil);
-  snprintf(a.allow.key.to, sizeof a.allow.key.to, "%s", evil);
+  clv_egress_line b = make_attempt_line(1, 1, "train", hostile_text);
+  clv_egress_line a = make_allow_line(1, 1, CLV_EGRESS_WEIGHTS, hostile_text, hostile_text, 10);
+  snprintf(b.start.session, sizeof b.start.session, "%s", hostile_text);
+  snprintf(a.allow.key.identity, sizeof a.allow.key.identity, "%s", hostile_text);
+  snprintf(a.allow.key.to, sizeof a.allow.key.to, "%s", hostile_text);
   add_line(&t, &b);
   add_line(&t, &a);
   return t;
@@ -179,9 +179,9 @@ static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
   clv_bytes t = make_hostile_record(), html = {0}, text = {0};
   clv_err err;
   if (clv_egress_read_text(t.data, t.len, "egress.jsonl", &b, &err) == CLV_OK) {
-    static const char run[] = "runs/<b>\n2  eval: all is well\x1b[2J";
-    assert_ok(clv_egress_write_page(&b, run, CLV_EGRESS_HTML, &html, &err), &err);
-    assert_ok(clv_egress_write_page(&b, run, CLV_EGRESS_PLAIN_TEXT, &text, &err), &err);
+    static const char hostile_run[] = "runs/<b>\n2  eval: all is well\x1b[2J";
+    assert_ok(clv_egress_write_page(&b, hostile_run, CLV_EGRESS_HTML, &html, &err), &err);
+    assert_ok(clv_egress_write_page(&b, hostile_run, CLV_EGRESS_PLAIN_TEXT, &text, &err), &err);
     assert_null(strstr(html.data, "<script"));
     assert_null(strstr(html.data, "<img"));
     assert_null(strstr(html.data, "<b>"));
@@ -201,9 +201,10 @@ static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
 static void html_page_has_no_external_references(void **state) {
   (void)state;
   clv_bytes t = make_usual_record(), html = render_page(&t, CLV_EGRESS_HTML);
-  static const char *const outside[] = {
+  static const char *const outside_references[] = {
       "http:", "https:", "src=", "href=", "url(", "@import", "<script"};
-  for (size_t i = 0; i < CLV_COUNT(outside); i++) assert_null(strstr(html.data, outside[i]));
+  for (size_t i = 0; i < CLV_COUNT(outside_references); i++)
+    assert_null(strstr(html.data, outside_references[i]));
   assert_contains(&html, "default-src 'none'");
   assert_contains(&html, "<tr class=\"open\"><td>activation of stage &#39;a&#39;");
   assert_contains(&html, "signed by CN=Dr. Yes");

@@ -288,13 +288,15 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
 
 static void layer_moves_to_a_worker_only_if_the_policy_releases_it(void **state) {
   (void)state;
-  static const char more[] = "release: [fc1, \"layer1.*\"]\n";
+  static const char release_line[] = "release: [fc1, \"layer1.*\"]\n";
   CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy(), *released = NULL;
-  char both[sizeof text + sizeof more];
+  char full_text[sizeof text + sizeof release_line];
   clv_err err;
-  snprintf(both, sizeof both, "%s%s", text, more);
+  snprintf(full_text, sizeof full_text, "%s%s", text, release_line);
   assert_ok(clv_alloc(1, sizeof *released, &released, &err), &err);
-  assert_ok(clv_policy_config_parse("/p.yaml", both, strlen(both), &released->config, &err), &err);
+  assert_ok(
+      clv_policy_config_parse("/p.yaml", full_text, strlen(full_text), &released->config, &err),
+      &err);
   assert_ok(clv_policy_check_release(NULL, "fc1", "w1", &err), &err);
   assert_int_equal(clv_policy_check_release(p, "fc1", "w1", &err), CLV_INVALID);
   assert_says(&err,

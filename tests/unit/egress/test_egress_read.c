@@ -108,14 +108,14 @@ static void worker_hops_are_not_in_the_master_total(void **state) {
 /* A line that was being written when the machine stopped: half of it, or zeros. */
 static void truncated_last_line_is_ignored(void **state) {
   (void)state;
-  static const char half[] = ATTEMPT("1") "{\"event\":\"allow\",";
-  static const char zeros[] = ATTEMPT("1") "\0\0\0\0\n";
+  static const char half_line[] = ATTEMPT("1") "{\"event\":\"allow\",";
+  static const char line_of_zeros[] = ATTEMPT("1") "\0\0\0\0\n";
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0}, z = {0};
   clv_err err;
-  assert_ok(clv_egress_read_text(half, sizeof half - 1, "x", &b, &err), &err);
+  assert_ok(clv_egress_read_text(half_line, sizeof half_line - 1, "x", &b, &err), &err);
   assert_int_equal(b.complete_bytes, strlen(ATTEMPT("1")));
   assert_int_equal(b.truncated_bytes, strlen("{\"event\":\"allow\","));
-  assert_ok(clv_egress_read_text(zeros, sizeof zeros - 1, "x", &z, &err), &err);
+  assert_ok(clv_egress_read_text(line_of_zeros, sizeof line_of_zeros - 1, "x", &z, &err), &err);
   assert_int_equal(z.truncated_bytes, 5);
 }
 

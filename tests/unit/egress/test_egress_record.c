@@ -69,11 +69,12 @@ static clv_egress_record *open_record(const char *name) {
   return r;
 }
 
-static clv_egress_flow *open_flow(clv_egress_record *r, const clv_egress_key *what, uint64_t unit) {
+static clv_egress_flow *open_flow(clv_egress_record *r, const clv_egress_key *flow_key,
+                                  uint64_t step_bytes) {
   clv_egress_flow *f = NULL;
   clv_err err;
-  assert_ok(clv_egress_flow_new(r, what, false, &f, &err), &err);
-  clv_egress_set_step_bytes(f, unit);
+  assert_ok(clv_egress_flow_new(r, flow_key, false, &f, &err), &err);
+  clv_egress_set_step_bytes(f, step_bytes);
   return f;
 }
 
@@ -199,10 +200,10 @@ static void one_time_tensors_share_one_fdatasync(void **state) {
   clv_egress_flow *f[20];
   int before = n_syncs;
   for (int i = 0; i < 20; i++) {
-    clv_egress_key what = activation;
-    what.kind = CLV_EGRESS_WEIGHTS;
-    snprintf(what.name, sizeof what.name, "%d.weight\"\n\x9b", i);
-    assert_ok(clv_egress_flow_new(r, &what, true, &f[i], &err), &err);
+    clv_egress_key flow_key = activation;
+    flow_key.kind = CLV_EGRESS_WEIGHTS;
+    snprintf(flow_key.name, sizeof flow_key.name, "%d.weight\"\n\x9b", i);
+    assert_ok(clv_egress_flow_new(r, &flow_key, true, &f[i], &err), &err);
     clv_egress_set_step_bytes(f[i], (uint64_t)i + 1);
   }
   assert_ok(clv_egress_write_ahead(r, &err), &err);
@@ -241,9 +242,9 @@ static void zero_blocks_after_a_crash_are_truncated(void **state) {
   clv_egress_record *r = open_record("fallen");
   charge_bytes(open_flow(r, &activation, 100), 60);
   close_record(r);
-  static const char left[] = "{\"event\":\0\0\0\0\n{\"event\":\"end\"}\n";
+  static const char left_over[] = "{\"event\":\0\0\0\0\n{\"event\":\"end\"}\n";
   FILE *f = fopen(at("fallen"), "a");
-  fwrite(left, 1, sizeof left - 1, f);
+  fwrite(left_over, 1, sizeof left_over - 1, f);
   fclose(f);
   r = open_record("fallen");
   charge_bytes(open_flow(r, &activation, 100), 7);
@@ -252,7 +253,7 @@ static void zero_blocks_after_a_crash_are_truncated(void **state) {
   assert_int_equal(b.n_attempts, 2);
   assert_int_equal(b.total_bytes, 67);
   assert_int_equal(b.truncated_bytes, 0);
-  assert_int_equal(b.attempts[1].start_line.start.removed_bytes, sizeof left - 1);
+  assert_int_equal(b.attempts[1].start_line.start.removed_bytes, sizeof left_over - 1);
 }
 
 /* The partial line belongs to another command, which was killed while it wrote. */
@@ -300,24 +301,26 @@ static void *charge_in_thread(void *user) {
 static void concurrent_charges_sum_exactly(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
-  clv_egress_record *r = open_record("threads"), *other = open_record("threads");
-  clv_egress_key back = activation;
-  back.kind = CLV_EGRESS_GRADIENT;
-  uint64_t sum = 0;
+  clv_egress_record *r = open_record("threads"), *other_record = open_record("threads");
+  clv_egress_key gradient_key = activation;
+  gradient_key.kind = CLV_EGRESS_GRADIENT;
+  uint64_t total_charged = 0;
   clv_egress_flow *f = open_flow(r, &activation, 50);
-  charging_thread who[4] = {
-      {f, &sum}, {f, &sum}, {open_flow(r, &back, 50), &sum}, {open_flow(other, &back, 50), &sum}};
+  charging_thread thread_args[4] = {{f, &total_charged},
+                                    {f, &total_charged},
+                                    {open_flow(r, &gradient_key, 50), &total_charged},
+                                    {open_flow(other_record, &gradient_key, 50), &total_charged}};
   pthread_t threads[4];
-  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, charge_in_thread, &who[i]);
+  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, charge_in_thread, &thread_args[i]);
   for (int i = 0; i < 50; i++) {
-    uint64_t charged_bytes = __atomic_load_n(&sum, __ATOMIC_SEQ_CST);
+    uint64_t charged_bytes = __atomic_load_n(&total_charged, __ATOMIC_SEQ_CST);
     assert_true(sum_bytes_on_disk() >= charged_bytes);
   }
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
   close_record(r);
-  close_record(other);
+  close_record(other_record);
   read_record("threads", &b);
-  assert_int_equal(b.total_bytes, sum);
+  assert_int_equal(b.total_bytes, total_charged);
   assert_int_equal(b.attempts[0].tensors + b.attempts[1].tensors, 80000);
 }
 
@@ -337,40 +340,42 @@ static void concurrent_openings_get_distinct_attempts(void **state) {
   assert_int_equal(b.n_attempts, 100);
 }
 
-/* Runs a process that charges until it is killed at a random moment. Returns the bytes that it had
- * charged. */
-static uint64_t charge_until_killed(const char *name, uint64_t *sum, unsigned us) {
+/* Runs a process that charges until it is killed, `delay_us` microseconds after its first charge.
+ * Returns the bytes that the process had charged. */
+static uint64_t charge_until_killed(const char *name, uint64_t *total_charged, unsigned delay_us) {
   pid_t pid = fork();
   if (!pid) {
     clv_egress_record *r = open_record(name);
     clv_egress_flow *f = open_flow(r, &activation, 50);
     clv_err err;
     alarm(60);
-    while (clv_egress_charge(f, 50, &err) == CLV_OK) __atomic_fetch_add(sum, 50, __ATOMIC_SEQ_CST);
+    while (clv_egress_charge(f, 50, &err) == CLV_OK)
+      __atomic_fetch_add(total_charged, 50, __ATOMIC_SEQ_CST);
     _exit(1);
   }
-  for (int i = 0; i < 300000 && !__atomic_load_n(sum, __ATOMIC_SEQ_CST); i++) usleep(100);
-  usleep(us);
+  for (int i = 0; i < 300000 && !__atomic_load_n(total_charged, __ATOMIC_SEQ_CST); i++) usleep(100);
+  usleep(delay_us);
   kill(pid, SIGKILL);
   waitpid(pid, NULL, 0);
-  return *sum;
+  return *total_charged;
 }
 
 static void kill_never_loses_charged_bytes(void **state) {
   (void)state;
-  uint64_t *sum = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  uint64_t all = 0;
+  uint64_t *total_charged =
+      mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  uint64_t charged_bytes = 0;
   for (unsigned i = 0; i < 12; i++) {
     CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
-    *sum = 0;
-    all += charge_until_killed("killed", sum, i * 311);
+    *total_charged = 0;
+    charged_bytes += charge_until_killed("killed", total_charged, i * 311);
     read_record("killed", &b);
     assert_int_equal(b.n_attempts, i + 1);
-    assert_true(b.total_bytes >= all);
+    assert_true(b.total_bytes >= charged_bytes);
     assert_true(b.attempts[i].unsettled_bytes <=
                 50 * CLV_EGRESS_MAX_STEPS * 3 / 2 + 50 * CLV_EGRESS_MAX_STEPS);
   }
-  munmap(sum, 4096);
+  munmap(total_charged, 4096);
 }
 
 int main(void) {

@@ -12,19 +12,18 @@ static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
 
 /* ---- a session, a policy and a record for one sent tensor ------------------------------------ */
 
-typedef struct shown_case {
+typedef struct gate_case {
   clv_egress_kind egress_kind;
   clv_findings findings;
   const char *privacy_finding; /* finding that the session's `privacy` must permit; NULL: none */
-  const char
-      *policy_kinds;       /* value that the policy's key `kinds` must list; NULL: none is needed */
+  const char *policy_kind; /* value that the policy's key `kinds` must list; NULL: none is needed */
   const char *policy_key;  /* key of the policy that must be true; NULL: none */
   const char *record_word; /* word for the tensor in the record */
   cleave_sending_kind sending_kind;
-} shown_case;
+} gate_case;
 
-#define KNOWN CLV_FINDING_FRONT_KNOWN
-static const shown_case cases[] = {
+#define FRONT_KNOWN CLV_FINDING_FRONT_KNOWN
+static const gate_case cases[] = {
     {CLV_EGRESS_INPUT, CLV_FINDING_RAW_INPUT, "RAW INPUT", NULL, "raw", "input",
      CLEAVE_SENDING_LEAF},
     {CLV_EGRESS_INPUT, CLV_FINDING_MIXED, NULL, NULL, "raw", "input", CLEAVE_SENDING_LEAF},
@@ -34,12 +33,12 @@ static const shown_case cases[] = {
      CLEAVE_SENDING_VALUE},
     {CLV_EGRESS_ACTIVATION, CLV_FINDING_PICTURE, NULL, "activation", "pictures", "activation",
      CLEAVE_SENDING_VALUE},
-    {CLV_EGRESS_ACTIVATION, KNOWN, "FRONT KNOWN", "activation", "front_known", "activation",
+    {CLV_EGRESS_ACTIVATION, FRONT_KNOWN, "FRONT KNOWN", "activation", "front_known", "activation",
      CLEAVE_SENDING_VALUE},
     {CLV_EGRESS_ACTIVATION, CLV_FINDING_TOKENS, "TOKENS", "activation", "tokens", "tokens",
      CLEAVE_SENDING_VALUE},
-    {CLV_EGRESS_ACTIVATION, CLV_FINDING_TOKENS | KNOWN, "TOKENS", "activation", "tokens", "tokens",
-     CLEAVE_SENDING_VALUE},
+    {CLV_EGRESS_ACTIVATION, CLV_FINDING_TOKENS | FRONT_KNOWN, "TOKENS", "activation", "tokens",
+     "tokens", CLEAVE_SENDING_VALUE},
     {CLV_EGRESS_ACTIVATION, CLV_FINDING_RAW_INPUT, "RAW INPUT", "activation", "raw", "input",
      CLEAVE_SENDING_VALUE},
     {CLV_EGRESS_ACTIVATION, CLV_FINDING_RAW_INPUT | CLV_FINDING_PICTURE, "RAW INPUT", "activation",
@@ -91,7 +90,7 @@ typedef struct gate_test {
   char recorded_word[32]; /* word in the record; "": nothing was sent */
 } gate_test;
 
-static void make_sending(gate_test *s, const shown_case *c) {
+static void make_sending(gate_test *s, const gate_case *c) {
   bool has_loss = c->egress_kind == CLV_EGRESS_LABELS;
   *s = (gate_test){.config = {.workers = workers,
                               .n_workers = 1,
@@ -129,20 +128,21 @@ static void read_word(const char *path, gate_test *s) {
 static cleave_status send_through_gate(gate_test *s) {
   const clv_egress_line attempt_line = {
       .start = {.command = "train", .session = "s", .run = "runs/s"}};
-  clv_egress_key what = {.from = CLV_EGRESS_MASTER,
-                         .to = "w1",
-                         .identity = "spiffe://w1",
-                         .kind = clv_egress_record_kind(s->egress_row.kind, s->egress_row.findings),
-                         .stage = "front",
-                         .dtype = "f32",
-                         .shape = {1, {3}}};
+  clv_egress_key flow_key = {
+      .from = CLV_EGRESS_MASTER,
+      .to = "w1",
+      .identity = "spiffe://w1",
+      .kind = clv_egress_record_kind(s->egress_row.kind, s->egress_row.findings),
+      .stage = "front",
+      .dtype = "f32",
+      .shape = {1, {3}}};
   clv_egress_record *record = NULL;
   clv_egress_flow *flow = NULL;
   clv_err err;
   const char *path = at("egress.jsonl");
   unlink(path);
   assert_ok(clv_egress_open(path, &attempt_line, &record, &err), &err);
-  assert_ok(clv_egress_flow_new(record, &what, false, &flow, &err), &err);
+  assert_ok(clv_egress_flow_new(record, &flow_key, false, &flow, &err), &err);
   clv_egress_set_step_bytes(flow, 48);
   clv_row_flow flows[] = {{.flow = flow}};
   clv_state_flow state = {.flow = flow, .name = "weight"};
@@ -167,10 +167,10 @@ static cleave_status send_through_gate(gate_test *s) {
 static void permitted_tensor_is_recorded_under_its_kind(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_policy_freep) clv_policy *all = make_policy_without(NULL, NULL);
+    CLV_AUTO(clv_policy_freep) clv_policy *policy = make_policy_without(NULL, NULL);
     gate_test s;
     make_sending(&s, &cases[i]);
-    s.policy = all;
+    s.policy = policy;
     if (send_through_gate(&s) != CLEAVE_OK) fail_msg("case %zu: %s", i, s.error.text);
     assert_string_equal(s.recorded_word, cases[i].record_word);
   }
@@ -193,16 +193,16 @@ static void tensor_without_policy_kind_or_key_is_denied(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_policy_freep)
-    clv_policy *no_kind = make_policy_without(cases[i].policy_kinds, NULL);
+    clv_policy *no_kind = make_policy_without(cases[i].policy_kind, NULL);
     CLV_AUTO(clv_policy_freep) clv_policy *no_key = make_policy_without(NULL, cases[i].policy_key);
     char wanted[64];
     gate_test s;
     make_sending(&s, &cases[i]);
     s.policy = no_kind;
-    assert_int_equal(send_through_gate(&s), cases[i].policy_kinds ? CLEAVE_DENIED : CLEAVE_OK);
+    assert_int_equal(send_through_gate(&s), cases[i].policy_kind ? CLEAVE_DENIED : CLEAVE_OK);
     snprintf(wanted, sizeof wanted, "permits no %s",
-             cases[i].policy_kinds ? cases[i].policy_kinds : "");
-    if (cases[i].policy_kinds) assert_non_null(strstr(s.error.text, wanted));
+             cases[i].policy_kind ? cases[i].policy_kind : "");
+    if (cases[i].policy_kind) assert_non_null(strstr(s.error.text, wanted));
     make_sending(&s, &cases[i]);
     s.policy = no_key;
     assert_int_equal(send_through_gate(&s), cases[i].policy_key ? CLEAVE_DENIED : CLEAVE_OK);

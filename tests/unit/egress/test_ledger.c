@@ -83,13 +83,13 @@ static void added_item_is_found(void **state) {
 static void repeated_item_is_stored_once(void **state) {
   (void)state;
   clv_ledger_entry e;
-  const clv_ledger_item all[] = {make_item(CLV_LEDGER_KEY, 1, W1),
-                                 make_item(CLV_LEDGER_WEIGHTS, 1, W1),
-                                 make_item(CLV_LEDGER_KEY, 1, W2)};
+  const clv_ledger_item items[] = {make_item(CLV_LEDGER_KEY, 1, W1),
+                                   make_item(CLV_LEDGER_WEIGHTS, 1, W1),
+                                   make_item(CLV_LEDGER_KEY, 1, W2)};
   clv_err err = {0};
   remove_ledger();
-  add_item(all[0]);
-  for (int i = 0; i < 3; i++) assert_ok(clv_ledger_add(all, CLV_COUNT(all), &err), &err);
+  add_item(items[0]);
+  for (int i = 0; i < 3; i++) assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err);
   assert_int_equal(count_lines(), 4);
   assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W1); /* the first identity that received it */
@@ -97,20 +97,20 @@ static void repeated_item_is_stored_once(void **state) {
 
 static void ledger_file_hides_its_digests(void **state) {
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes one = {0}, two = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes first_ledger = {0}, second_ledger = {0};
   char hex[65];
   const clv_sha256 of = make_digest(1);
   remove_ledger();
   add_item(make_item(CLV_LEDGER_KEY, 1, W1));
-  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &one, NULL), CLV_OK);
+  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &first_ledger, NULL), CLV_OK);
   remove_ledger();
   add_item(make_item(CLV_LEDGER_KEY, 1, W1));
-  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &two, NULL), CLV_OK);
+  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &second_ledger, NULL), CLV_OK);
   clv_sha256_hex(&of, hex);
   hex[32] = '\0';
-  assert_null(strstr(one.data, hex));
+  assert_null(strstr(first_ledger.data, hex));
   /* each ledger has another salt */
-  assert_string_not_equal(strchr(one.data, '\n'), strchr(two.data, '\n'));
+  assert_string_not_equal(strchr(first_ledger.data, '\n'), strchr(second_ledger.data, '\n'));
 }
 
 static void truncated_last_line_is_removed(void **state) {
@@ -142,8 +142,8 @@ static void assert_refused(const char *text, size_t len, const char *says) {
   assert_int_not_equal(clv_ledger_open(&l, &err), CLV_OK);
   assert_says(&err, says);
   assert_says(&err, "keys.ledger");
-  const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 1, W1);
-  assert_int_not_equal(clv_ledger_add(&one, 1, &err), CLV_OK);
+  const clv_ledger_item item = make_item(CLV_LEDGER_KEY, 1, W1);
+  assert_int_not_equal(clv_ledger_add(&item, 1, &err), CLV_OK);
 }
 
 static void damaged_ledger_line_is_located(void **state) {
@@ -156,7 +156,7 @@ static void damaged_ledger_line_is_located(void **state) {
       "key 00112233445566778899aabbccddeeff 2026-11-2 a\n",
       "key 00112233445566778899aabbccddeeff 2026/11/28 a\n",
       "key 00112233445566778899aabbccddeeff 2026-11-28 a\033[2J\n",
-      "rows 00112233445566778 2026-11-28 a\n", /* the second mark has 1 hex digit instead of 16 */
+      "rows 00112233445566778 2026-11-28 a\n", /* the second digest has 1 hex digit instead of 16 */
       "rows 0011223344556677001122334455667g 2026-11-28 a\n",
       "rows  2026-11-28 a\n",
       "rows 0011223344556677\n",
@@ -192,10 +192,10 @@ static void ledger_writable_by_others_is_refused(void **state) {
 static void unwritable_ledger_path_is_named(void **state) {
   (void)state;
   clv_err err = {0};
-  const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 1, W1);
+  const clv_ledger_item item = make_item(CLV_LEDGER_KEY, 1, W1);
   remove_ledger();
   write_scratch_file("state", "", 0); /* a file at the folder's path */
-  assert_int_equal(clv_ledger_add(&one, 1, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_ledger_add(&item, 1, &err), CLV_PRECONDITION);
   assert_says(&err, "cannot be written: ");
   assert_says(&err, "set XDG_STATE_HOME to a folder that stays");
   assert_int_equal(unlink(at("state")), 0);
@@ -203,19 +203,19 @@ static void unwritable_ledger_path_is_named(void **state) {
 
 static void ledger_folder_follows_environment_variables(void **state) {
   (void)state;
-  char list[420], first[200], home[200];
+  char folder_list[420], first_folder[200], home_folder[200];
   remove_ledger();
-  snprintf(first, sizeof first, "%s", at("state"));
-  snprintf(list, sizeof list, "%s:%s", first, at("elsewhere"));
-  setenv("STATE_DIRECTORY", list, 1);
+  snprintf(first_folder, sizeof first_folder, "%s", at("state"));
+  snprintf(folder_list, sizeof folder_list, "%s:%s", first_folder, at("elsewhere"));
+  setenv("STATE_DIRECTORY", folder_list, 1);
   add_item(make_item(CLV_LEDGER_KEY, 1, W1));
   assert_int_equal(access(at("state/keys.ledger"), F_OK), 0);
   unsetenv("STATE_DIRECTORY");
   setenv("XDG_STATE_HOME", "relative", 1); /* a relative path is ignored */
-  snprintf(home, sizeof home, "%s", getenv("HOME") ? getenv("HOME") : "/");
-  setenv("HOME", first, 1);
+  snprintf(home_folder, sizeof home_folder, "%s", getenv("HOME") ? getenv("HOME") : "/");
+  setenv("HOME", first_folder, 1);
   add_item(make_item(CLV_LEDGER_KEY, 1, W1));
-  setenv("HOME", home, 1);
+  setenv("HOME", home_folder, 1);
   assert_int_equal(access(at("state/.local/state/cleave/keys.ledger"), F_OK), 0);
 }
 
@@ -253,9 +253,9 @@ static void add_waits_for_the_file_lock(void **state) {
   assert_int_equal(flock(fd, LOCK_EX), 0);
   pid_t child = fork();
   if (!child) {
-    const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 2, W2);
+    const clv_ledger_item item = make_item(CLV_LEDGER_KEY, 2, W2);
     close(fd); /* the child's descriptor shares the parent's lock, so the child closes it */
-    _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
+    _exit(clv_ledger_add(&item, 1, NULL) != CLV_OK);
   }
   usleep(300 * 1000);
   assert_int_equal(count_lines(), 2);
@@ -267,7 +267,7 @@ static void add_waits_for_the_file_lock(void **state) {
 }
 
 /* Fills a ledger to 64 MiB with this number of keys, each with identities of maximum length. */
-static void fill_ledger(uint32_t marks) {
+static void fill_ledger(uint32_t n_keys) {
   enum { MAX_BYTES = CLV_LEDGER_MAX_BYTES, MARGIN_BYTES = 100 };
   static char identity[CLV_LEDGER_MAX_IDENTITY + 1];
   size_t at = sizeof head - 1;
@@ -280,14 +280,14 @@ static void fill_ledger(uint32_t marks) {
     memcpy(identity, "spiffe://00000000", 17);
     snprintf(identity + 9, 9, "%08x", i);
     identity[17] = 'a';
-    at += (size_t)fprintf(f, "key %032x 2026-11-28 %s\n", i % marks, identity);
+    at += (size_t)fprintf(f, "key %032x 2026-11-28 %s\n", i % n_keys, identity);
   }
   for (uint32_t i = 0; at + 60 < MAX_BYTES; i++)
-    at += (size_t)fprintf(f, "run %032x 2026-11-28 a\n", i % marks);
+    at += (size_t)fprintf(f, "run %032x 2026-11-28 a\n", i % n_keys);
   assert_int_equal(fclose(f), 0);
 }
 
-static void a_full_file_is_compacted(void **state) {
+static void full_ledger_file_is_compacted(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_ledger_entry e;
@@ -301,7 +301,7 @@ static void a_full_file_is_compacted(void **state) {
   assert_int_equal(stat(get_ledger_path(), &st), 0);
   assert_int_equal(st.st_mode & 0777, 0600);
   assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &text, NULL), CLV_OK);
-  /* compaction keeps the first line with the salt, under which the marks were made */
+  /* compaction keeps the first line with the salt, with which the digests were made */
   assert_memory_equal(text.data, head, sizeof head - 1);
   /* each key still has the first identity that received it */
   for (unsigned i = 0; i < 20; i++) {
@@ -311,15 +311,15 @@ static void a_full_file_is_compacted(void **state) {
   }
 }
 
-static void a_ledger_that_is_full_is_named(void **state) {
+static void full_ledger_is_named(void **state) {
   (void)state;
   clv_err err = {0};
   struct stat before, after;
-  const clv_ledger_item two[] = {make_item(CLV_LEDGER_KEY, 1, W1),
-                                 make_item(CLV_LEDGER_KEY, 2, W1)};
+  const clv_ledger_item items[] = {make_item(CLV_LEDGER_KEY, 1, W1),
+                                   make_item(CLV_LEDGER_KEY, 2, W1)};
   fill_ledger(UINT32_MAX);
   assert_int_equal(stat(get_ledger_path(), &before), 0);
-  assert_int_equal(clv_ledger_add(two, 2, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_ledger_add(items, 2, &err), CLV_PRECONDITION);
   assert_says(&err, "is full: it has 3");
   assert_says(&err, "at most 64 MiB; move it away to begin another");
   assert_int_equal(stat(get_ledger_path(), &after), 0);
@@ -385,8 +385,9 @@ static void too_many_rows_are_thinned(void **state) {
   assert_int_equal(fclose(f), 0);
   add_item(make_item(CLV_LEDGER_KEY, 3, W2));
   assert_ok(clv_ledger_open(&l, &err), &err);
-  size_t n = clv_ledger_count_rows(l), all = LINES / 3 * 2 * ROWS_PER_LINE;
-  if (n < all / 4 - 4000 || n > all / 4 + 4000) fail_msg("%zu rows of %zu", n, all);
+  size_t n = clv_ledger_count_rows(l), n_distinct_rows = LINES / 3 * 2 * ROWS_PER_LINE;
+  if (n < n_distinct_rows / 4 - 4000 || n > n_distinct_rows / 4 + 4000)
+    fail_msg("%zu rows of %zu", n, n_distinct_rows);
   assert_int_equal(clv_ledger_count(l), n + 2);
   assert_true(is_item_found(CLV_LEDGER_KEY, 2, &e) && is_item_found(CLV_LEDGER_KEY, 3, &e));
 }
@@ -394,7 +395,7 @@ static void too_many_rows_are_thinned(void **state) {
 static void waiting_writer_appends_to_the_replaced_file(void **state) {
   (void)state;
   int status;
-  char other[300];
+  char new_path[300];
   remove_ledger();
   add_item(make_item(CLV_LEDGER_KEY, 1, W1));
   int fd = open(get_ledger_path(), O_RDWR | O_CLOEXEC);
@@ -408,9 +409,9 @@ static void waiting_writer_appends_to_the_replaced_file(void **state) {
   /* gives the child time to wait for the lock; otherwise it would open the new file at once */
   usleep(300 * 1000);
   write_scratch_file("state/cleave/other", head, sizeof head - 1);
-  snprintf(other, sizeof other, "%s", at("state/cleave/other"));
-  assert_int_equal(chmod(other, 0600), 0);
-  assert_int_equal(rename(other, get_ledger_path()), 0);
+  snprintf(new_path, sizeof new_path, "%s", at("state/cleave/other"));
+  assert_int_equal(chmod(new_path, 0600), 0);
+  assert_int_equal(rename(new_path, get_ledger_path()), 0);
   close(fd);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
@@ -429,8 +430,8 @@ int main(void) {
       cmocka_unit_test(ledger_folder_follows_environment_variables),
       cmocka_unit_test(concurrent_processes_lose_no_items),
       cmocka_unit_test(add_waits_for_the_file_lock),
-      cmocka_unit_test(a_full_file_is_compacted),
-      cmocka_unit_test(a_ledger_that_is_full_is_named),
+      cmocka_unit_test(full_ledger_file_is_compacted),
+      cmocka_unit_test(full_ledger_is_named),
       cmocka_unit_test(rows_share_a_line),
       cmocka_unit_test(too_many_rows_are_thinned),
       cmocka_unit_test(waiting_writer_appends_to_the_replaced_file),

@@ -26,14 +26,14 @@ static void draw_values(uint64_t seed, float *v, size_t n) {
 /* ---- rows of weights that a worker had before ------------------------------------------------ */
 
 static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t rows, size_t columns,
-                                        size_t max_common, size_t piece) {
+                                        size_t max_common, size_t piece_bytes) {
   clv_weights_sample s;
   const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
   size_t bytes = rows * columns * clv_dtype_size(dtype);
   assert_true(clv_weights_sample_begin(&s, dtype, &shape));
   s.max_row_digests = max_common;
-  for (size_t at = 0; at < bytes; at += piece)
-    clv_weights_sample_add(&s, at, (const char *)v + at, CLV_MIN(piece, bytes - at));
+  for (size_t at = 0; at < bytes; at += piece_bytes)
+    clv_weights_sample_add(&s, at, (const char *)v + at, CLV_MIN(piece_bytes, bytes - at));
   return s;
 }
 
@@ -57,12 +57,14 @@ static size_t count_points(clv_row_names a, clv_row_names b) {
   return points;
 }
 
-/* Returns how many rows (or columns) of the tensor `asked` match a kept row digest of the tensor
- * `known`. */
-static size_t count_known_rows(const float *known, size_t rows, size_t columns, const void *asked,
-                               clv_dtype dtype, size_t m, size_t n, bool by_columns) {
-  clv_weights_sample a = sample_tensor(known, CLV_F32, rows, columns, CLV_ROW_MAX_KEPT, 4000);
-  clv_weights_sample b = sample_tensor(asked, dtype, m, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
+/* Returns how many rows (or columns) of tested_tensor match a kept digest of a row of known_tensor.
+ * */
+static size_t count_known_rows(const float *known_tensor, size_t rows, size_t columns,
+                               const void *tested_tensor, clv_dtype dtype, size_t m, size_t n,
+                               bool by_columns) {
+  clv_weights_sample a =
+      sample_tensor(known_tensor, CLV_F32, rows, columns, CLV_ROW_MAX_KEPT, 4000);
+  clv_weights_sample b = sample_tensor(tested_tensor, dtype, m, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
   clv_row_names names = get_row_names(&b, by_columns);
   size_t ret =
       count_common(names, get_row_names(&a, false)) + count_common(names, get_row_names(&a, true));
@@ -91,10 +93,11 @@ static void factors_and_signs_of_rows_do_not_hide_them(void **state) {
 static void rounded_rows_keep_their_digests(void **state) {
   (void)state;
   static float v[BIG_SIDE * BIG_SIDE], w[BIG_SIDE * BIG_SIDE];
-  static uint16_t half[BIG_SIDE * BIG_SIDE];
+  static uint16_t bf16_values[BIG_SIDE * BIG_SIDE];
   draw_values(3, v, BIG_SIDE * BIG_SIDE);
-  for (size_t i = 0; i < BIG_SIDE * BIG_SIDE; i++) half[i] = clv_bf16_of(1.7F * v[i]);
-  size_t n = count_known_rows(v, BIG_SIDE, BIG_SIDE, half, CLV_BF16, BIG_SIDE, BIG_SIDE, false);
+  for (size_t i = 0; i < BIG_SIDE * BIG_SIDE; i++) bf16_values[i] = clv_bf16_of(1.7F * v[i]);
+  size_t n =
+      count_known_rows(v, BIG_SIDE, BIG_SIDE, bf16_values, CLV_BF16, BIG_SIDE, BIG_SIDE, false);
   if (n < CLV_ROW_MAX_KEPT * 8 / 10) fail_msg("%zu rows of %d", n, CLV_ROW_MAX_KEPT);
   /* rounds the values to 8 bits */
   for (size_t i = 0; i < BIG_SIDE * BIG_SIDE; i++) w[i] = roundf(127 * v[i]) / 127;
@@ -180,8 +183,9 @@ static void digests_do_not_depend_on_pieces(void **state) {
   static float v[BIG_SIDE * BIG_SIDE];
   draw_values(7, v, BIG_SIDE * BIG_SIDE);
   clv_weights_sample a = sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, sizeof v);
-  for (size_t piece = 4; piece < sizeof v; piece = 5 * piece + 4) {
-    clv_weights_sample b = sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, piece);
+  for (size_t piece_bytes = 4; piece_bytes < sizeof v; piece_bytes = 5 * piece_bytes + 4) {
+    clv_weights_sample b =
+        sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, piece_bytes);
     for (int columns = 0; columns < 2; columns++) {
       clv_row_names x = get_row_names(&a, columns), y = get_row_names(&b, columns);
       assert_true(x.n == CLV_ROW_MAX_KEPT && y.n == x.n && count_common(x, y) == x.n);

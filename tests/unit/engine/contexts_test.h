@@ -24,7 +24,8 @@ typedef struct engine {
   clv_work *started_work[MAX_STARTED];
   uint32_t n_started_work;
   uint64_t last_message, seed;
-  bool holds_started_work; /* started work ends only when engine_run_work is called with `all` */
+  /* started work ends only when engine_run_work is called with `ends_all` */
+  bool holds_started_work;
   uint32_t n_cell_visits[TABLE_CELLS];
   void (*on_result)(struct engine *w, clv_result *r);
   void *user;
@@ -83,16 +84,16 @@ static inline void engine_take_results(engine *w) {
   }
 }
 
-static inline void engine_end_work(engine *w, uint32_t which) {
+static inline void engine_end_work(engine *w, uint32_t work_index) {
   clv_err why, err = {0};
-  clv_work *work = w->started_work[which];
-  w->started_work[which] = w->started_work[--w->n_started_work];
+  clv_work *work = w->started_work[work_index];
+  w->started_work[work_index] = w->started_work[--w->n_started_work];
   clv_code code = clv_work_compute(work, &why);
   assert_ok(clv_contexts_finish_work(w->contexts, work, code, &why, &err));
 }
 
-/* Starts the work that is ready. all: also ends all started work; else a random part of it. */
-static inline void engine_run_work(engine *w, bool all) {
+/* Starts the work that is ready. ends_all: also ends all started work; else a random part of it. */
+static inline void engine_run_work(engine *w, bool ends_all) {
   clv_err err = {0};
   clv_code code;
   for (;;) {
@@ -102,7 +103,8 @@ static inline void engine_run_work(engine *w, bool all) {
       continue;
     }
     if (clv_contexts_handle_held_frame(w->contexts)) continue;
-    if (!w->n_started_work || (!all && (w->holds_started_work || draw_below(&w->seed, 3)))) return;
+    if (!w->n_started_work || (!ends_all && (w->holds_started_work || draw_below(&w->seed, 3))))
+      return;
     engine_end_work(w, draw_below(&w->seed, w->n_started_work));
   }
 }
@@ -123,11 +125,11 @@ static inline void engine_close(engine *w) {
   clv_pool_unref(w->pool);
 }
 
-static inline clv_tensor *engine_make_tensor(engine *w, float first) {
+static inline clv_tensor *engine_make_tensor(engine *w, float first_value) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
-  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first + (float)(i * i) / 8;
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first_value + (float)(i * i) / 8;
   return t;
 }
 

@@ -81,24 +81,25 @@ static void plan_memory_is_charged_before_weights_are_allocated(void **state) {
   tear_down(&f);
 }
 
-static bool leaves_after_countdown(void *user) {
-  int *n_asked = user;
-  return --*n_asked < 0;
+static bool has_caller_left(void *user) {
+  int *countdown = user;
+  return --*countdown < 0;
 }
 
 static void module_new_stops_when_caller_leaves(void **state) {
   (void)state;
-  for (int n_asked = 0; n_asked < 5; n_asked++) {
+  for (int n_polls_before_leaving = 0; n_polls_before_leaving < 5; n_polls_before_leaving++) {
     fixture f;
-    int left = n_asked;
-    const clv_cancel_hook waiter = {leaves_after_countdown, &left};
+    int countdown = n_polls_before_leaving;
+    const clv_cancel_hook cancel_hook = {has_caller_left, &countdown};
     set_up(&f, 2ull * WEIGHT_BYTES);
     clv_module_options o = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, 2, 2048), 0);
     clv_err err = {0};
     clv_module *module = NULL;
     o.pool = f.pool;
-    o.cancel_hook = &waiter;
-    assert_int_equal(clv_module_new(&o, &module, &err), n_asked < 4 ? CLV_CANCELLED : CLV_OK);
+    o.cancel_hook = &cancel_hook;
+    assert_int_equal(clv_module_new(&o, &module, &err),
+                     n_polls_before_leaving < 4 ? CLV_CANCELLED : CLV_OK);
     clv_module_free(module);
     tear_down(&f);
   }
@@ -110,13 +111,13 @@ static void module_new_stops_when_caller_leaves(void **state) {
 static clv_graph *make_packed_graph(void) {
   clv_graph *g;
   int in[2];
-  clv_attr_value packed = {.key = CLV_ATTR_PACKED, .n_ints = 1, .ints = {64}};
+  clv_attr_value packed_attr = {.key = CLV_ATTR_PACKED, .n_ints = 1, .ints = {64}};
   clv_attrs attrs;
   clv_err err;
   assert_ok(clv_graph_new(&g, &err));
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(64, 512), &in[0], &err));
   assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(1), &in[1], &err));
-  assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &packed, 1, &attrs, &err));
+  assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &packed_attr, 1, &attrs, &err));
   assert_ok(clv_graph_add(g, CLV_OP_DROPOUT, &attrs, NULL, 0, in, 2, NULL, &err));
   return g;
 }
@@ -157,16 +158,17 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
     assert_true(m->n_plans <= MAX_IDLE_PLANS + 1);
   }
   assert_ptr_equal(plan_in_use->plan, kept_plan);
-  int64_t kept[MAX_IDLE_PLANS + 1], want[] = {1, 2, 57, 58, 59};
-  uint64_t bytes = 0, used = clv_account_usage(f.account, CLV_QUOTA_BYTES);
-  for (int i = 0; i < m->n_plans; i++) bytes += m->plans[i].charged_bytes;
-  for (int i = 0; i < m->n_plans; i++) kept[i] = m->plans[i].batch[0];
+  int64_t kept_rows[MAX_IDLE_PLANS + 1], wanted_rows[] = {1, 2, 57, 58, 59};
+  uint64_t plan_bytes = 0, used_bytes = clv_account_usage(f.account, CLV_QUOTA_BYTES);
+  for (int i = 0; i < m->n_plans; i++) plan_bytes += m->plans[i].charged_bytes;
+  for (int i = 0; i < m->n_plans; i++) kept_rows[i] = m->plans[i].batch[0];
   for (int i = 0; i <= MAX_IDLE_PLANS; i++) {
     bool is_found = false;
-    for (int k = 0; k < m->n_plans; k++) is_found |= kept[k] == want[i];
+    for (int k = 0; k < m->n_plans; k++) is_found |= kept_rows[k] == wanted_rows[i];
     assert_true(is_found);
   }
-  assert_true(bytes <= used && used <= m->charged_bytes && m->charged_bytes - bytes < 1024);
+  assert_true(plan_bytes <= used_bytes && used_bytes <= m->charged_bytes &&
+              m->charged_bytes - plan_bytes < 1024);
   clv_module_call_put(plan_in_use, held_call);
   clv_module_free(m);
   tear_down(&f);
@@ -185,8 +187,8 @@ static void full_plan_cache_evicts_instead_of_refusing(void **state) {
   clv_module_set_pool(m, f.pool);
   for (int64_t rows = 1; rows <= MAX_PLANS + 5; rows++) get_training_call(m, rows, NULL);
   assert_int_equal(m->n_plans, MAX_PLANS);
-  clv_module_plan *last = get_training_call(m, MAX_PLANS + 5, NULL);
-  assert_int_equal(last->batch[0], MAX_PLANS + 5);
+  clv_module_plan *newest_plan = get_training_call(m, MAX_PLANS + 5, NULL);
+  assert_int_equal(newest_plan->batch[0], MAX_PLANS + 5);
   clv_module_free(m);
   tear_down(&f);
 }

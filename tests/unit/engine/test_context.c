@@ -66,19 +66,19 @@ static void run_until_packets(fixture *f, uint32_t wanted) {
   assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
 }
 
-static clv_tensor *make_tensor(fixture *f, float first) {
+static clv_tensor *make_tensor(fixture *f, float first_value) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_alloc_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
-  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first + (float)i;
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first_value + (float)i;
   return t;
 }
 
-static void post_call(fixture *f, uint64_t context, uint64_t id, uint64_t arg, clv_tensor *here) {
+static void post_call(fixture *f, uint64_t context, uint64_t id, uint64_t arg, clv_tensor *leaf) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_call(f->pool, context, id, 0, true, &p, &err));
-  assert_ok(clv_packet_add_arg(p, arg, true, here, &err));
+  assert_ok(clv_packet_add_arg(p, arg, true, leaf, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   assert_ok(clv_packet_new_deliver(f->pool, context, id, "", &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
@@ -172,13 +172,13 @@ static void values_and_gradients_match_direct_computation(void **state) {
   const float *y = f->seen_packets[0]->tensor[0]->data, *dx = f->seen_packets[1]->tensor[0]->data;
   for (int r = 0; r < BATCH; r++)
     for (int c = 0; c < WIDTH; c++) {
-      double want = ((float *)b.data)[c], back = 0;
+      double want = ((float *)b.data)[c], wanted_dx = 0;
       for (int k = 0; k < WIDTH; k++) {
         want += (double)((float *)x->data)[r * WIDTH + k] * ((float *)w.data)[c * WIDTH + k];
-        back += (double)((float *)dy->data)[r * WIDTH + k] * ((float *)w.data)[k * WIDTH + c];
+        wanted_dx += (double)((float *)dy->data)[r * WIDTH + k] * ((float *)w.data)[k * WIDTH + c];
       }
       assert_float_equal(y[r * WIDTH + c], want, 1e-4);
-      assert_float_equal(dx[r * WIDTH + c], back, 1e-4);
+      assert_float_equal(dx[r * WIDTH + c], wanted_dx, 1e-4);
     }
 }
 
@@ -206,9 +206,9 @@ static void fill_random_prepare(clv_packet *p, uint64_t *seed) {
   p->frame.backward.needs_vote = draw_below(seed, 2);
   p->frame.backward.more_follow = draw_below(seed, 6) == 0;
   for (uint64_t i = draw_below(seed, 4); i-- > 0;) {
-    float root = draw_below(seed, 8) == 0 ? 0.5f : 0;
+    float root_gradient = draw_below(seed, 8) == 0 ? 0.5f : 0;
     assert_ok(clv_packet_add_needed_call(p, 1 + draw_below(seed, 12), (uint32_t)draw_below(seed, 3),
-                                         root, &err));
+                                         root_gradient, &err));
     if (draw_below(seed, 2))
       assert_ok(clv_packet_add_target(p, draw_below(seed, 10) == 0, 1 + draw_below(seed, 12),
                                       draw_below(seed, 5) ? "" : "w2",
@@ -220,13 +220,13 @@ static void fill_random_prepare(clv_packet *p, uint64_t *seed) {
  * seed draws none. Returns false if the CALL itself is not to be sent. */
 static bool send_random_announcement(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
-  clv_packet *head;
+  clv_packet *announcement;
   if (draw_below(seed, 3)) return true;
-  assert_ok(clv_packet_new(f->pool, CLV_CALL, &head, &err));
-  head->frame = p->frame;
-  head->frame.n_tensors = 0;
-  head->is_announcement = p->was_announced = true;
-  assert_ok(clv_node_send_to(f->node, "", head, &err));
+  assert_ok(clv_packet_new(f->pool, CLV_CALL, &announcement, &err));
+  announcement->frame = p->frame;
+  announcement->frame.n_tensors = 0;
+  announcement->is_announcement = p->was_announced = true;
+  assert_ok(clv_node_send_to(f->node, "", announcement, &err));
   return draw_below(seed, 4) > 0;
 }
 
@@ -238,8 +238,8 @@ static void send_random_frame(fixture *f, uint64_t first_context, uint64_t *seed
   clv_err err = {0};
   clv_packet *p;
   clv_frame_kind kind = kinds[draw_below(seed, CLV_COUNT(kinds))];
-  bool ends = kind == CLV_END_CONTEXT || kind == CLV_ABORT;
-  if (ends && draw_below(seed, 4)) return;
+  bool ends_context = kind == CLV_END_CONTEXT || kind == CLV_ABORT;
+  if (ends_context && draw_below(seed, 4)) return;
   assert_ok(clv_packet_new(f->pool, kind, &p, &err));
   p->frame.context = first_context + draw_below(seed, 4);
   p->frame.message_id = 1 + draw_below(seed, 12);

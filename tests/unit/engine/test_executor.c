@@ -21,10 +21,10 @@ typedef struct computer {
   bool must_stop, work_fails, is_paused;
 } computer;
 
-typedef struct world {
+typedef struct fixture {
   threaded_node n;
   computer computer;
-} world;
+} fixture;
 
 /* ---- the executor, which computes in another thread ------------------------------------------ */
 
@@ -68,9 +68,9 @@ static void *run_computer(void *user) {
   return NULL;
 }
 
-static void set_flag(computer *c, bool *what, bool value) {
+static void set_flag(computer *c, bool *flag, bool value) {
   pthread_mutex_lock(&c->lock);
-  *what = value;
+  *flag = value;
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
 }
@@ -83,10 +83,10 @@ static void wait_for_work(computer *c) {
 
 /* ---- a node with a thread -------------------------------------------------------------------- */
 
-static void begin_world(world *w, void (*start_work)(void *, clv_work *)) {
+static void begin_fixture(fixture *w, void (*start_work)(void *, clv_work *)) {
   clv_err err = {0};
-  *w =
-      (world){.computer = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER}};
+  *w = (fixture){
+      .computer = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER}};
   make_threaded_node(&w->n, (clv_node_options){.user = &w->n,
                                                .on_program = record_answer,
                                                .executor = {&w->computer, start_work}});
@@ -102,7 +102,7 @@ static void begin_world(world *w, void (*start_work)(void *, clv_work *)) {
   assert_int_equal(pthread_create(&w->computer.thread, NULL, run_computer, &w->computer), 0);
 }
 
-static void free_node(world *w) {
+static void free_node(fixture *w) {
   clv_node_free(clv_steal(&w->n.node));
   set_flag(&w->computer, &w->computer.must_stop, true);
   pthread_join(w->computer.thread, NULL);
@@ -113,8 +113,8 @@ static void free_node(world *w) {
 /* Returns a hash of the state after some steps. *ret_computed: number of pieces of work that the
  * executor was given. */
 static uint64_t hash_training(void (*start_work)(void *, clv_work *), uint32_t *ret_computed) {
-  world w;
-  begin_world(&w, start_work);
+  fixture w;
+  begin_fixture(&w, start_work);
   for (uint32_t i = 1; i <= STEPS; i++) run_step(&w.n, i, false);
   wait_for_steps(&w.n);
   assert_int_equal(w.n.n_answers[CLV_ENDED], STEPS);
@@ -131,20 +131,20 @@ static uint64_t hash_training(void (*start_work)(void *, clv_work *), uint32_t *
 /* Work per step: a forward and two backward parts for each module, the end of the pass if it
  * computes, and the change of parameters. */
 static void executor_thread_gives_the_same_bits(void **state) {
-  uint32_t n_none, on_thread, at_once;
+  uint32_t n_without_executor, n_on_thread, n_at_once;
   (void)state;
-  uint64_t want = hash_training(NULL, &n_none);
-  assert_int_equal(n_none, 0);
-  assert_true(hash_training(queue_work, &on_thread) == want);
-  assert_true(hash_training(end_at_once, &at_once) == want);
-  assert_in_range(on_thread, STEPS * (3 * MODULES + 1), STEPS * (3 * MODULES + 2));
-  assert_int_equal(at_once, on_thread);
+  uint64_t wanted_hash = hash_training(NULL, &n_without_executor);
+  assert_int_equal(n_without_executor, 0);
+  assert_true(hash_training(queue_work, &n_on_thread) == wanted_hash);
+  assert_true(hash_training(end_at_once, &n_at_once) == wanted_hash);
+  assert_in_range(n_on_thread, STEPS * (3 * MODULES + 1), STEPS * (3 * MODULES + 2));
+  assert_int_equal(n_at_once, n_on_thread);
 }
 
 static void executor_error_fails_the_value(void **state) {
-  world w;
+  fixture w;
   (void)state;
-  begin_world(&w, queue_work);
+  begin_fixture(&w, queue_work);
   set_flag(&w.computer, &w.computer.work_fails, true);
   post_calls(&w.n, 1);
   wait_for(&w.n, CLV_VALUE, 1);
@@ -157,9 +157,9 @@ static void executor_error_fails_the_value(void **state) {
 static void simultaneous_completions_are_all_handled(void **state) {
   clv_err err = {0};
   clv_packet *p;
-  world w;
+  fixture w;
   (void)state;
-  begin_world(&w, end_at_once);
+  begin_fixture(&w, end_at_once);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w.n, 1);
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_new_call(w.n.pool, 1, get_output_id(i), i, true, &p, &err));
@@ -184,18 +184,18 @@ static void *release_held_work(void *user) {
 
 /* Freeing the node waits for the executor's work, because that work uses the modules' memory. */
 static void node_free_waits_for_executor_work(void **state) {
-  pthread_t other;
-  world w;
+  pthread_t releasing_thread;
+  fixture w;
   (void)state;
-  begin_world(&w, queue_work);
+  begin_fixture(&w, queue_work);
   set_flag(&w.computer, &w.computer.is_paused, true);
   post_calls(&w.n, 1);
   wait_for_work(&w.computer);
   stop_node(&w.n);
-  assert_int_equal(pthread_create(&other, NULL, release_held_work, &w.computer), 0);
+  assert_int_equal(pthread_create(&releasing_thread, NULL, release_held_work, &w.computer), 0);
   clv_node_free(clv_steal(&w.n.node));
   assert_int_equal(w.computer.n_work_ended, 1);
-  pthread_join(other, NULL);
+  pthread_join(releasing_thread, NULL);
   free_node(&w);
 }
 

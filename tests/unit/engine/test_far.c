@@ -97,29 +97,30 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
   clv_pool *pool;
   (void)state;
   assert_ok(clv_pool_new(64 << 20, 4096, &pool, &err));
-  bool made = false;
-  for (uint64_t failing_allocation = 1; !made; failing_allocation++) {
+  bool is_made = false;
+  for (uint64_t failing_allocation = 1; !is_made; failing_allocation++) {
     clv_account_options quota = {.owner_in_messages = "this device"};
-    clv_account *device;
+    clv_account *device_account;
     clv_module *m = NULL;
-    assert_ok(clv_account_new(&quota, &device, &err));
+    assert_ok(clv_account_new(&quota, &device_account, &err));
     clv_module_options o =
         make_module_options(make_one_layer_graph(CLV_OP_BATCHNORM, ROWS, COLUMNS), 0);
     o.backend = far_get_backend(clv_backend_ref());
     o.optimizer.momentum = 0.5;
     o.pool = pool;
-    o.account = device;
+    o.account = device_account;
     o.batch = ROWS;
     far.failing_allocation = failing_allocation;
-    made = clv_module_new(&o, &m, &err) == CLV_OK;
-    if (!made) assert_int_equal(err.code, CLV_EXHAUSTED);
-    if (made) assert_true(clv_account_usage(device, CLV_QUOTA_BYTES) >= clv_module_bytes(m));
-    if (made) assert_string_equal(clv_module_device(m), "far:0");
+    is_made = clv_module_new(&o, &m, &err) == CLV_OK;
+    if (!is_made) assert_int_equal(err.code, CLV_EXHAUSTED);
+    if (is_made)
+      assert_true(clv_account_usage(device_account, CLV_QUOTA_BYTES) >= clv_module_bytes(m));
+    if (is_made) assert_string_equal(clv_module_device(m), "far:0");
     clv_module_free(m);
-    assert_true(failing_allocation > 1 || !made);
+    assert_true(failing_allocation > 1 || !is_made);
     assert_int_equal(far.n_blocks, 0);
-    assert_int_equal(clv_account_usage(device, CLV_QUOTA_BYTES), 0);
-    clv_account_unref(device);
+    assert_int_equal(clv_account_usage(device_account, CLV_QUOTA_BYTES), 0);
+    clv_account_unref(device_account);
   }
   far.failing_allocation = 0;
   assert_int_equal(clv_pool_charged_bytes(pool), 0);
@@ -187,18 +188,20 @@ static void begin_engine_on_two_devices(engine *w, received_results *h) {
 
 /* Asserts how many blocks were copied to the device, from it and between devices since the last
  * call. */
-static void assert_copied_bytes(uint64_t put, uint64_t got, uint64_t from) {
-  assert_int_equal(far.bytes_from_host, put * BYTES);
-  assert_int_equal(far.bytes_to_host, got * BYTES);
-  assert_int_equal(far.bytes_between_devices, from * BYTES);
+static void assert_copied_bytes(uint64_t n_to_device, uint64_t n_to_host,
+                                uint64_t n_between_devices) {
+  assert_int_equal(far.bytes_from_host, n_to_device * BYTES);
+  assert_int_equal(far.bytes_to_host, n_to_host * BYTES);
+  assert_int_equal(far.bytes_between_devices, n_between_devices * BYTES);
   far.bytes_from_host = far.bytes_to_host = far.bytes_between_devices = 0;
 }
 
-static void assert_counted_bytes(engine *w, uint32_t module, uint64_t peer, uint64_t device) {
+static void assert_counted_bytes(engine *w, uint32_t module, uint64_t n_from_peers,
+                                 uint64_t n_from_host) {
   clv_module_counts c;
   clv_module_count(w->modules[module], &c);
-  assert_int_equal(c.peer_bytes, peer * BYTES);
-  assert_int_equal(c.device_bytes, device * BYTES);
+  assert_int_equal(c.peer_bytes, n_from_peers * BYTES);
+  assert_int_equal(c.device_bytes, n_from_host * BYTES);
   assert_int_equal(c.host_bytes, 0);
 }
 
@@ -339,7 +342,7 @@ static clv_tensor *make_shared_weight(const clv_backend *backend, float *at) {
  * frees them. */
 static void shared_weight_of_another_device_is_refused(void **state) {
   static const char *const names[] = {"0.weight"};
-  static float host[COLUMNS * COLUMNS];
+  static float weight_in_host_memory[COLUMNS * COLUMNS];
   clv_err err = {0};
   clv_module *m;
   (void)state;
@@ -353,7 +356,7 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   const clv_backend *backends[] = {NULL, far_get_device(clv_backend_ref(), 1), device};
   n_freed = 0;
   for (size_t i = 0; i < CLV_COUNT(backends); i++) {
-    clv_tensor *t = make_shared_weight(backends[i], host);
+    clv_tensor *t = make_shared_weight(backends[i], weight_in_host_memory);
     assert_int_equal(clv_module_set_shared_param(m, names[0], t, &err),
                      i == 2 ? CLV_OK : CLV_INVALID);
     clv_tensor_unref(t);

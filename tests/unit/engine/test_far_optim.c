@@ -38,6 +38,7 @@ static clv_optim *make_optimizer(const clv_backend *b, clv_optim_kind kind) {
     c[i].lr = 0.01 * (i + 1);
     c[i].momentum = kind == CLV_OPTIM_SGD || kind == CLV_OPTIM_RMSPROP ? 0.5 * i : 0;
     c[i].centered = kind == CLV_OPTIM_RMSPROP;
+    c[i].ema = 0.9;
     if (kind == CLV_OPTIM_ADAGRAD) c[i].initial_accumulator_value = 0.5 + i;
   }
   assert_ok(clv_optim_new(c, 2, BYTES, spans, 2, b, &o, &err));
@@ -72,7 +73,7 @@ static size_t run_steps(const clv_backend *b, clv_optim_kind kind, float ret[][N
 static void device_optimizers_match_host_bits(void **state) {
   (void)state;
   for (clv_optim_kind kind = 0; kind < CLV_OPTIM_COUNT; kind++) {
-    float on_host[4][N], on_device[4][N];
+    float on_host[5][N], on_device[5][N];
     size_t n = run_steps(clv_backend_cpu(), kind, on_host);
     assert_int_equal(run_steps(far_get_backend(clv_backend_cpu()), kind, on_device), n);
     assert_memory_equal(on_host, on_device, n * BYTES);

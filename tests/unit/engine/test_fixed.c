@@ -33,7 +33,7 @@ static void keep_packet(void *user, clv_packet *p) {
   clv_node_interrupt(f->node);
 }
 
-static void start_node(fixture *f, bool is_fixed) {
+static void start_node(fixture *f, bool has_fixed_weights) {
   static const char *const weight[] = {"0.weight"};
   clv_err err = {0};
   clv_module *m;
@@ -46,7 +46,7 @@ static void start_node(fixture *f, bool is_fixed) {
       .kind = CLV_OPTIM_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
   so.frozen = weight;
   so.n_frozen = 1;
-  so.is_frozen_for_good = is_fixed;
+  so.is_frozen_for_good = has_fixed_weights;
   assert_ok(clv_module_new(&so, &m, &err));
   assert_ok(clv_node_add_module(f->node, m, &err));
 }
@@ -140,21 +140,22 @@ static void layout_separates_trainable_fixed_and_buffers(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_network();
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   assert_ok(clv_params_make(g, &p, &err));
-  size_t total = p->total_bytes, before = p->trainable_bytes;
-  assert_int_equal(p->buffer_offset, before);
+  size_t total_before = p->total_bytes, trainable_before = p->trainable_bytes;
+  assert_int_equal(p->buffer_offset, trainable_before);
   p->list[0].frozen = true;
   clv_params_fix_frozen(p);
-  assert_int_equal(p->total_bytes, total);
-  assert_int_equal(p->buffer_offset, before);
-  assert_int_equal(p->trainable_bytes, before - WEIGHT_BYTES);
+  assert_int_equal(p->total_bytes, total_before);
+  assert_int_equal(p->buffer_offset, trainable_before);
+  assert_int_equal(p->trainable_bytes, trainable_before - WEIGHT_BYTES);
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
-    size_t low = q->is_fixed ? p->trainable_bytes : q->trainable ? 0 : p->buffer_offset;
-    size_t high = q->is_fixed    ? p->buffer_offset
-                  : q->trainable ? p->trainable_bytes
-                                 : p->total_bytes;
+    size_t region_start = q->is_fixed ? p->trainable_bytes : q->trainable ? 0 : p->buffer_offset;
+    size_t region_end = q->is_fixed    ? p->buffer_offset
+                        : q->trainable ? p->trainable_bytes
+                                       : p->total_bytes;
     assert_int_equal(q->is_fixed, i == 0);
-    assert_true(q->offset % 64 == 0 && q->offset >= low && q->offset + q->bytes <= high);
+    assert_true(q->offset % 64 == 0 && q->offset >= region_start &&
+                q->offset + q->bytes <= region_end);
     for (int k = 0; k < i; k++)
       assert_true(p->list[k].offset + p->list[k].bytes <= q->offset ||
                   q->offset + q->bytes <= p->list[k].offset);

@@ -36,17 +36,17 @@ static void assert_refused(const clv_module_group *groups, uint32_t n, const cha
 }
 
 static void invalid_parameter_groups_are_refused(void **state) {
-  static const char *const bias[] = {"0.bias"}, *const wrong[] = {"0.bias", "0.scale"};
-  static const char *const twice[] = {"0.weight", "0.weight"};
+  static const char *const bias[] = {"0.bias"}, *const unknown_names[] = {"0.bias", "0.scale"};
+  static const char *const equal_names[] = {"0.weight", "0.weight"};
   clv_module_group groups[CLV_WIRE_GROUPS + 1] = {make_group(bias, 1), make_group(bias, 1)};
   (void)state;
   assert_refused(groups, 2, NULL, CLV_EXISTS, "'0.bias' is in groups 1 and 2");
   assert_refused(groups, 1, "0.bias", CLV_INVALID, "'0.bias' of group 1 does not learn");
   assert_refused(groups, CLV_WIRE_GROUPS + 1, NULL, CLV_INVALID,
                  "16 parameter groups after the first");
-  groups[0] = make_group(twice, 2);
+  groups[0] = make_group(equal_names, 2);
   assert_refused(groups, 1, NULL, CLV_EXISTS, "'0.weight' is in groups 1 and 1");
-  groups[0] = make_group(wrong, 2);
+  groups[0] = make_group(unknown_names, 2);
   assert_refused(groups, 1, NULL, CLV_NOT_FOUND, "'0.scale' for group 1");
   groups[0] = make_group(bias, 1);
   groups[0].optimizer.kind = CLV_OPTIM_ADAM;
@@ -187,11 +187,11 @@ static void read_module(fixture *f, uint32_t module, float *ret) {
 }
 
 static clv_packet *make_apply(fixture *f, uint64_t context, uint32_t module, const float *lrs,
-                              uint32_t more) {
+                              uint32_t n_more_rates) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_apply(f->pool, context, 21, module, 1, lrs[0], true, &p, &err));
-  assert_ok(clv_packet_set_group_lrs(p, lrs + 1, more, &err));
+  assert_ok(clv_packet_set_group_lrs(p, lrs + 1, n_more_rates, &err));
   return p;
 }
 
@@ -217,14 +217,15 @@ static void each_group_steps_with_its_rate(void **state) {
 static void assert_refused_for_rates(fixture *f, uint64_t context, clv_packet *step) {
   static const char wanted[] = "1 learning rate for module 1, whose parameters are in 2 groups";
   float gradient[WEIGHTS + WIDTH], before[MODULES][WEIGHTS + WIDTH], after[WEIGHTS + WIDTH];
-  clv_frame_kind last = step->frame.kind == CLV_APPLY ? CLV_ABORT : CLV_ENDED;
+  clv_frame_kind answer_kind = step->frame.kind == CLV_APPLY ? CLV_ABORT : CLV_ENDED;
   for (uint32_t i = 0; i < MODULES; i++) read_module(f, i, before[i]);
   compute_gradients(f, context, gradient);
   f->abort_text[0] = '\0';
   send_packet(f, step);
-  while (wait_for_answer(f) != last) continue;
+  while (wait_for_answer(f) != answer_kind) continue;
   if (!strstr(f->abort_text, wanted)) fail_msg("'%s' is not in: %s", wanted, f->abort_text);
-  if (last == CLV_ABORT) assert_int_equal(f->last_packet->frame.failure.code, CLV_PRECONDITION);
+  if (answer_kind == CLV_ABORT)
+    assert_int_equal(f->last_packet->frame.failure.code, CLV_PRECONDITION);
   for (uint32_t i = 0; i < MODULES; i++) {
     read_module(f, i, after);
     assert_memory_equal(before[i], after, sizeof after);

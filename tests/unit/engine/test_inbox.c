@@ -12,7 +12,7 @@
 
 enum { ROWS = 4, COLUMNS = 3, LEAF = 10, CALLED = 11, KINDS = 64 };
 
-typedef struct world {
+typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
   uint64_t now_ns, context;
@@ -21,322 +21,322 @@ typedef struct world {
   unsigned n_waits;
   bool interrupts_wait, is_past_end, polls_without_thread;
   clv_packet *arriving_packet; /* packet that arrives during the first wait; NULL: none */
-} world;
+} fixture;
 
-static uint64_t read_clock(void *user) { return ((world *)user)->now_ns; }
+static uint64_t read_clock(void *user) { return ((fixture *)user)->now_ns; }
 
 static void count_answer(void *user, clv_packet *p) {
-  ((world *)user)->n_answers[p->frame.kind]++;
+  ((fixture *)user)->n_answers[p->frame.kind]++;
   clv_packet_free(p);
 }
 
-static void add_module(world *w, uint32_t index, bool is_final) {
+static void add_module(fixture *f, uint32_t index, bool is_final) {
   clv_err err = {0};
   clv_module_options so =
       make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), index);
   clv_module *module;
   so.has_no_revert = is_final;
   assert_ok(clv_module_new(&so, &module, &err));
-  assert_ok(clv_node_add_module(w->node, module, &err));
+  assert_ok(clv_node_add_module(f->node, module, &err));
 }
 
 /* Makes a node with linear layers: module 0 with final steps, and module 1. */
-static void make_node(world *w, clv_node_options o) {
+static void make_node(fixture *f, clv_node_options o) {
   clv_err err = {0};
-  assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
-  o.pool = w->pool;
-  o.user = w;
+  assert_ok(clv_pool_new((size_t)64 << 20, 4096, &f->pool, &err));
+  o.pool = f->pool;
+  o.user = f;
   o.on_program = count_answer;
-  assert_ok(clv_node_new(&o, &w->node, &err));
-  add_module(w, 0, true);
-  add_module(w, 1, false);
+  assert_ok(clv_node_new(&o, &f->node, &err));
+  add_module(f, 0, true);
+  add_module(f, 1, false);
 }
 
 /* Makes a node that has no thread and has been idle for long. */
 static int set_up(void **state) {
-  world *w = calloc(1, sizeof *w);
-  assert_non_null(w);
-  w->now_ns = 1000;
-  w->context = 7;
-  make_node(w, (clv_node_options){.clock = {read_clock, w}});
-  assert_false(clv_node_poll(w->node));
-  *state = w;
+  fixture *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  f->now_ns = 1000;
+  f->context = 7;
+  make_node(f, (clv_node_options){.clock = {read_clock, f}});
+  assert_false(clv_node_poll(f->node));
+  *state = f;
   return 0;
 }
 
 static int tear_down(void **state) {
-  world *w = *state;
-  clv_node_free(w->node);
-  clv_pool_unref(w->pool);
-  free(w);
+  fixture *f = *state;
+  clv_node_free(f->node);
+  clv_pool_unref(f->pool);
+  free(f);
   return 0;
 }
 
 /* ---- packets that the tests post ------------------------------------------------------------- */
 
-static clv_tensor *make_tensor_of_ones(world *w, int64_t rows) {
+static clv_tensor *make_tensor_of_ones(fixture *f, int64_t rows) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(f->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = 1;
   return t;
 }
 
-static void post_call(world *w, bool has_tensor) {
+static void post_call(fixture *f, bool has_tensor) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
-  assert_ok(clv_packet_new_call(w->pool, w->context, CALLED, w->called_module, true, &p, &err));
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(f, ROWS);
+  assert_ok(clv_packet_new_call(f->pool, f->context, CALLED, f->called_module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, true, has_tensor ? t : NULL, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
-  clv_node_post(w->node, p);
+  clv_node_post(f->node, p);
 }
 
-static void post_value(world *w, int64_t rows) {
+static void post_value(fixture *f, int64_t rows) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, rows);
-  assert_ok(clv_packet_new_value(w->pool, w->context, LEAF, "", t, &p, &err));
-  clv_node_post(w->node, p);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(f, rows);
+  assert_ok(clv_packet_new_value(f->pool, f->context, LEAF, "", t, &p, &err));
+  clv_node_post(f->node, p);
 }
 
-static void post_deliver(world *w, uint64_t value) {
+static void post_deliver(fixture *f, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_new_deliver(w->pool, w->context, value, "", &p, &err));
-  clv_node_post(w->node, p);
+  assert_ok(clv_packet_new_deliver(f->pool, f->context, value, "", &p, &err));
+  clv_node_post(f->node, p);
 }
 
-static void post_prepare(world *w) {
+static void post_prepare(fixture *f) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(f->pool, f->context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, CALLED, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, LEAF, "", 0, &err));
-  clv_node_post(w->node, p);
+  clv_node_post(f->node, p);
 }
 
-static void post_gradient(world *w) {
+static void post_gradient(fixture *f) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
-  assert_ok(clv_packet_new_gradient(w->pool, w->context, 1, CALLED, 0, "", t, &p, &err));
-  clv_node_post(w->node, p);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(f, ROWS);
+  assert_ok(clv_packet_new_gradient(f->pool, f->context, 1, CALLED, 0, "", t, &p, &err));
+  clv_node_post(f->node, p);
 }
 
-static void post_drop(world *w, uint64_t value) {
+static void post_drop(fixture *f, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_new_drop(w->pool, w->context, 0, &value, 1, &p, &err));
-  clv_node_post(w->node, p);
+  assert_ok(clv_packet_new_drop(f->pool, f->context, 0, &value, 1, &p, &err));
+  clv_node_post(f->node, p);
 }
 
-static void post_end(world *w, bool has_step) {
+static void post_end(fixture *f, bool has_step) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_new_end_context(w->pool, w->context, 1, &p, &err));
+  assert_ok(clv_packet_new_end_context(f->pool, f->context, 1, &p, &err));
   if (has_step) clv_packet_set_end_commit(p, 1, 0.1f, true);
-  clv_node_post(w->node, p);
+  clv_node_post(f->node, p);
 }
 
 /* ---- nodes without a thread, on the test's clock --------------------------------------------- */
 
-static void assert_node_waits(world *w) {
-  assert_true(clv_node_due_ns(w->node) == w->now_ns + CLV_COALESCE_NS);
+static void assert_node_waits(fixture *f) {
+  assert_true(clv_node_due_ns(f->node) == f->now_ns + CLV_COALESCE_NS);
 }
 
-static void assert_node_wakes(world *w) {
-  assert_true(clv_node_due_ns(w->node) == 0);
-  assert_true(clv_node_poll(w->node));
-  assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
+static void assert_node_wakes(fixture *f) {
+  assert_true(clv_node_due_ns(f->node) == 0);
+  assert_true(clv_node_poll(f->node));
+  assert_true(clv_node_due_ns(f->node) == UINT64_MAX);
 }
 
-static uint64_t count_values(const world *w) {
+static uint64_t count_values(const fixture *f) {
   clv_context_counts c;
-  clv_node_context_count(w->node, &c);
+  clv_node_context_count(f->node, &c);
   return c.values;
 }
 
 static void polled_node_handles_packets_until_stopped(void **state) {
-  world *w = *state;
-  assert_false(clv_node_poll(w->node));
-  assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
-  post_end(w, false);
-  assert_node_wakes(w);
-  assert_int_equal(w->n_answers[CLV_ENDED], 1);
-  post_end(w, false);
-  clv_node_stop(w->node);
-  assert_false(clv_node_poll(w->node));
-  assert_int_equal(w->n_answers[CLV_ENDED], 1);
+  fixture *f = *state;
+  assert_false(clv_node_poll(f->node));
+  assert_true(clv_node_due_ns(f->node) == UINT64_MAX);
+  post_end(f, false);
+  assert_node_wakes(f);
+  assert_int_equal(f->n_answers[CLV_ENDED], 1);
+  post_end(f, false);
+  clv_node_stop(f->node);
+  assert_false(clv_node_poll(f->node));
+  assert_int_equal(f->n_answers[CLV_ENDED], 1);
 }
 
 /* A step of a middle stage needs two wake-ups, however far apart its frames arrive. */
 static void pipeline_step_needs_two_wakeups(void **state) {
-  world *w = *state;
-  for (uint32_t i = 1; i <= 3; i++, w->context++) {
-    post_call(w, false);
-    assert_node_waits(w);
-    post_value(w, ROWS);
-    assert_node_wakes(w);
-    assert_int_equal(w->n_answers[CLV_VALUE], i);
-    assert_int_equal(w->n_answers[CLV_ENDED], i - 1);
-    post_prepare(w);
-    assert_node_waits(w);
-    post_gradient(w);
-    assert_node_wakes(w);
-    assert_int_equal(w->n_answers[CLV_FINISHED], i);
-    post_end(w, true);
-    assert_node_waits(w);
+  fixture *f = *state;
+  for (uint32_t i = 1; i <= 3; i++, f->context++) {
+    post_call(f, false);
+    assert_node_waits(f);
+    post_value(f, ROWS);
+    assert_node_wakes(f);
+    assert_int_equal(f->n_answers[CLV_VALUE], i);
+    assert_int_equal(f->n_answers[CLV_ENDED], i - 1);
+    post_prepare(f);
+    assert_node_waits(f);
+    post_gradient(f);
+    assert_node_wakes(f);
+    assert_int_equal(f->n_answers[CLV_FINISHED], i);
+    post_end(f, true);
+    assert_node_waits(f);
   }
-  w->now_ns += CLV_COALESCE_NS;
-  assert_true(clv_node_due_ns(w->node) <= w->now_ns);
-  assert_true(clv_node_poll(w->node));
-  assert_int_equal(w->n_answers[CLV_ENDED], 3);
+  f->now_ns += CLV_COALESCE_NS;
+  assert_true(clv_node_due_ns(f->node) <= f->now_ns);
+  assert_true(clv_node_poll(f->node));
+  assert_int_equal(f->n_answers[CLV_ENDED], 3);
 }
 
 static void value_before_its_call_wakes_the_node(void **state) {
-  world *w = *state;
-  post_value(w, ROWS);
-  assert_node_waits(w);
-  post_call(w, false); /* the call runs; its value is deferred */
-  assert_node_wakes(w);
-  post_gradient(w);
-  assert_node_waits(w);
-  post_prepare(w);
-  assert_node_wakes(w);
-  assert_int_equal(w->n_answers[CLV_FINISHED], 1);
+  fixture *f = *state;
+  post_value(f, ROWS);
+  assert_node_waits(f);
+  post_call(f, false); /* the call runs; its value is deferred */
+  assert_node_wakes(f);
+  post_gradient(f);
+  assert_node_waits(f);
+  post_prepare(f);
+  assert_node_wakes(f);
+  assert_int_equal(f->n_answers[CLV_FINISHED], 1);
 }
 
 static void handled_packets_count_for_later_wakeups(void **state) {
-  world *w = *state;
-  post_deliver(w, LEAF);
-  post_drop(w, 99);
-  post_gradient(w);
-  assert_node_waits(w);
-  w->now_ns += CLV_COALESCE_NS;
-  assert_true(clv_node_poll(w->node));
-  post_value(w, ROWS); /* a DELIVER waits for this value */
-  assert_node_wakes(w);
-  assert_int_equal(w->n_answers[CLV_VALUE], 1);
-  post_deliver(w, LEAF);
-  assert_node_wakes(w);
-  post_call(w, false); /* the CALL's argument, LEAF, is there already */
-  assert_node_wakes(w);
-  assert_int_equal(w->n_answers[CLV_VALUE], 3);
-  post_prepare(w); /* the gradient of the root exists */
-  assert_node_wakes(w);
-  assert_int_equal(w->n_answers[CLV_FINISHED], 1);
+  fixture *f = *state;
+  post_deliver(f, LEAF);
+  post_drop(f, 99);
+  post_gradient(f);
+  assert_node_waits(f);
+  f->now_ns += CLV_COALESCE_NS;
+  assert_true(clv_node_poll(f->node));
+  post_value(f, ROWS); /* a DELIVER waits for this value */
+  assert_node_wakes(f);
+  assert_int_equal(f->n_answers[CLV_VALUE], 1);
+  post_deliver(f, LEAF);
+  assert_node_wakes(f);
+  post_call(f, false); /* the CALL's argument, LEAF, is there already */
+  assert_node_wakes(f);
+  assert_int_equal(f->n_answers[CLV_VALUE], 3);
+  post_prepare(f); /* the gradient of the root exists */
+  assert_node_wakes(f);
+  assert_int_equal(f->n_answers[CLV_FINISHED], 1);
 }
 
 /* If PREPARE, which asks for the backward, arrives before the input of the forward, forward and
  * backward of a root need one wake-up. */
 static void root_forward_and_backward_need_one_wakeup(void **state) {
-  world *w = *state;
+  fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
-  post_call(w, false);
-  assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  post_call(f, false);
+  assert_ok(clv_packet_new_prepare(f->pool, f->context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, CALLED, 0, 1, &err));
-  clv_node_post(w->node, p);
-  assert_node_waits(w);
-  post_value(w, ROWS);
-  assert_node_wakes(w);
-  assert_int_equal(w->n_answers[CLV_VALUE], 1);
+  clv_node_post(f->node, p);
+  assert_node_waits(f);
+  post_value(f, ROWS);
+  assert_node_wakes(f);
+  assert_int_equal(f->n_answers[CLV_VALUE], 1);
   /* the loss is no scalar, so its backward has been tried */
-  assert_int_equal(w->n_answers[CLV_ABORT], 1);
+  assert_int_equal(f->n_answers[CLV_ABORT], 1);
 }
 
 static void prepare_for_a_finished_root_wakes_the_node(void **state) {
-  world *w = *state;
+  fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
-  post_call(w, true);
-  assert_node_wakes(w);
-  assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  post_call(f, true);
+  assert_node_wakes(f);
+  assert_ok(clv_packet_new_prepare(f->pool, f->context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, CALLED, 0, 1, &err));
-  clv_node_post(w->node, p);
-  assert_node_wakes(w);
+  clv_node_post(f->node, p);
+  assert_node_wakes(f);
 }
 
 static void many_bytes_or_packets_wake_the_node(void **state) {
-  world *w = *state;
-  post_value(w, 100000);
-  assert_node_wakes(w);
+  fixture *f = *state;
+  post_value(f, 100000);
+  assert_node_wakes(f);
   for (int i = 1; i < CLV_COALESCE_PACKETS; i++) {
-    post_drop(w, LEAF);
-    assert_node_waits(w);
+    post_drop(f, LEAF);
+    assert_node_waits(f);
   }
-  post_drop(w, LEAF);
-  assert_node_wakes(w);
+  post_drop(f, LEAF);
+  assert_node_wakes(f);
 }
 
 /* A value, and the DROP that frees it, are handled after CLV_COALESCE_NS without a further
  * packet. */
 static void deferred_packets_are_handled_after_the_delay(void **state) {
-  world *w = *state;
-  post_value(w, ROWS);
-  assert_node_waits(w);
-  w->now_ns += CLV_COALESCE_NS;
-  assert_true(clv_node_poll(w->node));
-  assert_int_equal(count_values(w), 1);
-  post_drop(w, LEAF);
-  assert_node_waits(w);
-  w->now_ns += CLV_COALESCE_NS;
-  assert_true(clv_node_due_ns(w->node) <= w->now_ns);
-  assert_true(clv_node_poll(w->node));
-  assert_int_equal(count_values(w), 0);
+  fixture *f = *state;
+  post_value(f, ROWS);
+  assert_node_waits(f);
+  f->now_ns += CLV_COALESCE_NS;
+  assert_true(clv_node_poll(f->node));
+  assert_int_equal(count_values(f), 1);
+  post_drop(f, LEAF);
+  assert_node_waits(f);
+  f->now_ns += CLV_COALESCE_NS;
+  assert_true(clv_node_due_ns(f->node) <= f->now_ns);
+  assert_true(clv_node_poll(f->node));
+  assert_int_equal(count_values(f), 0);
 }
 
-static void post_apply(world *w) {
+static void post_apply(fixture *f) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(
-      clv_packet_new_apply(w->pool, w->context, 5, w->called_module, 1, 0.1f, true, &p, &err));
-  clv_node_post(w->node, p);
+      clv_packet_new_apply(f->pool, f->context, 5, f->called_module, 1, 0.1f, true, &p, &err));
+  clv_node_post(f->node, p);
 }
 
 /* A program that closes the context of a final step waits once, so the node needs one wake-up. */
 static void final_step_is_deferred_until_its_end_context(void **state) {
-  world *w = *state;
-  for (uint32_t i = 0; i < 2; i++, w->context++) {
-    w->called_module = i;
-    post_call(w, true);
-    assert_node_wakes(w);
-    post_prepare(w);
-    post_gradient(w);
-    assert_node_wakes(w);
-    post_apply(w);
+  fixture *f = *state;
+  for (uint32_t i = 0; i < 2; i++, f->context++) {
+    f->called_module = i;
+    post_call(f, true);
+    assert_node_wakes(f);
+    post_prepare(f);
+    post_gradient(f);
+    assert_node_wakes(f);
+    post_apply(f);
     if (i == 0)
-      assert_node_waits(w);
+      assert_node_waits(f);
     else
-      assert_node_wakes(w);
-    post_end(w, false);
-    assert_node_wakes(w);
-    assert_int_equal(w->n_answers[CLV_APPLIED], i + 1);
-    assert_int_equal(w->n_answers[CLV_ENDED], i + 1);
+      assert_node_wakes(f);
+    post_end(f, false);
+    assert_node_wakes(f);
+    assert_int_equal(f->n_answers[CLV_APPLIED], i + 1);
+    assert_int_equal(f->n_answers[CLV_ENDED], i + 1);
   }
 }
 
 static void end_context_with_a_waiter_wakes_the_node(void **state) {
-  world *w = *state;
+  fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
-  post_call(w, true);
-  assert_node_wakes(w);
-  post_end(w, false);
-  assert_node_wakes(w);
-  assert_ok(clv_packet_new_call(w->pool, w->context + 1, CALLED, 0, true, &p, &err));
-  p->frame.context = w->context + 1;
+  post_call(f, true);
+  assert_node_wakes(f);
+  post_end(f, false);
+  assert_node_wakes(f);
+  assert_ok(clv_packet_new_call(f->pool, f->context + 1, CALLED, 0, true, &p, &err));
+  p->frame.context = f->context + 1;
   p->frame.flags |= CLV_FLAG_TRACE;
   assert_ok(clv_packet_add_arg(p, LEAF, true, NULL, &err));
-  clv_node_post(w->node, p);
-  w->now_ns += CLV_COALESCE_NS;
-  assert_true(clv_node_poll(w->node));
-  assert_ok(clv_packet_new_end_context(w->pool, w->context + 1, 1, &p, &err));
+  clv_node_post(f->node, p);
+  f->now_ns += CLV_COALESCE_NS;
+  assert_true(clv_node_poll(f->node));
+  assert_ok(clv_packet_new_end_context(f->pool, f->context + 1, 1, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.1f, true);
-  clv_node_post(w->node, p);
-  assert_node_wakes(w);
-  assert_int_equal(w->n_answers[CLV_ENDED], 2);
+  clv_node_post(f->node, p);
+  assert_node_wakes(f);
+  assert_int_equal(f->n_answers[CLV_ENDED], 2);
 }
 
 /* ---- random frames, deferred or not ---------------------------------------------------------- */
@@ -348,106 +348,106 @@ static uint64_t draw_below(uint64_t *seed, uint64_t n) {
 
 /* Returns a random packet about leaf 10 and calls 11 to 13, each of which takes the value before
  * it. */
-static clv_packet *draw_packet(world *w, uint64_t context, uint64_t *seed) {
+static clv_packet *draw_packet(fixture *f, uint64_t context, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(f, ROWS);
   uint64_t call = CALLED + draw_below(seed, 3);
   switch (draw_below(seed, 7)) {
     case 0:
-      assert_ok(clv_packet_new_value(w->pool, context, LEAF, "", t, &p, &err));
+      assert_ok(clv_packet_new_value(f->pool, context, LEAF, "", t, &p, &err));
       return p;
     case 1:
-      assert_ok(clv_packet_new_gradient(w->pool, context, 1, call, 0, "", t, &p, &err));
+      assert_ok(clv_packet_new_gradient(f->pool, context, 1, call, 0, "", t, &p, &err));
       return p;
     case 2:
-      assert_ok(clv_packet_new_deliver(w->pool, context, LEAF + draw_below(seed, 4), "", &p, &err));
+      assert_ok(clv_packet_new_deliver(f->pool, context, LEAF + draw_below(seed, 4), "", &p, &err));
       return p;
     case 3:
-      assert_ok(clv_packet_new_prepare(w->pool, context, 1, 0, draw_below(seed, 2),
+      assert_ok(clv_packet_new_prepare(f->pool, context, 1, 0, draw_below(seed, 2),
                                        draw_below(seed, 2), false, &p, &err));
       assert_ok(clv_packet_add_needed_call(p, call, (uint32_t)draw_below(seed, 2), 0, &err));
       assert_ok(clv_packet_add_target(p, 0, call - 1, "", 0, &err));
       return p;
     case 4:
-      assert_ok(clv_packet_new_drop(w->pool, context, 0, &call, 1, &p, &err));
+      assert_ok(clv_packet_new_drop(f->pool, context, 0, &call, 1, &p, &err));
       return p;
     default:
-      assert_ok(clv_packet_new_call(w->pool, context, call, 0, true, &p, &err));
+      assert_ok(clv_packet_new_call(f->pool, context, call, 0, true, &p, &err));
       assert_ok(clv_packet_add_arg(p, call - 1, true, draw_below(seed, 4) ? NULL : t, &err));
       if (draw_below(seed, 2)) assert_ok(clv_packet_add_delivery(p, "", &err));
       return p;
   }
 }
 
-static uint64_t count_runs(const world *w) {
+static uint64_t count_runs(const fixture *f) {
   clv_module_counts c;
-  clv_module_count(clv_node_module(w->node, 0), &c);
-  return c.forwards + c.backwards + w->n_answers[CLV_VALUE] + w->n_answers[CLV_FINISHED] +
-         w->n_answers[CLV_GRADIENT];
+  clv_module_count(clv_node_module(f->node, 0), &c);
+  return c.forwards + c.backwards + f->n_answers[CLV_VALUE] + f->n_answers[CLV_FINISHED] +
+         f->n_answers[CLV_GRADIENT];
 }
 
 /* Deferred packets, alone or in pairs, make no work ready when they are handled. */
 static void deferred_packets_start_no_work(void **state) {
-  world *w = *state;
+  fixture *f = *state;
   uint64_t seed = 11;
-  uint32_t n_waited = 0, n_woken = 0;
+  uint32_t n_deferred = 0, n_with_work = 0;
   for (uint64_t i = 0; i < 20000; i++) {
-    uint64_t before = count_runs(w);
+    uint64_t n_runs_before = count_runs(f);
     do {
-      clv_node_post(w->node, draw_packet(w, 100 + i / 20, &seed));
-    } while (clv_node_due_ns(w->node) != 0 && draw_below(&seed, 3));
-    bool waits = clv_node_due_ns(w->node) != 0;
-    assert_true(clv_node_poll(w->node));
-    assert_true(!waits || count_runs(w) == before);
-    n_waited += waits;
-    n_woken += count_runs(w) != before;
+      clv_node_post(f->node, draw_packet(f, 100 + i / 20, &seed));
+    } while (clv_node_due_ns(f->node) != 0 && draw_below(&seed, 3));
+    bool is_deferred = clv_node_due_ns(f->node) != 0;
+    assert_true(clv_node_poll(f->node));
+    assert_true(!is_deferred || count_runs(f) == n_runs_before);
+    n_deferred += is_deferred;
+    n_with_work += count_runs(f) != n_runs_before;
     if (i % 20 != 19) continue;
     clv_packet *p;
     clv_err err = {0};
-    assert_ok(clv_packet_new_end_context(w->pool, 100 + i / 20, 1, &p, &err));
-    clv_node_post(w->node, p);
-    assert_node_wakes(w);
+    assert_ok(clv_packet_new_end_context(f->pool, 100 + i / 20, 1, &p, &err));
+    clv_node_post(f->node, p);
+    assert_node_wakes(f);
   }
-  assert_true(n_waited > 1000 && n_woken > 1000);
+  assert_true(n_deferred > 1000 && n_with_work > 1000);
 }
 
 /* ---- a node in a simulated world ------------------------------------------------------------- */
 
 static bool pass_time(void *user, uint64_t until_ns) {
-  world *w = user;
-  w->n_waits++;
-  if (w->arriving_packet)
-    clv_node_post(w->node, clv_steal(&w->arriving_packet));
-  else if (w->interrupts_wait)
-    clv_node_interrupt(w->node);
-  else if (!w->is_past_end)
-    w->now_ns = until_ns;
-  return !w->is_past_end;
+  fixture *f = user;
+  f->n_waits++;
+  if (f->arriving_packet)
+    clv_node_post(f->node, clv_steal(&f->arriving_packet));
+  else if (f->interrupts_wait)
+    clv_node_interrupt(f->node);
+  else if (!f->is_past_end)
+    f->now_ns = until_ns;
+  return !f->is_past_end;
 }
 
 static void wait_callback_runs_while_the_node_waits(void **state) {
-  world w = {.now_ns = 1000};
+  fixture f = {.now_ns = 1000};
   clv_err err = {0};
   (void)state;
-  make_node(&w, (clv_node_options){.clock = {read_clock, &w}, .wait = pass_time, .wait_user = &w});
-  assert_ok(clv_packet_new_end_context(w.pool, 7, 1, &w.arriving_packet, &err));
-  assert_false(clv_node_run_until(w.node, 5000)); /* the delay of the packet has passed */
-  assert_int_equal(w.n_answers[CLV_ENDED], 1);
-  assert_int_equal(w.n_waits, 2);
-  assert_true(w.now_ns == 5000);
-  w.interrupts_wait = true;
-  assert_true(clv_node_run_until(w.node, 9000));
+  make_node(&f, (clv_node_options){.clock = {read_clock, &f}, .wait = pass_time, .wait_user = &f});
+  assert_ok(clv_packet_new_end_context(f.pool, 7, 1, &f.arriving_packet, &err));
+  assert_false(clv_node_run_until(f.node, 5000)); /* the delay of the packet has passed */
+  assert_int_equal(f.n_answers[CLV_ENDED], 1);
+  assert_int_equal(f.n_waits, 2);
+  assert_true(f.now_ns == 5000);
+  f.interrupts_wait = true;
+  assert_true(clv_node_run_until(f.node, 9000));
   /* returns at once, because the wake-up flag is still set */
-  assert_true(clv_node_run_until(w.node, 9000));
-  assert_int_equal(w.n_waits, 3);
-  clv_node_clear_interrupt(w.node);
-  w.interrupts_wait = false;
-  w.is_past_end = true;
-  assert_false(clv_node_run_until(w.node, 9000));
-  assert_int_equal(w.n_waits, 4);
-  clv_node_free(w.node);
-  clv_pool_unref(w.pool);
+  assert_true(clv_node_run_until(f.node, 9000));
+  assert_int_equal(f.n_waits, 3);
+  clv_node_clear_interrupt(f.node);
+  f.interrupts_wait = false;
+  f.is_past_end = true;
+  assert_false(clv_node_run_until(f.node, 9000));
+  assert_int_equal(f.n_waits, 4);
+  clv_node_free(f.node);
+  clv_pool_unref(f.pool);
 }
 
 /* ---- a node with a thread -------------------------------------------------------------------- */
@@ -457,34 +457,34 @@ static void *run_node(void *user) {
   return NULL;
 }
 
-static bool reaches_value_count(const world *w, uint64_t values) {
-  for (int i = 0; i < 10000 && count_values(w) != values; i++) usleep(1000);
-  return count_values(w) == values;
+static bool reaches_value_count(const fixture *f, uint64_t values) {
+  for (int i = 0; i < 10000 && count_values(f) != values; i++) usleep(1000);
+  return count_values(f) == values;
 }
 
 /* The node's thread handles deferred packets without another packet, both while it waits briefly
  * and after it has slept for long. */
 static void node_thread_handles_deferred_packets_unprompted(void **state) {
-  world w = {0};
+  fixture f = {0};
   pthread_t thread;
   (void)state;
-  make_node(&w, (clv_node_options){0});
-  assert_int_equal(pthread_create(&thread, NULL, run_node, w.node), 0);
+  make_node(&f, (clv_node_options){0});
+  assert_int_equal(pthread_create(&thread, NULL, run_node, f.node), 0);
   for (int i = 0; i < 8; i++) {
-    post_value(&w, ROWS);
+    post_value(&f, ROWS);
     if (i % 2) usleep(CLV_COALESCE_NS / 1000 / 4);
-    assert_true(reaches_value_count(&w, 1));
-    post_drop(&w, LEAF);
-    assert_true(reaches_value_count(&w, 0));
+    assert_true(reaches_value_count(&f, 1));
+    post_drop(&f, LEAF);
+    assert_true(reaches_value_count(&f, 0));
     if (i > 4) usleep(3 * CLV_COALESCE_NS / 1000);
   }
-  clv_node_stop(w.node);
+  clv_node_stop(f.node);
   pthread_join(thread, NULL);
   clv_node_times t;
-  clv_node_time(w.node, &t);
+  clv_node_time(f.node, &t);
   assert_true(t.wakes > 0);
-  clv_node_free(w.node);
-  clv_pool_unref(w.pool);
+  clv_node_free(f.node);
+  clv_pool_unref(f.pool);
 }
 
 int main(void) {

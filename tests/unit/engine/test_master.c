@@ -9,7 +9,7 @@
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { CREDIT = 1 << 20, TOO_MUCH = 2 << 20, MAX_SENT = 64, CONTEXT = 7, VALUE = 10 };
+enum { CREDIT_BYTES = 1 << 20, UNSENDABLE_BYTES = 2 << 20, MAX_SENT = 64, CONTEXT = 7, VALUE = 10 };
 
 static struct {
   clv_pool *pool;
@@ -23,18 +23,19 @@ static struct {
 
 static void record_frame(const clv_rpc_piece *pieces, size_t n) {
   clv_err err = {0};
-  clv_piece all[2 + CLV_WIRE_TENSORS];
-  clv_frame last;
+  clv_piece message_pieces[2 + CLV_WIRE_TENSORS];
+  clv_frame last_frame;
   clv_payload payload;
-  clv_bundle before;
+  clv_bundle earlier_frames;
   clv_wire_limits limits = clv_wire_limits_default();
-  for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
-  assert_ok(clv_frame_decode_last(all, n, &limits, &before, &last, &payload, &err));
-  assert_true(w.n_sent + before.n_frames < MAX_SENT);
-  for (uint32_t i = 0; i < before.n_frames; i++)
-    assert_ok(clv_frame_decode_preceding(all, n, &before.frame_positions[i], &limits,
-                                         &w.sent_frames[w.n_sent++], &payload, &err));
-  if (last.kind) w.sent_frames[w.n_sent++] = last;
+  for (size_t i = 0; i < n; i++) message_pieces[i] = (clv_piece){pieces[i].data, pieces[i].len};
+  assert_ok(clv_frame_decode_last(message_pieces, n, &limits, &earlier_frames, &last_frame,
+                                  &payload, &err));
+  assert_true(w.n_sent + earlier_frames.n_frames < MAX_SENT);
+  for (uint32_t i = 0; i < earlier_frames.n_frames; i++)
+    assert_ok(clv_frame_decode_preceding(message_pieces, n, &earlier_frames.frame_positions[i],
+                                         &limits, &w.sent_frames[w.n_sent++], &payload, &err));
+  if (last_frame.kind) w.sent_frames[w.n_sent++] = last_frame;
 }
 
 static clv_code keep_sent_frame(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -77,7 +78,7 @@ static int set_up(void **state) {
   clv_link_options o = {.peer_name = "the master",
                         .pool = w.pool,
                         .accept_limits = clv_wire_limits_default(),
-                        .initial_send_credit = CREDIT,
+                        .initial_send_credit = CREDIT_BYTES,
                         .events = {.on_packet = ignore_packet, .on_closed = ignore_end}};
   assert_ok(clv_link_new(&o, &w.link, &err));
   clv_send_queue_set_lanes(w.link->send_queue, 1);
@@ -101,7 +102,7 @@ static int tear_down(void **state) {
 static clv_tensor *make_large_tensor(void) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_alloc_tensor(w.pool, CLV_U8, &CLV_SHAPE(TOO_MUCH), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w.pool, CLV_U8, &CLV_SHAPE(UNSENDABLE_BYTES), &t, &err));
   memset(t->data, 1, t->bytes);
   return t;
 }
@@ -165,7 +166,7 @@ static void unsendable_retained_value_is_reported(void **state) {
   clv_err err = {0};
   clv_packet *p;
   clv_module *module;
-  const int64_t columns = TOO_MUCH / (int64_t)sizeof(float);
+  const int64_t columns = UNSENDABLE_BYTES / (int64_t)sizeof(float);
   const uint64_t calls[] = {VALUE + 1, VALUE + 3};
   clv_module_options so = make_module_options(make_one_layer_graph(CLV_OP_TANH, 1, columns), 0);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;

@@ -25,11 +25,11 @@ static void handle_packet(engine *w, clv_packet *p) {
 }
 
 static clv_packet *make_call(engine *w, uint64_t context, uint64_t id, uint32_t module,
-                             uint64_t value, clv_tensor *here) {
+                             uint64_t arg_id, clv_tensor *leaf) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_call(w->pool, context, id, module, true, &p, &err));
-  assert_ok(clv_packet_add_arg(p, value, true, here, &err));
+  assert_ok(clv_packet_add_arg(p, arg_id, true, leaf, &err));
   return p;
 }
 
@@ -42,10 +42,11 @@ static void send_prepare(engine *w, uint64_t context, uint64_t id, uint64_t targ
   handle_packet(w, p);
 }
 
-static void send_gradient(engine *w, uint64_t context, uint64_t id, uint32_t order, clv_tensor *t) {
+static void send_gradient(engine *w, uint64_t context, uint64_t id, uint32_t position_in_sum,
+                          clv_tensor *t) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_new_gradient(w->pool, context, 1, id, order, "", t, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, 1, id, position_in_sum, "", t, &p, &err));
   handle_packet(w, p);
 }
 
@@ -121,25 +122,25 @@ static void failed_call_does_not_block_statistics_revert(void **state) {
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
-  static clv_tensor *held[MAX_TENSORS];
+  static clv_tensor *held_tensors[MAX_TENSORS];
   uint32_t n = 0;
   (void)state;
   engine_open(&w, 0);
   clv_tensor *x = engine_make_tensor(&w, 1);
-  float before = get_running_mean(&w);
+  float mean_before = get_running_mean(&w);
   handle_packet(&w, make_call(&w, 1, 30, 1, 0, x));
-  assert_true(get_running_mean(&w) != before);
+  assert_true(get_running_mean(&w) != mean_before);
   p = make_call(&w, 2, 31, 1, 0, x);
   while (n < MAX_TENSORS && clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS),
-                                                  &held[n], &err) == CLV_OK)
+                                                  &held_tensors[n], &err) == CLV_OK)
     n++;
   assert_true(n < MAX_TENSORS);
   handle_packet(&w, p);
-  while (n) clv_tensor_unref(held[--n]);
+  while (n) clv_tensor_unref(held_tensors[--n]);
   assert_ok(clv_packet_new(w.pool, CLV_ABORT, &p, &err));
   p->frame.context = 1;
   handle_packet(&w, p);
-  assert_true(get_running_mean(&w) == before);
+  assert_true(get_running_mean(&w) == mean_before);
   clv_tensor_unref(x);
   engine_close(&w);
 }

@@ -135,7 +135,7 @@ static void *end_save_in_thread(void *save) {
   return NULL;
 }
 
-static void answer_leaves_when_the_file_is_written(void **state) {
+static void answer_is_sent_when_the_file_is_written(void **state) {
   (void)state;
   pthread_t thread;
   fixture *f = open_fixture(POOL_BYTES, WIDTH);
@@ -189,9 +189,9 @@ static void node_that_ends_withdraws_its_files(void **state) {
   assert_node_continues(f);
   assert_int_equal(f->n_queued, 2);
   clv_node_stop(f->node);
-  clv_state_save *written = f->queued_saves[1];
+  clv_state_save *written_save = f->queued_saves[1];
   f->queued_saves[1] = NULL;
-  end_save(written, CLV_OK, NULL);
+  end_save(written_save, CLV_OK, NULL);
   while (f->n_seen) clv_packet_free(f->seen_packets[--f->n_seen]);
   clv_node_free(f->node);
   f->node = NULL;
@@ -204,15 +204,16 @@ static void save_without_memory_for_a_copy_is_written_at_once(void **state) {
   (void)state;
   clv_err err = {0};
   fixture *f = open_fixture(POOL_BYTES, LARGE_WIDTH);
-  const size_t rest = POOL_BYTES - clv_pool_charged_bytes(f->pool) - LARGE_WIDTH * LARGE_WIDTH * 2;
-  assert_ok(clv_pool_charge(f->pool, rest, &err));
+  const size_t other_bytes =
+      POOL_BYTES - clv_pool_charged_bytes(f->pool) - LARGE_WIDTH * LARGE_WIDTH * 2;
+  assert_ok(clv_pool_charge(f->pool, other_bytes, &err));
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_STATE_FILE);
   assert_int_equal(answer->state.file_bytes, 5);
   assert_int_equal(f->n_written_at_once, 1);
   assert_int_equal(f->n_queued, 0);
-  clv_pool_discharge(f->pool, rest);
+  clv_pool_discharge(f->pool, other_bytes);
   close_fixture(f);
 }
 
@@ -231,9 +232,9 @@ static void load_of_another_digest_changes_nothing(void **state) {
   fixture *f = open_fixture(POOL_BYTES, WIDTH);
   f->file_path = path;
   get_weights(f)[0] = 1;
-  clv_sha256 other = digest;
-  other.bytes[31] ^= 1;
-  send_state_frame(f, CLV_STATE_LOAD, 7, &other);
+  clv_sha256 other_digest = digest;
+  other_digest.bytes[31] ^= 1;
+  send_state_frame(f, CLV_STATE_LOAD, 7, &other_digest);
   const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_ERROR);
   assert_int_equal(answer->failure.code, CLV_DATA_LOSS);
@@ -252,7 +253,7 @@ static void load_of_another_digest_changes_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(answer_leaves_when_the_file_is_written),
+      cmocka_unit_test(answer_is_sent_when_the_file_is_written),
       cmocka_unit_test(failed_file_is_refused),
       cmocka_unit_test(node_that_ends_withdraws_its_files),
       cmocka_unit_test(save_without_memory_for_a_copy_is_written_at_once),

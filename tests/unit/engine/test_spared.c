@@ -7,7 +7,7 @@
 
 #include "tests/unit/engine/contexts_test.h"
 
-enum { A = 0, B = 2, STATISTICS = 1, REF = 900, LEAF = 29 };
+enum { MODULE_A = 0, MODULE_B = 2, STATISTICS_MODULE = 1, KEPT_REF_ID = 900, LEAF_ID = 29 };
 
 typedef struct received_results {
   uint32_t n_kept, n_ended, n_values;
@@ -37,21 +37,21 @@ static void handle_packet(engine *w, clv_packet *p) {
   assert_ok(engine_handle_packet(w, p, &err));
 }
 
-static clv_packet *make_call(engine *w, uint64_t id, uint32_t module, uint64_t value) {
+static clv_packet *make_call(engine *w, uint64_t id, uint32_t module, uint64_t arg_id) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_call(w->pool, 1, id, module, true, &p, &err));
-  assert_ok(clv_packet_add_arg(p, value, true, NULL, &err));
+  assert_ok(clv_packet_add_arg(p, arg_id, true, NULL, &err));
   return p;
 }
 
-static void send_call(engine *w, uint64_t id, uint32_t module, uint64_t value) {
-  handle_packet(w, make_call(w, id, module, value));
+static void send_call(engine *w, uint64_t id, uint32_t module, uint64_t arg_id) {
+  handle_packet(w, make_call(w, id, module, arg_id));
 }
 
 static void keep_value(engine *w, uint64_t value) {
   clv_err err = {0};
-  assert_ok(clv_contexts_keep_value(w->contexts, REF, 1, value, &err));
+  assert_ok(clv_contexts_keep_value(w->contexts, KEPT_REF_ID, 1, value, &err));
   engine_run_work(w, false);
 }
 
@@ -83,13 +83,13 @@ static uint64_t count_forwards(const engine *w, uint32_t module) {
   return w->modules[module]->counts.forwards;
 }
 
-/* Sends the calls 30 = A(29), 31 = B(30) and 32 = A(29). Value 31 is kept; leaf 29 has not arrived.
- */
+/* Sends call 30 of module A over leaf 29, call 31 of module B over value 30, and call 32 of module
+ * A over leaf 29. Value 31 is kept; leaf 29 has not arrived. */
 static void begin_calls(engine *w) {
   engine_open(w, 0);
-  send_call(w, 30, A, LEAF);
-  send_call(w, 31, B, 30);
-  send_call(w, 32, A, LEAF);
+  send_call(w, 30, MODULE_A, LEAF_ID);
+  send_call(w, 31, MODULE_B, 30);
+  send_call(w, 32, MODULE_A, LEAF_ID);
 }
 
 static void end_context_retains_calls_of_kept_values(void **state) {
@@ -102,11 +102,11 @@ static void end_context_retains_calls_of_kept_values(void **state) {
   assert_int_equal(h.n_kept, 0);
   assert_int_equal(h.n_ended, 1);
   assert_int_equal(h.n_calls_left, 2);
-  send_leaf(&w, LEAF);
+  send_leaf(&w, LEAF_ID);
   assert_int_equal(h.n_kept, 1);
   assert_int_equal(h.failure_code, CLV_OK);
-  assert_int_equal(count_forwards(&w, A), 1); /* call 32 was dropped */
-  assert_int_equal(count_forwards(&w, B), 1);
+  assert_int_equal(count_forwards(&w, MODULE_A), 1); /* call 32 was dropped */
+  assert_int_equal(count_forwards(&w, MODULE_B), 1);
   assert_int_equal(h.n_ended, 2);
   assert_int_equal(h.n_calls_left, 0);
   assert_int_equal(w.contexts->counts.contexts, 0);
@@ -124,8 +124,8 @@ static void end_context_without_kept_values_frees_all(void **state) {
   assert_int_equal(h.n_ended, 1);
   assert_int_equal(h.n_calls_left, 0);
   assert_int_equal(w.contexts->counts.values, 0);
-  send_leaf(&w, LEAF);
-  assert_int_equal(count_forwards(&w, A), 0);
+  send_leaf(&w, LEAF_ID);
+  assert_int_equal(count_forwards(&w, MODULE_A), 0);
   engine_close(&w);
 }
 
@@ -145,9 +145,9 @@ static void retained_value_is_sent_to_the_other_node(void **state) {
   handle_packet(&w, p);
   handle_packet(&w, make_end(&w));
   assert_int_equal(h.n_calls_left, 1);
-  send_leaf(&w, LEAF);
+  send_leaf(&w, LEAF_ID);
   assert_int_equal(h.n_values, 1);
-  assert_int_equal(count_forwards(&w, A), 1);
+  assert_int_equal(count_forwards(&w, MODULE_A), 1);
   assert_int_equal(h.n_calls_left, 0);
   engine_close(&w);
 }
@@ -160,17 +160,17 @@ static void retained_call_waits_only_for_its_inputs(void **state) {
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   engine_open(&w, 0);
-  send_call(&w, 30, A, LEAF);
-  clv_packet *p = make_call(&w, 31, B, LEAF);
+  send_call(&w, 30, MODULE_A, LEAF_ID);
+  clv_packet *p = make_call(&w, 31, MODULE_B, LEAF_ID);
   p->frame.call.runs_after_call = 30;
   clv_packet_set_execution_positions(p, 7, 8, 9, false);
   handle_packet(&w, p);
   keep_value(&w, 31);
   handle_packet(&w, make_end(&w));
-  send_leaf(&w, LEAF);
+  send_leaf(&w, LEAF_ID);
   assert_int_equal(h.n_kept, 1);
   assert_int_equal(h.failure_code, CLV_OK);
-  assert_int_equal(count_forwards(&w, A), 0);
+  assert_int_equal(count_forwards(&w, MODULE_A), 0);
   assert_int_equal(h.n_ended, 2);
   engine_close(&w);
 }
@@ -181,17 +181,17 @@ static void announced_call_is_retained_until_complete(void **state) {
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   engine_open(&w, 0);
-  send_call(&w, 30, A, LEAF);
-  clv_packet *head = make_call(&w, 31, B, 30);
-  head->is_announcement = true;
-  handle_packet(&w, head);
+  send_call(&w, 30, MODULE_A, LEAF_ID);
+  clv_packet *announcement = make_call(&w, 31, MODULE_B, 30);
+  announcement->is_announcement = true;
+  handle_packet(&w, announcement);
   keep_value(&w, 31);
   handle_packet(&w, make_end(&w));
-  send_leaf(&w, LEAF);
+  send_leaf(&w, LEAF_ID);
   assert_int_equal(h.n_kept, 0);
-  clv_packet *whole = make_call(&w, 31, B, 30);
-  whole->was_announced = true;
-  handle_packet(&w, whole);
+  clv_packet *complete_call = make_call(&w, 31, MODULE_B, 30);
+  complete_call->was_announced = true;
+  handle_packet(&w, complete_call);
   assert_int_equal(h.n_kept, 1);
   assert_int_equal(h.failure_code, CLV_OK);
   assert_int_equal(h.n_calls_left, 0);
@@ -206,17 +206,17 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   clv_err err = {0};
   (void)state;
   engine_open(&w, 0);
-  clv_packet *head = make_call(&w, 31, B, LEAF), *whole;
-  head->is_announcement = true;
-  handle_packet(&w, head);
+  clv_packet *announcement = make_call(&w, 31, MODULE_B, LEAF_ID), *complete_call;
+  announcement->is_announcement = true;
+  handle_packet(&w, announcement);
   keep_value(&w, 31);
   handle_packet(&w, make_end(&w));
   assert_int_equal(h.n_calls_left, 1);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_make_tensor(&w, 1);
-  assert_ok(clv_packet_new_call(w.pool, 1, 31, B, true, &whole, &err));
-  assert_ok(clv_packet_add_arg(whole, LEAF, true, x, &err));
-  whole->was_announced = true;
-  handle_packet(&w, whole);
+  assert_ok(clv_packet_new_call(w.pool, 1, 31, MODULE_B, true, &complete_call, &err));
+  assert_ok(clv_packet_add_arg(complete_call, LEAF_ID, true, x, &err));
+  complete_call->was_announced = true;
+  handle_packet(&w, complete_call);
   assert_int_equal(h.n_kept, 1);
   assert_int_equal(h.n_ended, 2);
   assert_int_equal(w.contexts->counts.values, 0);
@@ -231,7 +231,7 @@ static void step_does_not_overtake_a_retained_call(void **state) {
   (void)state;
   begin_calls(&w);
   keep_value(&w, 31);
-  send_leaf(&w, LEAF);
+  send_leaf(&w, LEAF_ID);
   engine_close(&w);
   w = (engine){.on_result = record_result, .user = &h};
   begin_calls(&w);
@@ -239,14 +239,14 @@ static void step_does_not_overtake_a_retained_call(void **state) {
   clv_packet *p = make_end(&w);
   clv_packet_set_end_commit(p, 1, 0.25f, true);
   handle_packet(&w, p);
-  send_leaf(&w, LEAF);
+  send_leaf(&w, LEAF_ID);
   assert_int_equal(h.n_kept, 1);
   assert_true(h.first_number == results_without_retained.first_number);
   engine_close(&w);
 }
 
 static float get_running_mean(const engine *w) {
-  const clv_module *m = w->modules[STATISTICS];
+  const clv_module *m = w->modules[STATISTICS_MODULE];
   return *(const float *)((const char *)m->block + m->params->buffer_offset);
 }
 
@@ -256,15 +256,15 @@ static void statistics_revert_after_retained_calls(void **state) {
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   engine_open(&w, 0);
-  float before = get_running_mean(&w);
-  send_call(&w, 30, STATISTICS, LEAF);
+  float mean_before = get_running_mean(&w);
+  send_call(&w, 30, STATISTICS_MODULE, LEAF_ID);
   keep_value(&w, 30);
   clv_packet *p = make_end(&w);
   clv_packet_set_end_commit(p, 1, 0, false);
   handle_packet(&w, p);
-  send_leaf(&w, LEAF);
+  send_leaf(&w, LEAF_ID);
   assert_int_equal(h.n_kept, 1);
-  assert_true(get_running_mean(&w) == before);
+  assert_true(get_running_mean(&w) == mean_before);
   engine_close(&w);
 }
 
@@ -279,18 +279,18 @@ static void retained_call_keeps_its_queue_position(void **state) {
   engine_open(&w, 0);
   clv_tensor *x = engine_make_tensor(&w, 1);
   for (uint64_t context = 2, id = 29; context <= 3; context++, id = 31) {
-    assert_ok(clv_packet_new_call(w.pool, context, id, STATISTICS, true, &p, &err));
+    assert_ok(clv_packet_new_call(w.pool, context, id, STATISTICS_MODULE, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, context == 2 ? 28 : 0, false, context == 2 ? NULL : x, &err));
     handle_packet(&w, p);
   }
-  send_call(&w, 30, STATISTICS, LEAF);
+  send_call(&w, 30, STATISTICS_MODULE, LEAF_ID);
   keep_value(&w, 30);
   handle_packet(&w, make_end(&w));
-  send_leaf(&w, LEAF);
-  assert_int_equal(count_forwards(&w, STATISTICS), 0);
+  send_leaf(&w, LEAF_ID);
+  assert_int_equal(count_forwards(&w, STATISTICS_MODULE), 0);
   assert_ok(clv_packet_new_end_context(w.pool, 2, 71, &p, &err));
   handle_packet(&w, p);
-  assert_int_equal(count_forwards(&w, STATISTICS), 2);
+  assert_int_equal(count_forwards(&w, STATISTICS_MODULE), 2);
   assert_int_equal(h.n_kept, 1);
   assert_int_equal(h.failure_code, CLV_OK);
   clv_tensor_unref(x);
@@ -336,12 +336,12 @@ static void late_frames_do_not_affect_retained_calls(void **state) {
   begin_calls(&w);
   keep_value(&w, 31);
   handle_packet(&w, make_end(&w));
-  send_call(&w, 40, A, LEAF);
+  send_call(&w, 40, MODULE_A, LEAF_ID);
   send_leaf(&w, 39);
   assert_int_equal(w.contexts->counts.late_frames, 2);
   keep_value(&w, 41);
   assert_int_equal(h.failure_code, CLV_CANCELLED);
-  send_leaf(&w, LEAF);
+  send_leaf(&w, LEAF_ID);
   assert_int_equal(h.n_kept, 2);
   assert_int_equal(h.failure_code, CLV_OK);
   assert_int_equal(h.n_calls_left, 0);

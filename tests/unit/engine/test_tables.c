@@ -56,20 +56,20 @@ static void log_result(engine *w, clv_result *r) {
 
 /* Writes the states of a context, of its values and of their calls. */
 static void log_states(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) {
-  static const char *const contexts[] = {"open", "failed", "closing", "ending", "ended"};
-  static const char *const passes[] = {"", ", collecting", ", active", ", ending"};
+  static const char *const context_names[] = {"open", "failed", "closing", "ending", "ended"};
+  static const char *const pass_names[] = {"", ", collecting", ", active", ", ending"};
   static const char *const values[] = {"awaited", "making", "leaf", "made"};
-  static const char *const calls[] = {"coming",   "waiting", "ready", "ran",  "retained",
-                                      "backward", "summing", "spent", "alone"};
+  static const char *const call_names[] = {"coming",   "waiting", "ready", "ran",  "retained",
+                                           "backward", "summing", "spent", "alone"};
   FILE *log = ((cell_log *)w->user)->log_file;
   const clv_context *c = clv_context_find(w->contexts, context);
-  uint32_t late = (uint32_t)w->contexts->counts.late_frames;
+  uint32_t n_late_frames = (uint32_t)w->contexts->counts.late_frames;
   fprintf(log, "%s %llu/%llu -> %s%s, late %u", clv_frame_kind_name(kind),
-          (unsigned long long)context, (unsigned long long)id, c ? contexts[c->state] : "none",
-          c ? passes[c->pass_state] : "", late);
+          (unsigned long long)context, (unsigned long long)id, c ? context_names[c->state] : "none",
+          c ? pass_names[c->pass_state] : "", n_late_frames);
   for (const clv_value *v = c ? c->values : NULL; v; v = v->next)
     fprintf(log, "; %llu %s%s%s", (unsigned long long)v->id, values[v->state],
-            v->producer ? " " : "", v->producer ? calls[v->producer->call_state] : "");
+            v->producer ? " " : "", v->producer ? call_names[v->producer->call_state] : "");
   fprintf(log, "; steps");
   for (uint32_t i = 0; i < TEST_MODULES; i++)
     fprintf(log, " %llu", (unsigned long long)w->contexts->queues[i].revertible_context_id);
@@ -114,9 +114,9 @@ static void send_call_with_leaf(engine *w, uint64_t context, uint64_t id, uint64
   send_packet(w, p);
 }
 
-static void send_call_after(engine *w, uint64_t context, uint64_t id, uint64_t leader) {
+static void send_call_after(engine *w, uint64_t context, uint64_t id, uint64_t earlier_call) {
   clv_packet *p = make_call(w, context, id, 0);
-  p->frame.call.runs_after_call = leader;
+  p->frame.call.runs_after_call = earlier_call;
   send_packet(w, p);
 }
 
@@ -127,9 +127,10 @@ static void send_call_with_flags(engine *w, uint64_t context, uint64_t id, uint3
 }
 
 /* Sends a backward whose second part has a position, together with a step. */
-static void send_call_with_positions(engine *w, uint64_t context, uint64_t id, uint32_t weight) {
+static void send_call_with_positions(engine *w, uint64_t context, uint64_t id,
+                                     uint32_t weight_position) {
   clv_packet *p = make_call(w, context, id, 0);
-  clv_packet_set_execution_positions(p, 1, 2, weight, false);
+  clv_packet_set_execution_positions(p, 1, 2, weight_position, false);
   send_packet(w, p);
 }
 
@@ -144,7 +145,7 @@ static void send_announcement(engine *w, uint64_t context, uint64_t id) {
   send_packet(w, h);
 }
 
-static void announced_call_completes(engine *w, uint64_t context, uint64_t id) {
+static void complete_announced_call(engine *w, uint64_t context, uint64_t id) {
   clv_packet *p = make_call(w, context, id, 0);
   p->was_announced = true;
   send_packet(w, p);
@@ -186,10 +187,11 @@ static void send_spare(engine *w, uint64_t context, uint64_t id) {
   send_packet(w, p);
 }
 
-static void send_gradient(engine *w, uint64_t context, uint32_t phase, uint64_t id, bool flows) {
+static void send_gradient(engine *w, uint64_t context, uint32_t phase, uint64_t id,
+                          bool has_gradient) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = flows ? engine_make_tensor(w, 1) : NULL;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = has_gradient ? engine_make_tensor(w, 1) : NULL;
   assert_ok(clv_packet_new_gradient(w->pool, context, phase, id, 0, "", dy, &p, &err));
   send_packet(w, p);
 }
@@ -267,7 +269,7 @@ static void send_call_and_backward(engine *w, uint64_t context, uint64_t id, int
 
 static void send_every_frame(engine *w, uint64_t c) {
   send_announcement(w, c, 11);
-  announced_call_completes(w, c, 11);
+  complete_announced_call(w, c, 11);
   send_call(w, c, 12, 0);
   send_deliver(w, c, 12);
   send_value(w, c, 13);
@@ -328,17 +330,17 @@ static void run_context_events(engine *w) {
 }
 
 /* Sends each event about a value to a context of its own, because it may fail the context. */
-static void send_value_events(engine *w, uint64_t c, void (*before)(engine *w, uint64_t c)) {
-  for (int fact = 0; fact < 7; fact++, c++) {
-    before(w, c);
-    if (fact == 0) send_call(w, c, 12, 0);
-    if (fact == 1) send_value(w, c, 12);
-    if (fact == 2) send_call_with_leaf(w, c, 13, 12);
-    if (fact == 2) send_deliver(w, c, 13);
-    if (fact == 3) send_call(w, c, 13, 12);
-    if (fact == 4) send_deliver(w, c, 12);
-    if (fact == 5) keep_value(w, c, 12);
-    if (fact == 6) send_gradient(w, c, 1, 12, true);
+static void send_value_events(engine *w, uint64_t c, void (*prepare_value)(engine *w, uint64_t c)) {
+  for (int event = 0; event < 7; event++, c++) {
+    prepare_value(w, c);
+    if (event == 0) send_call(w, c, 12, 0);
+    if (event == 1) send_value(w, c, 12);
+    if (event == 2) send_call_with_leaf(w, c, 13, 12);
+    if (event == 2) send_deliver(w, c, 13);
+    if (event == 3) send_call(w, c, 13, 12);
+    if (event == 4) send_deliver(w, c, 12);
+    if (event == 5) keep_value(w, c, 12);
+    if (event == 6) send_gradient(w, c, 1, 12, true);
   }
 }
 
@@ -357,7 +359,7 @@ static void run_value_events(engine *w) {
 static void run_call_events(engine *w) {
   send_announcement(w, 1, 11);
   send_call_after(w, 1, 12, 11);
-  announced_call_completes(w, 1, 11);
+  complete_announced_call(w, 1, 11);
   send_call(w, 1, 13, 60); /* this call waits for leaf 60 */
   send_call_after(w, 1, 14, 13);
   send_call_with_flags(w, 1, 15, CLV_FLAG_TRAINING | CLV_FLAG_RECOMPUTE);
@@ -388,14 +390,14 @@ static void run_call_events(engine *w) {
   send_announcement(w, 7, 11);
   send_prepare(w, 7, 1, 11, 0);
   send_gradient(w, 7, 1, 11, true);
-  announced_call_completes(w, 7, 11);
-  clv_packet *wrong = make_call(w, 5, 11, 0);
-  wrong->frame.module = 200;
-  send_packet(w, wrong);
+  complete_announced_call(w, 7, 11);
+  clv_packet *call_of_no_module = make_call(w, 5, 11, 0);
+  call_of_no_module->frame.module = 200;
+  send_packet(w, call_of_no_module);
 }
 
 /* Sends events to a call while its work runs and while its second part waits. */
-static void run_call_events_at_work(engine *w) {
+static void run_call_events_during_work(engine *w) {
   w->holds_started_work = true;
   send_call(w, 1, 11, 0);
   send_call_after(w, 1, 12, 11);
@@ -437,17 +439,17 @@ static void bring_to_pass_state(engine *w, uint64_t c, clv_pass_state state) {
 }
 
 static void send_pass_events(engine *w, uint64_t c, clv_pass_state state) {
-  for (int fact = 0; fact < 9; fact++, c++) {
+  for (int event = 0; event < 9; event++, c++) {
     bring_to_pass_state(w, c, state);
-    if (fact == 0) send_prepare(w, c, 3, 0, 0);
-    if (fact == 1) send_prepare(w, c, state == PASS_NONE ? 0 : 2, 0, 0);
-    if (fact == 2) send_prepare(w, c, 1, 0, 0);
-    if (fact == 3) send_gradient(w, c, 2, 11, true);
-    if (fact == 4) send_gradient(w, c, state == PASS_NONE ? 0 : 2, 12, true);
-    if (fact == 5) send_gradient(w, c, 3, 11, true);
-    if (fact == 6) send_gradient(w, c, 1, 11, true);
-    if (fact == 7) send_apply(w, c);
-    if (fact == 8) send_prepare(w, c, 9, 99, 0);
+    if (event == 0) send_prepare(w, c, 3, 0, 0);
+    if (event == 1) send_prepare(w, c, state == PASS_NONE ? 0 : 2, 0, 0);
+    if (event == 2) send_prepare(w, c, 1, 0, 0);
+    if (event == 3) send_gradient(w, c, 2, 11, true);
+    if (event == 4) send_gradient(w, c, state == PASS_NONE ? 0 : 2, 12, true);
+    if (event == 5) send_gradient(w, c, 3, 11, true);
+    if (event == 6) send_gradient(w, c, 1, 11, true);
+    if (event == 7) send_apply(w, c);
+    if (event == 8) send_prepare(w, c, 9, 99, 0);
     engine_run_work(w, true);
     send_end(w, c);
     engine_run_work(w, true);
@@ -457,7 +459,7 @@ static void send_pass_events(engine *w, uint64_t c, clv_pass_state state) {
 static void run_pass_events(engine *w) {
   for (int state = PASS_NONE; state <= PASS_ACTIVE; state++)
     send_pass_events(w, 100 + 10 * (uint64_t)state, (clv_pass_state)state);
-  /* the second context has already had a pass of phase 2 */
+  /* the second context of each pair has already had a backward pass of phase 2 */
   for (uint32_t phase = 1; phase <= 2; phase++) {
     uint64_t c = 200 + 10 * phase;
     send_call(w, c, 11, 0);
@@ -476,7 +478,7 @@ static void run_pass_events(engine *w) {
   send_prepare(w, 300, 1, 0, 0);
 }
 
-static void run_pass_events_at_work(engine *w) {
+static void run_pass_events_during_work(engine *w) {
   w->holds_started_work = true;
   send_pass_events(w, 100, PASS_ENDING);
   w->holds_started_work = false;
@@ -517,48 +519,50 @@ static void run_program(cell_log *log, void (*program)(engine *w), bool holds_wo
 }
 
 static bool is_cell_right(const cell_log *log, clv_state_machine machine, uint32_t state,
-                          uint32_t fact) {
+                          uint32_t event) {
   const clv_table *table = clv_transition_table_of(machine);
-  clv_action action = table->cells[state][fact].action;
-  uint32_t i = clv_table_index(machine, state, fact);
-  bool there = action != CELL_IMPOSSIBLE, moves = table->cells[state][fact].next_state != state;
+  clv_action action = table->cells[state][event].action;
+  uint32_t i = clv_table_index(machine, state, event);
+  bool is_possible = action != CELL_IMPOSSIBLE,
+       changes_state = table->cells[state][event].next_state != state;
   bool keeps_state = action == CELL_IGNORE || action == CELL_COUNT || action == CELL_REPEAT;
-  const char *wrong = keeps_state && moves         ? "what changes nothing moves"
-                      : there && !log->n_visits[i] ? "no program meets it"
-                      : !there && log->n_visits[i] ? "a program meets what cannot be"
-                      : action == CELL_REFUSE && !log->was_reported[i] ? "it is not said"
-                                                                       : NULL;
-  if (wrong) print_error("%s: state %u, fact %u: %s\n", table->name, state, fact, wrong);
-  return !wrong;
+  const char *mistake = keeps_state && changes_state       ? "what changes nothing moves"
+                        : is_possible && !log->n_visits[i] ? "no program meets it"
+                        : !is_possible && log->n_visits[i] ? "a program meets what cannot be"
+                        : action == CELL_REFUSE && !log->was_reported[i] ? "it is not said"
+                                                                         : NULL;
+  if (mistake) print_error("%s: state %u, event %u: %s\n", table->name, state, event, mistake);
+  return !mistake;
 }
 
 /* Checks one transition. An event that the table excludes leaves the state unchanged. */
-static void check_transition(clv_state_machine machine, uint32_t state, uint32_t fact) {
+static void check_transition(clv_state_machine machine, uint32_t state, uint32_t event) {
   clv_err err = {0};
   const clv_cell *cell;
-  uint8_t at = (uint8_t)state;
-  bool there = clv_transition_table_of(machine)->cells[state][fact].action != CELL_IMPOSSIBLE;
-  assert_int_equal(clv_table_apply_event(NULL, machine, &at, fact, &cell, &err),
-                   there ? CLV_OK : CLV_INTERNAL);
-  if (!there) assert_int_equal(at, state);
+  uint8_t next_state = (uint8_t)state;
+  bool is_possible =
+      clv_transition_table_of(machine)->cells[state][event].action != CELL_IMPOSSIBLE;
+  assert_int_equal(clv_table_apply_event(NULL, machine, &next_state, event, &cell, &err),
+                   is_possible ? CLV_OK : CLV_INTERNAL);
+  if (!is_possible) assert_int_equal(next_state, state);
 }
 
 static uint32_t count_wrong_cells(const cell_log *log, clv_state_machine m) {
-  uint32_t wrong = 0;
+  uint32_t n_wrong = 0;
   for (uint32_t s = 0; s < clv_transition_table_of(m)->n_states; s++)
     for (uint32_t f = 0; f < clv_transition_table_of(m)->n_events; f++) {
       check_transition(m, s, f);
-      wrong += !is_cell_right(log, m, s, f);
+      n_wrong += !is_cell_right(log, m, s, f);
     }
-  return wrong;
+  return n_wrong;
 }
 
 /* ---- states and results after each frame ----------------------------------------------------- */
 
-static const char expected[] = "tests/unit/engine/tables.txt";
+static const char expected_path[] = "tests/unit/engine/tables.txt";
 
 static void write_expected_log(const char *text, size_t n) {
-  FILE *f = fopen(expected, "w");
+  FILE *f = fopen(expected_path, "w");
   assert_non_null(f);
   assert_int_equal(fwrite(text, 1, n, f), n);
   fclose(f);
@@ -567,14 +571,15 @@ static void write_expected_log(const char *text, size_t n) {
 /* Compares line by line, so that the first difference is shown. */
 static void compare_log(char *got) {
   char want[1024];
-  FILE *f = fopen(expected, "r");
+  FILE *f = fopen(expected_path, "r");
   assert_non_null(f);
   char *rest = got;
   for (int number = 1; fgets(want, sizeof want, f); number++) {
     char *line = strsep(&rest, "\n");
     want[strcspn(want, "\n")] = '\0';
     if (!line || strcmp(line, want) != 0)
-      fail_msg("%s:%d: expected '%s', got '%s'", expected, number, want, line ? line : "the end");
+      fail_msg("%s:%d: expected '%s', got '%s'", expected_path, number, want,
+               line ? line : "the end");
   }
   assert_true(rest && !*rest);
   fclose(f);
@@ -591,9 +596,9 @@ static void every_table_cell_is_reached_or_impossible(void **state) {
   run_program(&log, run_context_events, false);
   run_program(&log, run_value_events, false);
   run_program(&log, run_call_events, false);
-  run_program(&log, run_call_events_at_work, true);
+  run_program(&log, run_call_events_during_work, true);
   run_program(&log, run_pass_events, false);
-  run_program(&log, run_pass_events_at_work, true);
+  run_program(&log, run_pass_events_during_work, true);
   run_program(&log, run_step_events, false);
   fclose(log.log_file);
   for (clv_state_machine m = 0; m < MACHINES; m++) wrong += count_wrong_cells(&log, m);

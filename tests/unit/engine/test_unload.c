@@ -6,7 +6,7 @@
 #include "common/engine/node_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { BATCH = 2, WIDTH = 3, WIDE = 50, MAX_SEEN = 64 };
+enum { BATCH = 2, WIDTH = 3, LARGE_WIDTH = 50, MAX_SEEN = 64 };
 
 typedef struct fixture {
   clv_pool *pool;
@@ -87,7 +87,7 @@ static void send_unload(fixture *f, uint32_t index, uint32_t generation) {
 }
 
 static void send_call_with_width(fixture *f, uint64_t context, uint64_t id, uint32_t generation,
-                                 bool deliver, int64_t width) {
+                                 bool has_delivery, int64_t width) {
   clv_err err = {0};
   clv_packet *p;
   clv_tensor *t;
@@ -96,13 +96,13 @@ static void send_call_with_width(fixture *f, uint64_t context, uint64_t id, uint
   assert_ok(clv_packet_new_call(f->pool, context, id, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, id + 1000, true, t, &err));
   clv_tensor_unref(t);
-  if (deliver) assert_ok(clv_packet_add_delivery(p, "", &err));
+  if (has_delivery) assert_ok(clv_packet_add_delivery(p, "", &err));
   send_packet(f, p, generation);
 }
 
 static void send_call(fixture *f, uint64_t context, uint64_t id, uint32_t generation,
-                      bool deliver) {
-  send_call_with_width(f, context, id, generation, deliver, WIDTH);
+                      bool has_delivery) {
+  send_call_with_width(f, context, id, generation, has_delivery, WIDTH);
 }
 
 /* Sends the backward of one call with its gradient and a vote. */
@@ -128,7 +128,7 @@ static void send_end(fixture *f, uint64_t context, bool has_step) {
   send_packet(f, p, 0);
 }
 
-static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
+static void assert_answer(const clv_frame *f, clv_frame_kind kind, clv_code code) {
   assert_int_equal(f->kind, kind);
   assert_int_equal(clv_frame_is_failure(f) ? f->failure.code : CLV_OK, code);
 }
@@ -139,17 +139,17 @@ static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
  * with a new module of the same index. */
 static void repeated_load_and_unload_leaks_nothing(void **state) {
   fixture *f = *state;
-  clv_module_counts sum;
+  clv_module_counts work_counts;
   size_t bytes = 0;
   uint64_t context = 0;
   for (uint32_t g = 0; g < 2600; g++) { /* more contexts than the node remembers after their end */
     assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, g), CLV_OK);
     send_call(f, ++context, 5, g, false);
     send_backward(f, context, 5);
-    is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
+    assert_answer(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
     send_end(f, context, true);
     send_unload(f, 0, g);
-    is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
+    assert_answer(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
     assert_int_equal(f->seen_packets[1]->frame.kind, CLV_ENDED);
     assert_int_equal(f->seen_packets[2]->frame.reply_to, 77);
     assert_int_equal(f->seen_packets[2]->frame.module_generation, g);
@@ -158,9 +158,9 @@ static void repeated_load_and_unload_leaks_nothing(void **state) {
     if (g == 2500) bytes = clv_pool_charged_bytes(f->pool);
   }
   assert_int_equal(clv_pool_charged_bytes(f->pool), bytes);
-  clv_node_count_work(f->node, &sum);
-  assert_int_equal(sum.forwards, 2600);
-  assert_int_equal(sum.steps_since_load, 2600);
+  clv_node_count_work(f->node, &work_counts);
+  assert_int_equal(work_counts.forwards, 2600);
+  assert_int_equal(work_counts.steps_since_load, 2600);
 }
 
 /* Tensors are pooled by size, and only that module used these sizes. */
@@ -168,14 +168,14 @@ static void unload_frees_pooled_tensors_of_its_sizes(void **state) {
   fixture *f = *state;
   size_t bytes[2];
   for (uint32_t g = 0; g < 2; g++) {
-    int64_t width = g ? WIDE : WIDTH;
+    int64_t width = g ? LARGE_WIDTH : WIDTH;
     assert_int_equal(add_module_with_width(f, CLV_OP_TANH, 0, g, width), CLV_OK);
     send_call_with_width(f, 3 + g, 5, g, true, width);
-    is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
+    assert_answer(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
     free_seen_packets(f);
     send_end(f, 3 + g, false);
     send_unload(f, 0, g);
-    is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
+    assert_answer(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
     free_seen_packets(f);
     bytes[g] = clv_pool_charged_bytes(f->pool);
   }
@@ -186,16 +186,16 @@ static void unload_is_refused_while_a_context_used_it(void **state) {
   fixture *f = *state;
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
   send_call(f, 3, 5, 0, true);
-  is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
+  assert_answer(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   send_unload(f, 0, 0);
-  is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  assert_answer(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
   send_backward(f, 3, 5);
-  is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
+  assert_answer(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
   send_unload(f, 0, 0);
-  is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  assert_answer(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
   send_end(f, 3, false);
   send_unload(f, 0, 0);
-  is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
+  assert_answer(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
 /* Running statistics are backed up for a context that may roll back its step. */
@@ -205,16 +205,16 @@ static void unload_is_refused_while_statistics_may_revert(void **state) {
   clv_packet *p;
   assert_int_equal(add_module(f, CLV_OP_BATCHNORM, 0, 0), CLV_OK);
   send_call(f, 3, 5, 0, true);
-  is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
+  assert_answer(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   assert_ok(clv_packet_new(f->pool, CLV_DROP, &p, &err));
   p->frame.context = 3;
   p->frame.value_ids[p->frame.n_value_ids++] = 5;
   send_packet(f, p, 0);
   send_unload(f, 0, 0);
-  is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  assert_answer(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
   send_end(f, 3, false);
   send_unload(f, 0, 0);
-  is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
+  assert_answer(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
 static void late_frame_does_not_reach_a_newer_generation(void **state) {
@@ -224,25 +224,25 @@ static void late_frame_does_not_reach_a_newer_generation(void **state) {
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 4), CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 5), CLV_EXISTS);
   send_unload(f, 0, 4);
-  is(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
+  assert_answer(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 4), CLV_PRECONDITION);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 3), CLV_PRECONDITION);
   send_unload(f, 0, 4);
-  is(run_until_packets(f, 1), CLV_ERROR, CLV_NOT_FOUND);
+  assert_answer(run_until_packets(f, 1), CLV_ERROR, CLV_NOT_FOUND);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_OK);
   send_call(f, 3, 5, 4, true);
-  is(run_until_packets(f, 1), CLV_VALUE, CLV_NOT_FOUND);
+  assert_answer(run_until_packets(f, 1), CLV_VALUE, CLV_NOT_FOUND);
   send_call(f, 3, 6, UINT32_MAX, true);
-  is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
+  assert_answer(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   assert_ok(clv_packet_new_state_get(f->pool, 0, 8, 0, CLV_STATE_WEIGHTS, &p, &err));
   send_packet(f, p, 4);
-  is(run_until_packets(f, 1), CLV_ERROR, CLV_NOT_FOUND);
+  assert_answer(run_until_packets(f, 1), CLV_ERROR, CLV_NOT_FOUND);
   assert_ok(clv_packet_new_apply(f->pool, 3, 8, 0, 1, 0.1f, true, &p, &err));
   send_packet(f, p, 4);
-  is(run_until_packets(f, 1), CLV_ABORT, CLV_NOT_FOUND);
+  assert_answer(run_until_packets(f, 1), CLV_ABORT, CLV_NOT_FOUND);
   send_end(f, 3, false);
   send_unload(f, 0, UINT32_MAX);
-  is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
+  assert_answer(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_PRECONDITION);
 }
 
@@ -266,11 +266,11 @@ static void unload_waits_for_earlier_calls(void **state) {
   send_unload(f, 0, 1);
   send_call(f, 5, 6, 1, true); /* this call waits until the module is unloaded */
   send_end(f, 4, false);
-  is(run_until_packets(f, 3), CLV_VALUE, CLV_OK);
-  is(&f->seen_packets[3]->frame, CLV_ERROR, CLV_PRECONDITION);
+  assert_answer(run_until_packets(f, 3), CLV_VALUE, CLV_OK);
+  assert_answer(&f->seen_packets[3]->frame, CLV_ERROR, CLV_PRECONDITION);
   send_end(f, 5, false);
   send_unload(f, 0, 1);
-  is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
+  assert_answer(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
 /* A call that waits for its input blocks UNLOAD. A step and a REVERT are queued after UNLOAD, and
@@ -279,29 +279,29 @@ static void unload_is_refused_while_a_change_is_pending(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
-  for (uint32_t reverts = 0; reverts < 2; reverts++) {
-    clv_module_counts sum;
-    assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, reverts), CLV_OK);
-    uint64_t stepped = 2 * reverts + 2, waits = 2 * reverts + 3;
-    send_call(f, stepped, 5, reverts, false);
-    send_backward(f, stepped, 5);
-    is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
-    assert_ok(clv_packet_new_call(f->pool, waits, 5, 0, true, &p, &err));
+  for (uint32_t has_revert = 0; has_revert < 2; has_revert++) {
+    clv_module_counts work_counts;
+    assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, has_revert), CLV_OK);
+    uint64_t stepped_context = 2 * has_revert + 2, waiting_context = 2 * has_revert + 3;
+    send_call(f, stepped_context, 5, has_revert, false);
+    send_backward(f, stepped_context, 5);
+    assert_answer(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
+    assert_ok(clv_packet_new_call(f->pool, waiting_context, 5, 0, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
-    send_packet(f, p, reverts);
-    send_unload(f, 0, reverts);
-    if (reverts) {
-      assert_ok(clv_packet_new_revert(f->pool, stepped, 8, &p, &err));
+    send_packet(f, p, has_revert);
+    send_unload(f, 0, has_revert);
+    if (has_revert) {
+      assert_ok(clv_packet_new_revert(f->pool, stepped_context, 8, &p, &err));
       send_packet(f, p, 0);
     }
-    send_end(f, stepped, !reverts);
-    is(run_until_packets(f, 1), CLV_ENDED, CLV_OK);
-    send_end(f, waits, false);
-    is(run_until_packets(f, 2 + reverts), CLV_ERROR, CLV_PRECONDITION);
-    clv_node_count_work(f->node, &sum);
-    assert_int_equal(sum.steps_since_load, 1);
-    send_unload(f, 0, reverts);
-    is(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
+    send_end(f, stepped_context, !has_revert);
+    assert_answer(run_until_packets(f, 1), CLV_ENDED, CLV_OK);
+    send_end(f, waiting_context, false);
+    assert_answer(run_until_packets(f, 2 + has_revert), CLV_ERROR, CLV_PRECONDITION);
+    clv_node_count_work(f->node, &work_counts);
+    assert_int_equal(work_counts.steps_since_load, 1);
+    send_unload(f, 0, has_revert);
+    assert_answer(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
     free_seen_packets(f);
   }
 }

@@ -78,16 +78,19 @@ static void add_frame(program *g, uint32_t context, clv_packet *p) {
 /* Adds a call of an earlier call's value or of a leaf. The call itself, a later frame or no frame
  * asks for its value on behalf of the program. is_planned: forwards, backwards and parameter
  * gradients have positions. */
-static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool is_planned) {
+static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg_calls,
+                     bool is_planned) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg[i] ? NULL : engine_make_tensor(g->w, (float)i);
-  uint32_t module = draw_below(&g->seed, TEST_MODULES), back = 2 * (CALLS - 1 - i);
+  CLV_AUTO(clv_tensor_unrefp)
+  clv_tensor *x = arg_calls[i] ? NULL : engine_make_tensor(g->w, (float)i);
+  uint32_t module = draw_below(&g->seed, TEST_MODULES), position_offset = 2 * (CALLS - 1 - i);
   assert_ok(clv_packet_new_call(g->w->pool, c + 1, get_call_id(c, i + 1), module, true, &p, &err));
-  assert_ok(clv_packet_add_arg(p, arg[i] ? get_call_id(c, arg[i]) : 0, true, x, &err));
+  assert_ok(clv_packet_add_arg(p, arg_calls[i] ? get_call_id(c, arg_calls[i]) : 0, true, x, &err));
   if (draw_below(&g->seed, 3)) assert_ok(clv_packet_add_delivery(p, "", &err));
   if (is_planned)
-    clv_packet_set_execution_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
+    clv_packet_set_execution_positions(p, i + 1, CALLS + 1 + position_offset,
+                                       CALLS + 2 + position_offset, false);
   add_frame(g, c, p);
 }
 
@@ -104,26 +107,26 @@ static void add_deliveries(program *g, uint32_t c) {
 
 /* Returns the position of call i's gradient in the sum for its argument: after the program's
  * gradient and those of earlier calls. */
-static uint32_t get_gradient_position(const uint32_t *arg, uint32_t i) {
+static uint32_t get_gradient_position(const uint32_t *arg_calls, uint32_t i) {
   uint32_t n = 1;
-  for (uint32_t k = 0; k < i; k++) n += arg[k] == arg[i];
+  for (uint32_t k = 0; k < i; k++) n += arg_calls[k] == arg_calls[i];
   return n;
 }
 
 /* Adds a backward to the packet. Each call gets a gradient from the program, and one from each call
  * that uses its value. */
-static void add_backward(program *g, uint32_t c, const uint32_t *arg) {
+static void add_backward(program *g, uint32_t c, const uint32_t *arg_calls) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_make_tensor(g->w, 0.25f);
   assert_ok(clv_packet_new_prepare(g->w->pool, c + 1, 1, 0, false, true, false, &p, &err));
   for (uint32_t i = CALLS; i-- > 0;) {
     uint32_t n = 1;
-    for (uint32_t k = i + 1; k < CALLS; k++) n += arg[k] == i + 1;
+    for (uint32_t k = i + 1; k < CALLS; k++) n += arg_calls[k] == i + 1;
     assert_ok(clv_packet_add_needed_call(p, get_call_id(c, i + 1), n, 0, &err));
-    if (arg[i])
-      assert_ok(clv_packet_add_target(p, 0, get_call_id(c, arg[i]), "",
-                                      get_gradient_position(arg, i), &err));
+    if (arg_calls[i])
+      assert_ok(clv_packet_add_target(p, 0, get_call_id(c, arg_calls[i]), "",
+                                      get_gradient_position(arg_calls, i), &err));
   }
   add_frame(g, c, p);
   for (uint32_t i = 0; i < CALLS; i++) {
@@ -174,29 +177,30 @@ static void make_context_frames(program *g, uint32_t c, bool is_planned) {
   add_step(g, c);
 }
 
-/* Sends the next frame of a context, unless `end` frames were sent. */
-static void send_next_frame(program *g, uint32_t c, uint32_t end) {
+/* Sends the next frame of a context, unless n_frames of them were sent. */
+static void send_next_frame(program *g, uint32_t c, uint32_t n_frames) {
   clv_err err = {0};
-  if (g->next_frame[c] < end)
+  if (g->next_frame[c] < n_frames)
     assert_ok(engine_handle_packet(g->w, g->frames[c][g->next_frame[c]++], &err));
   /* all work of the device has been waited for, so another thread may continue with it */
   assert_int_equal(far.n_unfinished, 0);
 }
 
-static void send_in_any_order(program *g, const uint32_t *end) {
-  while (g->next_frame[0] < end[0] || g->next_frame[1] < end[1] || g->next_frame[2] < end[2]) {
+static void send_in_any_order(program *g, const uint32_t *n_frames) {
+  while (g->next_frame[0] < n_frames[0] || g->next_frame[1] < n_frames[1] ||
+         g->next_frame[2] < n_frames[2]) {
     uint32_t c = draw_below(&g->seed, CONTEXTS);
-    send_next_frame(g, c, end[c]);
+    send_next_frame(g, c, n_frames[c]);
   }
 }
 
 /* Runs one program: a context with positions, or several whose frames are interleaved by the
  * seed. */
-static digest run_program(uint64_t seed, uint64_t order, const clv_backend *const *backends) {
+static digest run_program(uint64_t seed, uint64_t order_seed, const clv_backend *const *backends) {
   digest d = {0};
   engine w = {.backends = backends, .on_result = add_result_to_digest, .user = &d};
   program g = {.seed = seed, .w = &w};
-  engine_open(&w, order);
+  engine_open(&w, order_seed);
   bool is_planned = draw_below(&g.seed, 3) == 0;
   for (uint32_t c = 0; c < (is_planned ? 1 : CONTEXTS); c++) make_context_frames(&g, c, is_planned);
   for (uint32_t i = 0; i < CALLS * CONTEXTS; i++)
@@ -209,12 +213,12 @@ static digest run_program(uint64_t seed, uint64_t order, const clv_backend *cons
   return d;
 }
 
-static const clv_backend *const *get_backends(uint64_t order) {
-  static const clv_backend *all[2][TEST_MODULES];
-  for (int i = 0; i < TEST_MODULES; i++) all[0][i] = far_get_device(clv_backend_ref(), 0);
+static const clv_backend *const *get_backends(uint64_t order_seed) {
+  static const clv_backend *backends[2][TEST_MODULES];
+  for (int i = 0; i < TEST_MODULES; i++) backends[0][i] = far_get_device(clv_backend_ref(), 0);
   for (int i = 0; i < TEST_MODULES; i++)
-    all[1][i] = i < 3 ? far_get_device(clv_backend_ref(), i % 2) : clv_backend_ref();
-  return order > ORDERS ? all[order - ORDERS - 1] : NULL;
+    backends[1][i] = i < 3 ? far_get_device(clv_backend_ref(), i % 2) : clv_backend_ref();
+  return order_seed > ORDERS ? backends[order_seed - ORDERS - 1] : NULL;
 }
 
 static void asynchronous_work_gives_the_same_bits(void **state) {

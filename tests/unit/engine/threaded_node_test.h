@@ -37,17 +37,17 @@ static inline void record_answer(void *user, clv_packet *p) {
   clv_packet_free(p);
 }
 
-static inline void wait_for(threaded_node *n, clv_frame_kind kind, uint32_t count) {
-  struct timespec late;
+static inline void wait_for(threaded_node *n, clv_frame_kind kind, uint32_t n_wanted) {
+  struct timespec deadline;
   int r = 0;
-  clock_gettime(CLOCK_REALTIME, &late);
-  late.tv_sec += 60;
+  clock_gettime(CLOCK_REALTIME, &deadline);
+  deadline.tv_sec += 60;
   pthread_mutex_lock(&n->lock);
-  while (r == 0 && n->n_answers[kind] < count)
-    r = pthread_cond_timedwait(&n->answers_changed_cond, &n->lock, &late);
+  while (r == 0 && n->n_answers[kind] < n_wanted)
+    r = pthread_cond_timedwait(&n->answers_changed_cond, &n->lock, &deadline);
   pthread_mutex_unlock(&n->lock);
   if (r)
-    fail_msg("%s %u of %u: %s", clv_frame_kind_name(kind), n->n_answers[kind], count,
+    fail_msg("%s %u of %u: %s", clv_frame_kind_name(kind), n->n_answers[kind], n_wanted,
              n->last_error);
 }
 
@@ -137,12 +137,12 @@ static inline void run_step(threaded_node *n, uint32_t i, bool has_vote) {
 static inline void wait_for_steps(threaded_node *n) {
   clv_err err = {0};
   clv_packet *p;
-  uint32_t before = n->n_answers[CLV_STATE_DONE];
+  uint32_t n_before = n->n_answers[CLV_STATE_DONE];
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_new_state_get(n->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
     clv_node_post(n->node, p);
   }
-  wait_for(n, CLV_STATE_DONE, before + MODULES);
+  wait_for(n, CLV_STATE_DONE, n_before + MODULES);
 }
 
 static inline uint64_t hash_state(const threaded_node *n) {

@@ -120,25 +120,26 @@ static void tensors_are_counted_over_all_sessions(void **state) {
 
 static void quota_errors_use_singular_and_plural(void **state) {
   fixture *f = *state;
-  static const char *const says[CLV_QUOTAS] = {
+  static const char *const wanted_texts[CLV_QUOTAS] = {
       [CLV_QUOTA_SESSIONS] = "1 session more exceeds the quota of x: 2 in use, the limit is 2",
       [CLV_QUOTA_BYTES] = "1 byte more exceeds the quota of x: 2 in use, the limit is 2",
       [CLV_QUOTA_TENSORS] = "1 tensor more exceeds the quota of x: 2 in use, the limit is 2",
       [CLV_QUOTA_CALLS] = "1 call more exceeds the quota of x: 2 in use, the limit is 2"};
-  for (int shared = 0; shared < 2; shared++)
+  for (int is_shared = 0; is_shared < 2; is_shared++)
     for (clv_quota q = 0; q < CLV_QUOTAS; q++) {
       clv_err err = {0};
       CLV_AUTO(clv_account_unrefp) clv_account *a = NULL;
       clv_account_options o = {.parent = f->worker_account,
                                .owner_in_messages = "x",
                                .limits = {[0] = 0},
-                               .is_shared = shared};
+                               .is_shared = is_shared};
       o.limits[q] = 2;
       assert_ok(clv_account_new(&o, &a, &err));
       assert_ok(clv_account_charge(a, q, 2, &err));
       assert_int_equal(clv_account_charge(a, q, 1, &err), CLV_EXHAUSTED);
-      size_t n = shared ? strcspn(says[q], ":") : strlen(says[q]);
-      if (strlen(err.text) != n || strncmp(err.text, says[q], n) != 0) fail_msg("%s", err.text);
+      size_t n = is_shared ? strcspn(wanted_texts[q], ":") : strlen(wanted_texts[q]);
+      if (strlen(err.text) != n || strncmp(err.text, wanted_texts[q], n) != 0)
+        fail_msg("%s", err.text);
       assert_int_equal(clv_account_charge(a, q, 3, &err), CLV_EXHAUSTED);
       assert_non_null(strstr(err.text, "s more exceed the quota"));
     }
@@ -180,7 +181,7 @@ static void freed_session_returns_all_its_charges(void **state) {
 
 enum { THREADS = 4, ROUNDS = 2000 };
 
-static void *take_and_give(void *user) {
+static void *allocate_and_free(void *user) {
   clv_pool *pool = user;
   clv_err err;
   for (int i = 0; i < ROUNDS; i++) {
@@ -195,7 +196,7 @@ static void competing_sessions_stay_within_the_quota(void **state) {
   fixture *f = *state;
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++)
-    assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, f->pools[i % 2]), 0);
+    assert_int_equal(pthread_create(&threads[i], NULL, allocate_and_free, f->pools[i % 2]), 0);
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   assert_true(get_used_bytes(f->identity_account) <= 32 * KIB);
   assert_int_equal(get_used_bytes(f->identity_account),

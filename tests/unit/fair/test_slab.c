@@ -5,7 +5,7 @@
  */
 #include "tests/unit/engine/engine_test.h"
 
-enum { MAX_RECORDS = 100, BYTES = 72, WRITTEN = 0x11, IDLE = 0xdb };
+enum { MAX_RECORDS = 100, BYTES = 72, WRITTEN_BYTE = 0x11, POISON_BYTE = 0xdb };
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -17,9 +17,9 @@ enum { MAX_RECORDS = 100, BYTES = 72, WRITTEN = 0x11, IDLE = 0xdb };
 #endif
 
 #ifdef CLV_FILLS_FREED
-enum { FREED_VALUE = IDLE };
+enum { FREED_VALUE = POISON_BYTE };
 #else
-enum { FREED_VALUE = WRITTEN };
+enum { FREED_VALUE = WRITTEN_BYTE };
 #endif
 
 typedef struct fixture {
@@ -55,14 +55,14 @@ static uint8_t *take_record(fixture *f) {
 static void recycled_record_is_zeroed(void **state) {
   fixture *f = *state;
   clv_err err = {0};
-  uint8_t *records[MAX_RECORDS], *more;
+  uint8_t *records[MAX_RECORDS], *one_too_many;
   for (int round = 0; round < 2; round++) {
     for (int i = 0; i < MAX_RECORDS; i++) {
       records[i] = take_record(f);
       for (int k = 0; k < BYTES; k++) assert_int_equal(records[i][k], 0);
-      memset(records[i], WRITTEN, BYTES);
+      memset(records[i], WRITTEN_BYTE, BYTES);
     }
-    assert_int_equal(clv_slab_alloc(f->pool, &f->slab, &more, &err), CLV_EXHAUSTED);
+    assert_int_equal(clv_slab_alloc(f->pool, &f->slab, &one_too_many, &err), CLV_EXHAUSTED);
     assert_non_null(strstr(err.text, "more than 100 records"));
     for (int i = 0; i < MAX_RECORDS; i++) clv_slab_recycle(&f->slab, records[i]);
     assert_int_equal(f->slab.n_records_used, 0);
@@ -73,18 +73,19 @@ static void recycled_record_is_zeroed(void **state) {
  */
 static void freed_record_is_poisoned(void **state) {
   fixture *f = *state;
-  uint8_t *one = take_record(f), *other = take_record(f), *last = one + BYTES - 1;
-  memset(one, WRITTEN, BYTES);
-  memset(other, WRITTEN, BYTES);
-  assert_false(is_poisoned(one));
-  clv_slab_recycle(&f->slab, one);
-  assert_int_equal(is_poisoned(one), POISONS);
-  assert_int_equal(is_poisoned(last), POISONS);
-  if (!POISONS) assert_int_equal(*last, FREED_VALUE);
-  assert_false(is_poisoned(other));
-  assert_ptr_equal(take_record(f), one);
-  assert_false(is_poisoned(last));
-  assert_int_equal(*last, 0);
+  uint8_t *freed_record = take_record(f), *used_record = take_record(f),
+          *last_byte = freed_record + BYTES - 1;
+  memset(freed_record, WRITTEN_BYTE, BYTES);
+  memset(used_record, WRITTEN_BYTE, BYTES);
+  assert_false(is_poisoned(freed_record));
+  clv_slab_recycle(&f->slab, freed_record);
+  assert_int_equal(is_poisoned(freed_record), POISONS);
+  assert_int_equal(is_poisoned(last_byte), POISONS);
+  if (!POISONS) assert_int_equal(*last_byte, FREED_VALUE);
+  assert_false(is_poisoned(used_record));
+  assert_ptr_equal(take_record(f), freed_record);
+  assert_false(is_poisoned(last_byte));
+  assert_int_equal(*last_byte, 0);
 }
 
 int main(void) {

@@ -42,21 +42,24 @@ static inline void assert_near(const void *a, const void *b, size_t bytes, doubl
 #ifndef WIDE_IMAGE
 #define WIDE_IMAGE 10
 #endif
-enum { WIDE_SIDE = CLV_THREAD_SANITIZED ? 4 : WIDE_IMAGE, WIDE = CLV_THREAD_SANITIZED ? 16 : 32 };
+enum {
+  WIDE_SIDE = CLV_THREAD_SANITIZED ? 4 : WIDE_IMAGE,
+  WIDE_CHANNELS = CLV_THREAD_SANITIZED ? 16 : 32
+};
 
 /* Returns a graph whose channels fill whole tiles. The outputs of its convolutions are read by
  * batchnorms, with and without relu, and by two ops at once. */
 static inline clv_graph *make_wide_graph(int64_t batch) {
   int x, y;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 3, WIDE_SIDE, WIDE_SIDE), &x);
-  x = add_plain(g, CLV_OP_RELU, 2, add_conv_and_batchnorm(g, 0, x, WIDE, 3));
-  y = add_plain(g, CLV_OP_RELU, 5, add_conv_and_batchnorm(g, 3, x, 2 * WIDE, 1));
-  y = add_plain(g, CLV_OP_RELU, 8, add_conv_and_batchnorm(g, 6, y, 2 * WIDE, 3));
-  y = add_node(g, CLV_OP_ADD, 11, add_conv_and_batchnorm(g, 9, y, WIDE, 1), x, NULL, 0);
+  x = add_plain(g, CLV_OP_RELU, 2, add_conv_and_batchnorm(g, 0, x, WIDE_CHANNELS, 3));
+  y = add_plain(g, CLV_OP_RELU, 5, add_conv_and_batchnorm(g, 3, x, 2 * WIDE_CHANNELS, 1));
+  y = add_plain(g, CLV_OP_RELU, 8, add_conv_and_batchnorm(g, 6, y, 2 * WIDE_CHANNELS, 3));
+  y = add_node(g, CLV_OP_ADD, 11, add_conv_and_batchnorm(g, 9, y, WIDE_CHANNELS, 1), x, NULL, 0);
   x = add_plain(g, CLV_OP_RELU, 12, y);
-  y = add_conv(g, 14, add_pool(g, CLV_OP_MAXPOOL, 13, x, 2), 3 * WIDE / 2, 3, 1);
+  y = add_conv(g, 14, add_pool(g, CLV_OP_MAXPOOL, 13, x, 2), 3 * WIDE_CHANNELS / 2, 3, 1);
   x = add_node(g, CLV_OP_ADD, 16, add_plain(g, CLV_OP_GELU, 15, y), y, NULL, 0);
-  x = add_conv_and_batchnorm(g, 17, x, WIDE, 1);
+  x = add_conv_and_batchnorm(g, 17, x, WIDE_CHANNELS, 1);
   x = add_plain(g, CLV_OP_FLATTEN, 20, add_plain(g, CLV_OP_GLOBALAVGPOOL, 19, x));
   add_linear(g, 21, x, 7);
   return g;
@@ -150,9 +153,9 @@ static inline clv_backend make_unfused_backend(const clv_backend *backend) {
   return unfused_backend;
 }
 
-static inline int count_steps(const rig *r, const char *verb) {
+static inline int count_steps(const rig *r, const char *step_name) {
   int n = 0;
-  for (int i = 0; i < r->plan->n_steps; i++) n += !strcmp(r->plan->steps[i].step_name, verb);
+  for (int i = 0; i < r->plan->n_steps; i++) n += !strcmp(r->plan->steps[i].step_name, step_name);
   return n;
 }
 

@@ -10,16 +10,25 @@
 
 #include "tests/unit/graph/plan_test.h"
 
-enum { N = 4, S = 37, F = 12, CLASSES = 5, VOCABULARY = 50, EMPTY = 2 };
+enum {
+  SEQUENCES = 4,
+  MAX_STEPS = 37,
+  FEATURES = 12,
+  CLASSES = 5,
+  VOCABULARY = 50,
+  EMPTY_SEQUENCE = 2
+};
 
 /* A batch of sequences, one of full length and one empty. Widths are odd, so that 5 * 12 values end
  * inside a block of random numbers. */
 typedef struct batch {
-  int64_t n_steps, lengths[N], n_rows; /* n_rows: sum of the lengths */
+  int64_t n_steps, lengths[SEQUENCES], n_rows; /* n_rows: sum of the lengths */
 } batch;
 
-/* Batches whose rows of keys are as wide as two warps of a device, and as one. */
-static const batch wide = {S, {5, S, 0, 20}, 5 + S + 20}, narrow = {13, {5, 13, 0, 8}, 5 + 13 + 8};
+/* Batches whose keys of one query are as many as two warps of a device have threads (wide), or one
+ * warp (narrow). */
+static const batch wide_batch = {MAX_STEPS, {5, MAX_STEPS, 0, 20}, 5 + MAX_STEPS + 20},
+                   narrow_batch = {13, {5, 13, 0, 8}, 5 + 13 + 8};
 
 typedef enum family { BERT, LLAMA, FAMILIES } family;
 
@@ -34,55 +43,57 @@ static inline int add_joining_node(clv_graph *g, clv_op op, uint32_t layer, cons
 
 static inline int add_block(clv_graph *g, family model_family, uint32_t *layer, int x,
                             int lengths_at) {
-  clv_attr_value heads = make_int_attr(CLV_ATTR_HEADS, 3), width = make_int_attr(CLV_ATTR_SHAPE, F);
-  clv_attr_value attend[] = {heads, make_int_attr(CLV_ATTR_CAUSAL, model_family == LLAMA),
-                             make_real_attr(CLV_ATTR_P, 0.3)};
+  clv_attr_value heads = make_int_attr(CLV_ATTR_HEADS, 3),
+                 width = make_int_attr(CLV_ATTR_SHAPE, FEATURES);
+  clv_attr_value attention_attrs[] = {heads, make_int_attr(CLV_ATTR_CAUSAL, model_family == LLAMA),
+                                      make_real_attr(CLV_ATTR_P, 0.3)};
   clv_op norm = model_family == BERT ? CLV_OP_LAYERNORM : CLV_OP_RMSNORM;
-  int q = add_linear(g, (*layer)++, x, F), k = add_linear(g, (*layer)++, x, F);
-  int v = add_linear(g, (*layer)++, x, F);
+  int q = add_linear(g, (*layer)++, x, FEATURES), k = add_linear(g, (*layer)++, x, FEATURES);
+  int v = add_linear(g, (*layer)++, x, FEATURES);
   if (model_family == LLAMA) q = add_node(g, CLV_OP_ROTARY, (*layer)++, q, -1, &heads, 1);
   if (model_family == LLAMA) k = add_node(g, CLV_OP_ROTARY, (*layer)++, k, -1, &heads, 1);
   int in[] = {q, k, v, lengths_at};
-  int y = add_joining_node(g, CLV_OP_ATTENTION, (*layer)++, in, 4, attend, 3);
+  int y = add_joining_node(g, CLV_OP_ATTENTION, (*layer)++, in, 4, attention_attrs, 3);
   y = add_dropout(g, (*layer)++, y, 0.25);
   x = add_joining_node(g, CLV_OP_ADD, (*layer)++, (int[]){x, y}, 2, NULL, 0);
   x = add_node(g, norm, (*layer)++, x, -1, &width, 1);
-  y = add_plain(g, CLV_OP_GELU, *layer + 1, add_linear(g, *layer, x, 2 * F));
+  y = add_plain(g, CLV_OP_GELU, *layer + 1, add_linear(g, *layer, x, 2 * FEATURES));
   *layer += 2;
-  y = add_linear(g, (*layer)++, y, F);
+  y = add_linear(g, (*layer)++, y, FEATURES);
   return add_joining_node(g, CLV_OP_MUL, (*layer)++, (int[]){x, y}, 2, NULL, 0);
 }
 
-/* How a graph ends: with all positions, the last one or the first one. */
-typedef enum end { ALL, LAST, FIRST } end;
+/* Positions of a sequence that a graph's output has: all of them, the last one or the first one. */
+typedef enum output_positions { ALL_POSITIONS, LAST_POSITION, FIRST_POSITION } output_positions;
 
 /* Returns a graph of embedding, positions, two blocks and dropout over an odd number of values. */
-static inline clv_graph *make_padded_graph(const batch *b, family model_family, end last,
-                                           uint32_t *ret_layers) {
+static inline clv_graph *make_padded_graph(const batch *b, family model_family,
+                                           output_positions outputs, uint32_t *ret_layers) {
   int x, at;
   uint32_t layer = 0;
-  clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(N, b->n_steps), &x);
-  clv_attr_value table[] = {make_int_attr(CLV_ATTR_ROWS, VOCABULARY),
-                            make_int_attr(CLV_ATTR_OUT, F)};
+  clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(SEQUENCES, b->n_steps), &x);
+  clv_attr_value table_attrs[] = {make_int_attr(CLV_ATTR_ROWS, VOCABULARY),
+                                  make_int_attr(CLV_ATTR_OUT, FEATURES)};
   clv_attr_value rows[] = {make_int_attr(CLV_ATTR_ROWS, b->n_steps + 3),
                            make_int_attr(CLV_ATTR_OFFSET, 2)};
-  assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
-  x = add_node(g, CLV_OP_EMBEDDING, layer++, x, -1, table, 2);
+  assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(SEQUENCES), &at, err));
+  x = add_node(g, CLV_OP_EMBEDDING, layer++, x, -1, table_attrs, 2);
   x = add_node(g, CLV_OP_POSITIONS, layer++, x, -1, rows, 2);
   for (int i = 0; i < 2; i++) x = add_block(g, model_family, &layer, x, at);
   x = add_linear(g, layer++, x, CLASSES);
   x = add_dropout(g, layer++, x, 0.1);
-  clv_attr_value first[] = {make_int_attr(CLV_ATTR_DIM, 1), make_int_attr(CLV_ATTR_STOP, 1)};
-  if (last == LAST) x = add_joining_node(g, CLV_OP_LAST, layer++, (int[]){x, at}, 2, NULL, 0);
-  if (last == FIRST) x = add_node(g, CLV_OP_SLICE, layer++, x, -1, first, 2);
-  if (last == FIRST) add_plain(g, CLV_OP_FLATTEN, layer++, x);
+  clv_attr_value slice_attrs[] = {make_int_attr(CLV_ATTR_DIM, 1), make_int_attr(CLV_ATTR_STOP, 1)};
+  if (outputs == LAST_POSITION)
+    x = add_joining_node(g, CLV_OP_LAST, layer++, (int[]){x, at}, 2, NULL, 0);
+  if (outputs == FIRST_POSITION) x = add_node(g, CLV_OP_SLICE, layer++, x, -1, slice_attrs, 2);
+  if (outputs == FIRST_POSITION) add_plain(g, CLV_OP_FLATTEN, layer++, x);
   *ret_layers = layer;
   return g;
 }
 
 static inline clv_graph *make_packed_graph(const clv_graph *g, int64_t rows) {
   clv_graph *p = NULL;
-  int64_t batches[CLV_MAX_INPUTS] = {rows, N};
+  int64_t batches[CLV_MAX_INPUTS] = {rows, SEQUENCES};
   assert_ok(clv_graph_pack_sequences(g, &p, err));
   assert_ok(clv_graph_set_batches(p, batches, err));
   return p;
@@ -92,29 +103,30 @@ static inline clv_graph *make_packed_graph(const clv_graph *g, int64_t rows) {
 static inline void copy_without_padding(const batch *b, const void *padded, size_t width,
                                         void *ret) {
   char *to = ret;
-  for (int n = 0; n < N; n++)
-    for (int64_t s = 0; s < b->lengths[n]; s++, to += width)
-      memcpy(to, (const char *)padded + (size_t)(n * b->n_steps + s) * width, width);
+  for (int i = 0; i < SEQUENCES; i++)
+    for (int64_t s = 0; s < b->lengths[i]; s++, to += width)
+      memcpy(to, (const char *)padded + (size_t)(i * b->n_steps + s) * width, width);
 }
 
 static inline void set_padding_to_zero(const batch *b, void *padded, size_t width) {
-  for (int n = 0; n < N; n++)
-    memset((char *)padded + (size_t)(n * b->n_steps + b->lengths[n]) * width, 0,
-           (size_t)(b->n_steps - b->lengths[n]) * width);
+  for (int i = 0; i < SEQUENCES; i++)
+    memset((char *)padded + (size_t)(i * b->n_steps + b->lengths[i]) * width, 0,
+           (size_t)(b->n_steps - b->lengths[i]) * width);
 }
 
 /* Gives both graphs the same records and gradients. The packed graph has `rows` rows; the rows
  * after the last sequence belong to no sequence. */
-static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_t rows, bool last) {
-  size_t width = last ? 0 : CLASSES * sizeof(float);
-  for (int64_t i = 0; i < N * b->n_steps; i++)
+static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_t rows,
+                                bool has_one_output) {
+  size_t width = has_one_output ? 0 : CLASSES * sizeof(float);
+  for (int64_t i = 0; i < SEQUENCES * b->n_steps; i++)
     ((int64_t *)(void *)padded->in[0])[i] = i * 7 % VOCABULARY;
   memset(packed->in[0], 0, (size_t)rows * sizeof(int64_t));
   copy_without_padding(b, padded->in[0], sizeof(int64_t), packed->in[0]);
   memcpy(padded->in[1], b->lengths, sizeof b->lengths);
   memcpy(packed->in[1], b->lengths, sizeof b->lengths);
-  if (last) { /* an empty sequence has no first position */
-    memset(padded->dout + EMPTY * CLASSES * sizeof(float), 0, CLASSES * sizeof(float));
+  if (has_one_output) { /* an empty sequence has no first position */
+    memset(padded->dout + EMPTY_SEQUENCE * CLASSES * sizeof(float), 0, CLASSES * sizeof(float));
     memcpy(packed->dout, padded->dout, padded->output_bytes);
     return;
   }
@@ -139,7 +151,7 @@ static inline double compute_distance(const float *a, const float *b, size_t n) 
 static inline void assert_gradients_near(const rig *a, const rig *b) {
   const clv_params *all = a->params;
   double size = 0;
-  int some = 0;
+  int n_compared = 0;
   for (int i = 0; i < all->n; i++)
     size = hypot(size, compute_distance(get_gradient(a, all->list[i].name), NULL, all->list[i].n));
   for (int i = 0; i < all->n; i++) {
@@ -147,11 +159,11 @@ static inline void assert_gradients_near(const rig *a, const rig *b) {
     const float *x = get_gradient(a, p->name);
     double distance = compute_distance(x, get_gradient(b, p->name), p->n),
            model_family = compute_distance(x, NULL, p->n);
-    some += model_family > 0;
+    n_compared += model_family > 0;
     if (!(distance <= 1e-6 * CLV_MAX(model_family, size / 100)))
       fail_msg("%s is %g apart, of %g", p->name, distance, model_family);
   }
-  assert_true(some > all->n / 2);
+  assert_true(n_compared > all->n / 2);
 }
 
 /* Asserts that values are equal, or close on the backend cpu, whose products come from a library.
@@ -165,19 +177,21 @@ static inline void assert_values_near(const rig *a, const rig *b, size_t bytes) 
 }
 
 /* Compares a packed graph with the padded one. n_extra_rows: rows that belong to no sequence. */
-static inline void compare_packed_with_padded(const batch *b, family model_family, end last,
-                                              int64_t n_extra_rows, const rig_options *o) {
+static inline void compare_packed_with_padded(const batch *b, family model_family,
+                                              output_positions outputs, int64_t n_extra_rows,
+                                              const rig_options *o) {
   uint32_t layers;
   int64_t rows = b->n_rows + n_extra_rows;
-  clv_graph *g = make_padded_graph(b, model_family, last, &layers), *p = make_packed_graph(g, rows);
+  clv_graph *g = make_padded_graph(b, model_family, outputs, &layers),
+            *p = make_packed_graph(g, rows);
   rig padded = make_rig(g, o), packed = make_rig(p, o);
-  copy_records(b, &padded, &packed, rows, last);
+  copy_records(b, &padded, &packed, rows, outputs);
   run_step(&padded);
   run_step(&packed);
   size_t width = CLASSES * sizeof(float);
-  if (!last) copy_without_padding(b, padded.out, width, padded.out);
-  if (last == FIRST) memset(padded.out + EMPTY * width, 0, width);
-  assert_values_near(&padded, &packed, last ? padded.output_bytes : (size_t)b->n_rows * width);
+  if (!outputs) copy_without_padding(b, padded.out, width, padded.out);
+  if (outputs == FIRST_POSITION) memset(padded.out + EMPTY_SEQUENCE * width, 0, width);
+  assert_values_near(&padded, &packed, outputs ? padded.output_bytes : (size_t)b->n_rows * width);
   if (!o->is_evaluation) assert_gradients_near(&padded, &packed);
   free_rig(&padded);
   free_rig(&packed);
@@ -196,7 +210,7 @@ static inline clv_graph *strip_to_loaded_graph(clv_graph *g,
 /* Compares two parts, run one after the other, with the uncut graph. */
 static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t layer,
                                     uint32_t layers, const rig *whole, const rig_options *o) {
-  int64_t batches[CLV_MAX_INPUTS] = {s->n_rows + 2, N};
+  int64_t batches[CLV_MAX_INPUTS] = {s->n_rows + 2, SEQUENCES};
   clv_graph *first, *second;
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
   assert_ok(clv_graph_slice(g, layer + 1, layers - 1, &second, err));
@@ -225,11 +239,11 @@ static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t
   free_rig(&b);
 }
 
-/* Tests each `cut_interval`-th cut, beginning with number `from`. */
+/* Tests each `cut_interval`-th cut, beginning with number first_cut. */
 static inline void compare_with_cuts(const batch *s, family model_family, int cut_interval,
-                                     int from, const rig_options *o) {
+                                     int first_cut, const rig_options *o) {
   uint32_t layers;
-  clv_graph *g = make_padded_graph(s, model_family, ALL, &layers),
+  clv_graph *g = make_padded_graph(s, model_family, ALL_POSITIONS, &layers),
             *p = make_packed_graph(g, s->n_rows + 2);
   rig padded = make_rig(g, o), whole = make_rig(make_packed_graph(g, s->n_rows + 2), o);
   int n_cuts = 0, n_made = 0;
@@ -237,7 +251,7 @@ static inline void compare_with_cuts(const batch *s, family model_family, int cu
   run_step(&whole);
   for (uint32_t layer = 0; layer + 1 < layers; layer++) {
     if (clv_graph_check_cut(p, layer, &(clv_err){0}) != CLV_OK) continue;
-    if (n_cuts++ % cut_interval != from % cut_interval) continue;
+    if (n_cuts++ % cut_interval != first_cut % cut_interval) continue;
     compare_with_cut(s, p, layer, layers, &whole, o);
     n_made++;
   }
@@ -262,7 +276,7 @@ static inline clv_code forward_and_wait(rig *r, clv_call *c, clv_err *why) {
  * than the rows. */
 static inline void assert_lengths_refused(const clv_backend *backend) {
   static const struct {
-    int64_t lengths[N];
+    int64_t lengths[SEQUENCES];
     const char *text;
   } all[] = {{{5, 38, 0, 1}, "the length of sample 1 is outside 0..37"},
              {{5, -1, 0, 1}, "the length of sample 1 is outside 0..37"},
@@ -273,11 +287,12 @@ static inline void assert_lengths_refused(const clv_backend *backend) {
   for (size_t f = 0; f < CLV_COUNT(first); f++)
     for (size_t i = 0; i < CLV_COUNT(all); i++) {
       int x, at;
-      clv_attr_value v[] = {make_int_attr(CLV_ATTR_PACKED, S), make_int_attr(CLV_ATTR_HEADS, 3)};
-      clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(wide.n_rows, F), &x);
-      assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
+      clv_attr_value v[] = {make_int_attr(CLV_ATTR_PACKED, MAX_STEPS),
+                            make_int_attr(CLV_ATTR_HEADS, 3)};
+      clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(wide_batch.n_rows, FEATURES), &x);
+      assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(SEQUENCES), &at, err));
       bool heads = first[f] == CLV_OP_ROTARY || first[f] == CLV_OP_ATTENTION;
-      if (first[f] == CLV_OP_POSITIONS) v[1] = make_int_attr(CLV_ATTR_ROWS, S);
+      if (first[f] == CLV_OP_POSITIONS) v[1] = make_int_attr(CLV_ATTR_ROWS, MAX_STEPS);
       int in[] = {x, x, x, at}, two[] = {x, at};
       bool four = first[f] == CLV_OP_ATTENTION;
       add_joining_node(g, first[f], 0, four ? in : two, four ? 4 : 2, v,

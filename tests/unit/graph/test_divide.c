@@ -33,9 +33,9 @@ static void assert_ops(const clv_graph *g, const char *want) {
 static void assert_param(const clv_graph *g, const char *name, clv_shape want) {
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   assert_ok(clv_params_make(g, &p, err));
-  const clv_param *found = clv_params_find(p, name);
-  assert_non_null(found);
-  assert_true(clv_shape_equal(&found->shape, &want));
+  const clv_param *param = clv_params_find(p, name);
+  assert_non_null(param);
+  assert_true(clv_shape_equal(&param->shape, &want));
 }
 
 static bool has_param(const clv_graph *g, const char *name) {
@@ -48,8 +48,8 @@ static void column_then_row_layers_form_one_parallel_span(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
-  const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
-  assert_ok(clv_divide_chain(g, how, 4, &d, err));
+  const clv_parallel parallel_kinds[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
+  assert_ok(clv_divide_chain(g, parallel_kinds, 4, &d, err));
   assert_int_equal(d->n_segments, 2);
   assert_true(d->segments[0].is_sharded);
   for (int k = 0; k < 4; k++) {
@@ -63,19 +63,19 @@ static void column_then_row_layers_form_one_parallel_span(void **state) {
   assert_false(d->segments[1].is_sharded);
   assert_ops(d->segments[1].part_graphs[0], "add add add softmax");
   assert_null(d->segments[1].part_graphs[1]);
-  const clv_node *sums =
+  const clv_node *sum_nodes =
       d->segments[1].part_graphs[0]->nodes; /* inputs 0..3, in the order of the parts */
-  assert_int_equal(sums[4].in[0], 0);
-  for (int i = 0; i < 3; i++) assert_int_equal(sums[4 + i].in[1], 1 + i);
-  assert_int_equal(sums[5].in[0], 4);
+  assert_int_equal(sum_nodes[4].in[0], 0);
+  for (int i = 0; i < 3; i++) assert_int_equal(sum_nodes[4 + i].in[1], 1 + i);
+  assert_int_equal(sum_nodes[5].in[0], 4);
 }
 
 static void column_parallel_outputs_are_concatenated(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
-  const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, 0, 0};
-  assert_ok(clv_divide_chain(g, how, 2, &d, err));
+  const clv_parallel parallel_kinds[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, 0, 0};
+  assert_ok(clv_divide_chain(g, parallel_kinds, 2, &d, err));
   assert_int_equal(d->n_segments, 2);
   assert_ops(d->segments[0].part_graphs[1], "linear relu");
   assert_ops(d->segments[1].part_graphs[0], "concat linear softmax");
@@ -86,8 +86,8 @@ static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
-  const clv_parallel how[LAYERS] = {0, 0, 0, CLV_PARALLEL_ROWS, 0};
-  assert_ok(clv_divide_chain(g, how, 2, &d, err));
+  const clv_parallel parallel_kinds[LAYERS] = {0, 0, 0, CLV_PARALLEL_ROWS, 0};
+  assert_ok(clv_divide_chain(g, parallel_kinds, 2, &d, err));
   assert_int_equal(d->n_segments, 3);
   assert_ops(d->segments[0].part_graphs[0], "linear relu");
   assert_ops(d->segments[1].part_graphs[1], "slice linear");
@@ -102,21 +102,22 @@ static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
-  const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
-  assert_ok(clv_divide_chain(g, how, 2, &d, err));
-  const clv_graph *join = d->segments[1].part_graphs[0];
-  for (int i = 0; i < join->n_nodes; i++)
-    if (join->nodes[i].op == CLV_OP_ADD) assert_true(join->nodes[i].layer > 1000);
+  const clv_parallel parallel_kinds[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
+  assert_ok(clv_divide_chain(g, parallel_kinds, 2, &d, err));
+  const clv_graph *joined_graph = d->segments[1].part_graphs[0];
+  for (int i = 0; i < joined_graph->n_nodes; i++)
+    if (joined_graph->nodes[i].op == CLV_OP_ADD) assert_true(joined_graph->nodes[i].layer > 1000);
 }
 
 static void indivisible_layers_are_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   clv_divided_chain *d = NULL;
-  const clv_parallel relu[LAYERS] = {0, 0, CLV_PARALLEL_COLUMNS, 0, 0};
+  const clv_parallel kinds_of_relu[LAYERS] = {0, 0, CLV_PARALLEL_COLUMNS, 0, 0};
   const clv_parallel columns[LAYERS] = {0, 0, 0, CLV_PARALLEL_COLUMNS, 0};
   const clv_parallel rows[LAYERS] = {0, CLV_PARALLEL_ROWS, 0, 0, 0};
-  assert_fails(clv_divide_chain(g, relu, 2, &d, err), CLV_INVALID, "only linear can be divided");
+  assert_fails(clv_divide_chain(g, kinds_of_relu, 2, &d, err), CLV_INVALID,
+               "only linear can be divided");
   assert_fails(clv_divide_chain(g, columns, 2, &d, err), CLV_INVALID,
                "'2' has 3 outputs, which 2 parts do not divide");
   assert_fails(clv_divide_chain(g, rows, 4, &d, err), CLV_INVALID,
@@ -127,22 +128,22 @@ static void indivisible_layers_are_refused(void **state) {
 }
 
 static void divide_and_reassemble(clv_shape whole, clv_shape part, uint32_t n) {
-  float all[24], again[24] = {0}, some[24];
-  for (int i = 0; i < 24; i++) all[i] = (float)i;
+  float full_tensor[24], reassembled[24] = {0}, part_values[24];
+  for (int i = 0; i < 24; i++) full_tensor[i] = (float)i;
   for (uint32_t k = 0; k < n; k++) {
-    clv_tensor_part p = {whole, part, k, sizeof *all};
-    clv_tensor_part_copy(&p, all, some, false);
-    clv_tensor_part_copy(&p, again, some, true);
+    clv_tensor_part p = {whole, part, k, sizeof *full_tensor};
+    clv_tensor_part_copy(&p, full_tensor, part_values, false);
+    clv_tensor_part_copy(&p, reassembled, part_values, true);
   }
-  assert_memory_equal(all, again, sizeof all);
+  assert_memory_equal(full_tensor, reassembled, sizeof full_tensor);
 }
 
 static void tensor_parts_reassemble_to_the_tensor(void **state) {
   (void)state;
-  float all[] = {0, 1, 2, 3, 4, 5, 6, 7}, some[4];
-  clv_tensor_part right = {CLV_SHAPE(2, 4), CLV_SHAPE(2, 2), 1, sizeof *all};
-  clv_tensor_part_copy(&right, all, some, false);
-  assert_memory_equal(some, ((float[]){2, 3, 6, 7}), sizeof some);
+  float full_tensor[] = {0, 1, 2, 3, 4, 5, 6, 7}, part_values[4];
+  clv_tensor_part right = {CLV_SHAPE(2, 4), CLV_SHAPE(2, 2), 1, sizeof *full_tensor};
+  clv_tensor_part_copy(&right, full_tensor, part_values, false);
+  assert_memory_equal(part_values, ((float[]){2, 3, 6, 7}), sizeof part_values);
   divide_and_reassemble(CLV_SHAPE(6, 4), CLV_SHAPE(2, 4), 3);
   divide_and_reassemble(CLV_SHAPE(6, 4), CLV_SHAPE(6, 1), 4);
   divide_and_reassemble(CLV_SHAPE(2, 6, 2), CLV_SHAPE(2, 3, 2), 2);

@@ -89,11 +89,11 @@ static void run_two_calls(rig *r) {
 
 static void check_same_as_host(const clv_backend *backend, bool is_bf16) {
   for (size_t g = 0; g < CLV_COUNT(graphs); g++)
-    for (int way = 0; way < 8; way++) {
+    for (int variant = 0; variant < 8; variant++) {
       rig_options o = {.backend = backend,
-                       .is_evaluation = way & 1,
-                       .has_split_backward = way & 2,
-                       .has_transient_weights = way & 4,
+                       .is_evaluation = variant & 1,
+                       .has_split_backward = variant & 2,
+                       .has_transient_weights = variant & 4,
                        .is_bf16 = is_bf16};
       if (graphs[g] == make_text_graph || graphs[g] == make_identity_graph)
         o.has_no_input_grad[0] = graphs[g] == make_text_graph;
@@ -154,7 +154,7 @@ static void late_kernel_refusal_names_layer_and_element(void **state) {
                                                      .has_no_input_grad = {true}});
   clv_call *c;
   clv_err why = {0};
-  int64_t *rows = (int64_t *)(void *)r.in[0], kept = rows[5];
+  int64_t *rows = (int64_t *)(void *)r.in[0], valid_row = rows[5];
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   rows[5] = 7;
   assert_int_equal(try_forward(&r, c, &why), CLV_INVALID);
@@ -163,7 +163,7 @@ static void late_kernel_refusal_names_layer_and_element(void **state) {
   assert_non_null(
       strstr(why.text, "layer 0 (embedding), forward: row number of sample 1, place 1"));
   assert_fails(try_backward_input(&r, c, false, err), CLV_PRECONDITION, "has no forward");
-  rows[5] = kept;
+  rows[5] = valid_row;
   run_forward(&r, c);
   clv_plan_call_put(r.plan, c);
   free_rig(&r);
@@ -173,7 +173,7 @@ static void failed_call_alloc_can_be_retried(void **state) {
   (void)state;
   rig r = make_rig(make_chain(), &(rig_options){.backend = far_get_backend(clv_backend_cpu())});
   clv_call *c;
-  for (uint64_t nth = 1; nth <= 3; nth++) {
+  for (uint64_t failing_allocation = 1; failing_allocation <= 3; failing_allocation++) {
     far.failing_allocation = 1;
     assert_fails(clv_plan_call_get(r.plan, &c, err), CLV_EXHAUSTED, "far memory");
   }

@@ -10,7 +10,7 @@ static void duplicate_names_and_bad_links_are_refused(void **state) {
   (void)state;
   clv_attrs out = {.out = 3, .bias = true};
   char longest[CLV_NAME_MAX + 1];
-  int x, y, in = 0, loop[2] = {0, 1};
+  int x, y, in = 0, two_inputs[2] = {0, 1};
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 5), &x);
   assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &out, "head.fc-1", 7, &in, 1, &y, err));
   assert_string_equal(g->nodes[y].name, "head.fc-1");
@@ -30,14 +30,14 @@ static void duplicate_names_and_bad_links_are_refused(void **state) {
   in = -1;
   assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, NULL, 13, &in, 1, &y, err), CLV_INVALID,
                "is node -1");
-  assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, NULL, 13, loop, 2, &y, err), CLV_INVALID,
+  assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, NULL, 13, two_inputs, 2, &y, err), CLV_INVALID,
                "linear takes 1 input, got 2");
-  assert_fails(clv_graph_add(g, CLV_OP_ADD, &out, NULL, 13, loop, 1000000, &y, err), CLV_INVALID,
-               "add takes 2 inputs, got 1000000");
-  assert_fails(clv_graph_add(g, CLV_OP_INPUT, &out, NULL, 13, loop, 0, &y, err), CLV_INVALID,
+  assert_fails(clv_graph_add(g, CLV_OP_ADD, &out, NULL, 13, two_inputs, 1000000, &y, err),
+               CLV_INVALID, "add takes 2 inputs, got 1000000");
+  assert_fails(clv_graph_add(g, CLV_OP_INPUT, &out, NULL, 13, two_inputs, 0, &y, err), CLV_INVALID,
                "unknown op number 0");
-  assert_fails(clv_graph_add(g, CLV_OP_RELU, &out, NULL, UINT32_MAX, loop, 1, &y, err), CLV_INVALID,
-               "layer 4294967295 is above");
+  assert_fails(clv_graph_add(g, CLV_OP_RELU, &out, NULL, UINT32_MAX, two_inputs, 1, &y, err),
+               CLV_INVALID, "layer 4294967295 is above");
   assert_int_equal(g->n_nodes, 3);
   assert_int_equal(g->output_node, 2);
   clv_graph_free(g);
@@ -87,25 +87,27 @@ static int64_t get_batch_extent(const clv_graph *g, int node) {
 static void joined_batches_keep_their_extents(void **state) {
   (void)state;
   clv_attrs a = {.dim = 0}, none = {0};
-  clv_shape two = CLV_SHAPE(2, 3), five = CLV_SHAPE(5, 3), seven = CLV_SHAPE(7, 3);
-  static const int64_t kept[CLV_MAX_INPUTS] = {4, 6, 10},
+  clv_shape shape_of_2 = CLV_SHAPE(2, 3), shape_of_5 = CLV_SHAPE(5, 3),
+            shape_of_7 = CLV_SHAPE(7, 3);
+  static const int64_t equal_batches[CLV_MAX_INPUTS] = {4, 6, 10},
                        unequal_batches[CLV_MAX_INPUTS] = {4, 5, 10};
-  int in[3], joined, sum;
-  clv_graph *g = make_graph(CLV_F32, two, &in[0]);
-  assert_ok(clv_graph_add_input(g, "b", CLV_F32, &five, &in[1], err));
-  assert_ok(clv_graph_add_input(g, "c", CLV_F32, &seven, &in[2], err));
+  int in[3], concat_node, sum_node;
+  clv_graph *g = make_graph(CLV_F32, shape_of_2, &in[0]);
+  assert_ok(clv_graph_add_input(g, "b", CLV_F32, &shape_of_5, &in[1], err));
+  assert_ok(clv_graph_add_input(g, "c", CLV_F32, &shape_of_7, &in[2], err));
   assert_false(g->has_per_input_batches);
-  assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, in, 2, &joined, err));
+  assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, in, 2, &concat_node, err));
   assert_true(g->has_per_input_batches);
-  assert_ok(clv_graph_add(g, CLV_OP_ADD, &none, NULL, 1, (int[]){joined, in[2]}, 2, &sum, err));
-  assert_int_equal(get_batch_extent(g, sum), 7);
-  assert_ok(clv_graph_set_batches(g, kept, err));
+  assert_ok(
+      clv_graph_add(g, CLV_OP_ADD, &none, NULL, 1, (int[]){concat_node, in[2]}, 2, &sum_node, err));
+  assert_int_equal(get_batch_extent(g, sum_node), 7);
+  assert_ok(clv_graph_set_batches(g, equal_batches, err));
   assert_int_equal(get_batch_extent(g, in[1]), 6);
-  assert_int_equal(get_batch_extent(g, sum), 10);
+  assert_int_equal(get_batch_extent(g, sum_node), 10);
   assert_fails(clv_graph_set_batches(g, unequal_batches, err), CLV_INVALID, "layer 1: add");
   assert_fails(clv_graph_set_batch(g, 4, err), CLV_INVALID, "layer 1: add");
-  for (int i = 0; i < 3; i++) assert_int_equal(get_batch_extent(g, in[i]), kept[i]);
-  assert_int_equal(get_batch_extent(g, sum), 10);
+  for (int i = 0; i < 3; i++) assert_int_equal(get_batch_extent(g, in[i]), equal_batches[i]);
+  assert_int_equal(get_batch_extent(g, sum_node), 10);
   clv_graph_free(g);
 }
 
@@ -190,27 +192,27 @@ static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
 
 /* ---- parameters of a graph ------------------------------------------------------------------- */
 
-typedef struct placed {
+typedef struct wanted_param {
   const char *name;
   clv_shape shape;
   size_t offset;
-} placed;
+} wanted_param;
 
-static const placed chain_params[] = {{"0.weight", {4, {10, 3, 3, 3}}, 0},
-                                      {"0.bias", {1, {10}}, 1088},
-                                      {"1.weight", {1, {10}}, 1152},
-                                      {"1.bias", {1, {10}}, 1216},
-                                      {"1.running_mean", {1, {10}}, 16896},
-                                      {"1.running_var", {1, {10}}, 16960},
-                                      {"1.num_batches_tracked", {0, {0}}, 17024},
-                                      {"4.weight", {4, {18, 10, 3, 3}}, 1280},
-                                      {"4.bias", {1, {18}}, 7808},
-                                      {"8.weight", {2, {13, 216}}, 7936},
-                                      {"8.bias", {1, {13}}, 19200},
-                                      {"10.weight", {2, {5, 13}}, 19264},
-                                      {"10.bias", {1, {5}}, 19584}};
+static const wanted_param chain_params[] = {{"0.weight", {4, {10, 3, 3, 3}}, 0},
+                                            {"0.bias", {1, {10}}, 1088},
+                                            {"1.weight", {1, {10}}, 1152},
+                                            {"1.bias", {1, {10}}, 1216},
+                                            {"1.running_mean", {1, {10}}, 16896},
+                                            {"1.running_var", {1, {10}}, 16960},
+                                            {"1.num_batches_tracked", {0, {0}}, 17024},
+                                            {"4.weight", {4, {18, 10, 3, 3}}, 1280},
+                                            {"4.bias", {1, {18}}, 7808},
+                                            {"8.weight", {2, {13, 216}}, 7936},
+                                            {"8.bias", {1, {13}}, 19200},
+                                            {"10.weight", {2, {5, 13}}, 19264},
+                                            {"10.bias", {1, {5}}, 19584}};
 
-static void check_param(const clv_params *p, const clv_param *q, const placed *want) {
+static void check_param(const clv_params *p, const clv_param *q, const wanted_param *want) {
   assert_string_equal(q->name, want->name);
   assert_true(clv_shape_equal(&q->shape, &want->shape));
   assert_ptr_equal(clv_params_find(p, want->name), q);
@@ -222,7 +224,7 @@ static void check_param(const clv_params *p, const clv_param *q, const placed *w
 
 static void parameters_are_laid_out_aligned_in_order(void **state) {
   (void)state;
-  const placed *want = chain_params;
+  const wanted_param *want = chain_params;
   clv_graph *g = make_chain_graph(CLV_F32, 4);
   clv_params *p;
   assert_ok(clv_params_make(g, &p, err));
@@ -275,7 +277,7 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
   clv_graph *g = make_chain_graph(CLV_F32, 4);
   clv_params *p;
   assert_ok(clv_params_make(g, &p, err));
-  char *block = make_initial_values(g, p, 42), *other = make_initial_values(g, p, 43);
+  char *block = make_initial_values(g, p, 42), *block_of_other_seed = make_initial_values(g, p, 43);
 #define AT(name) ((const float *)(const void *)(block + clv_params_find(p, name)->offset))
   check_uniform(AT("0.weight"), 270, 1 / sqrt(27.0));
   check_uniform(AT("4.weight"), 1620, 1 / sqrt(90.0));
@@ -287,12 +289,12 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
   }
   assert_true(*(const int64_t *)(const void *)AT("1.num_batches_tracked") == 0);
   assert_true(AT("8.weight")[0] != AT("8.bias")[0]); /* each slot draws its own numbers */
-  assert_memory_not_equal(block, other, 1000);
+  assert_memory_not_equal(block, block_of_other_seed, 1000);
   for (int i = 0; i < 8; i++) /* the padding after 10 floats */
     assert_int_equal(((const char *)AT("0.bias"))[40 + i], 0);
 #undef AT
   free(block);
-  free(other);
+  free(block_of_other_seed);
   clv_params_free(p);
   clv_graph_free(g);
 }
@@ -309,9 +311,10 @@ static void initial_values_do_not_depend_on_cuts(void **state) {
     assert_ok(clv_params_make(part, &q, err));
     char *block = make_initial_values(part, q, 7);
     for (int i = 0; i < q->n; i++) {
-      const clv_param *same = clv_params_find(p, q->list[i].name);
-      assert_non_null(same);
-      assert_memory_equal(block + q->list[i].offset, whole + same->offset, same->bytes);
+      const clv_param *param_of_whole = clv_params_find(p, q->list[i].name);
+      assert_non_null(param_of_whole);
+      assert_memory_equal(block + q->list[i].offset, whole + param_of_whole->offset,
+                          param_of_whole->bytes);
     }
     free(block);
     clv_params_free(q);
@@ -328,13 +331,13 @@ static void f64_initial_values_equal_f32(void **state) {
   clv_params *p, *q;
   assert_ok(clv_params_make(g, &p, err));
   assert_ok(clv_params_make(d, &q, err));
-  char *single = make_initial_values(g, p, 7), *wide = make_initial_values(d, q, 7);
+  char *f32_block = make_initial_values(g, p, 7), *f64_block = make_initial_values(d, q, 7);
   for (int i = 0; i < p->n; i++)
     for (size_t k = 0; p->list[i].dtype == CLV_F32 && k < p->list[i].n; k++)
-      assert_true(((double *)(void *)(wide + q->list[i].offset))[k] ==
-                  (double)((float *)(void *)(single + p->list[i].offset))[k]);
-  free(single);
-  free(wide);
+      assert_true(((double *)(void *)(f64_block + q->list[i].offset))[k] ==
+                  (double)((float *)(void *)(f32_block + p->list[i].offset))[k]);
+  free(f32_block);
+  free(f64_block);
   clv_params_free(p);
   clv_params_free(q);
   clv_graph_free(g);

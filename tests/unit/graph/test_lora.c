@@ -40,7 +40,7 @@ static clv_lora make_lora_config(const char *const *targets, size_t n) {
   return (clv_lora){.targets = targets, .n_targets = n, .r = RANK, .alpha = RANK};
 }
 
-static const char *const query[] = {"query"}, *const both[] = {"query", "dense"};
+static const char *const query_target[] = {"query"}, *const two_targets[] = {"query", "dense"};
 
 static void adapter_nodes_follow_their_target_layer(void **state) {
   (void)state;
@@ -59,7 +59,7 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
               {"act", CLV_OP_RELU, 2},
               {"dense", CLV_OP_LINEAR, 3}};
   clv_graph *g = make_network(CLV_F32);
-  clv_lora l = make_lora_config(query, 1);
+  clv_lora l = make_lora_config(query_target, 1);
   g->nodes[1].recompute_block = 4;
   l.dropout = 0.25;
   l.alpha = 3;
@@ -84,18 +84,18 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
 static void scale_is_alpha_over_r_or_sqrt_r(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32);
-  for (int rslora = 0; rslora < 2; rslora++) {
-    clv_lora l = make_lora_config(query, 1);
+  for (int uses_rslora = 0; uses_rslora < 2; uses_rslora++) {
+    clv_lora l = make_lora_config(query_target, 1);
     l.r = 16;
     l.alpha = 8;
-    l.rslora = rslora;
+    l.rslora = uses_rslora;
     clv_graph *adapted = make_adapted_graph(g, &l);
     assert_int_equal(adapted->nodes[3].op, CLV_OP_SCALE);
-    assert_true(adapted->nodes[3].attrs.factor == (rslora ? 2 : 0.5));
+    assert_true(adapted->nodes[3].attrs.factor == (uses_rslora ? 2 : 0.5));
     clv_graph_free(adapted);
   }
-  clv_lora one = make_lora_config(query, 1);
-  clv_graph *adapted = make_adapted_graph(g, &one);
+  clv_lora scale_of_one = make_lora_config(query_target, 1);
+  clv_graph *adapted = make_adapted_graph(g, &scale_of_one);
   assert_int_equal(adapted->nodes[3].op, CLV_OP_LINEAR);
   clv_graph_free(adapted);
   clv_graph_free(g);
@@ -129,18 +129,18 @@ static void adapted_output_matches_the_formula(void **state) {
   double x[ROWS * IN], y[ROWS * OUT], plain_output[ROWS * OUT];
   clv_graph *g = make_graph(CLV_F64, CLV_SHAPE(ROWS, IN), &at);
   add_named_node(g, CLV_OP_LINEAR, "query", 0, OUT, &at);
-  clv_lora l = make_lora_config(query, 1);
+  clv_lora l = make_lora_config(query_target, 1);
   l.alpha = 3;
   clv_graph *adapted = make_adapted_graph(g, &l);
-  clv_params *base, *p;
-  assert_ok(clv_params_make(g, &base, err));
+  clv_params *base_params, *p;
+  assert_ok(clv_params_make(g, &base_params, err));
   assert_ok(clv_params_make(adapted, &p, err));
   void *block = aligned_alloc(64, p->total_bytes),
-       *base_block = aligned_alloc(64, base->total_bytes);
-  clv_params_init(g, base, base_block);
+       *base_block = aligned_alloc(64, base_params->total_bytes);
+  clv_params_init(g, base_params, base_block);
   clv_params_init(adapted, p, block);
   for (int i = 0; i < ROWS * IN; i++) x[i] = sin(i);
-  run_forward(g, base, base_block, x, plain_output);
+  run_forward(g, base_params, base_block, x, plain_output);
   run_forward(adapted, p, block, x, y);
   assert_memory_equal(y, plain_output, sizeof y); /* B is 0, so the adapter adds nothing */
   const double *a = get_values(p, block, "query.lora_A.weight");
@@ -156,7 +156,7 @@ static void adapted_output_matches_the_formula(void **state) {
     }
   free(block);
   free(base_block);
-  clv_params_free(base);
+  clv_params_free(base_params);
   clv_params_free(p);
   clv_graph_free(adapted);
   clv_graph_free(g);
@@ -167,7 +167,7 @@ static void adapted_output_matches_the_formula(void **state) {
 static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32);
-  clv_lora l = make_lora_config(both, 2);
+  clv_lora l = make_lora_config(two_targets, 2);
   clv_graph *adapted = make_adapted_graph(g, &l);
   clv_params *base, *p;
   assert_ok(clv_params_make(g, &base, err));
@@ -207,7 +207,7 @@ static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
 static void slice_keeps_adapters_of_its_layers(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32), *part = NULL, *none = NULL;
-  clv_lora l = make_lora_config(both, 2);
+  clv_lora l = make_lora_config(two_targets, 2);
   clv_graph *adapted = make_adapted_graph(g, &l);
   assert_ok(clv_graph_slice(adapted, 2, 3, &part, err));
   assert_int_equal(part->n_nodes, 6);

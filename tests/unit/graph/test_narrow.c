@@ -63,8 +63,9 @@ static void make_params(module_run *r, bool is_narrow) {
   const clv_param *w = &r->params->list[0];
   assert_int_equal(w->dtype, is_narrow ? CLV_BF16 : CLV_F32);
   assert_int_equal(w->bytes, w->n * (is_narrow ? 2 : 4));
-  float *wide = (float *)(void *)(r->parameter_block + w->offset);
-  for (size_t i = 0; !is_narrow && i < w->n; i++) wide[i] = clv_bf16_value(clv_bf16_of(wide[i]));
+  float *f32_weights = (float *)(void *)(r->parameter_block + w->offset);
+  for (size_t i = 0; !is_narrow && i < w->n; i++)
+    f32_weights[i] = clv_bf16_value(clv_bf16_of(f32_weights[i]));
 }
 
 static module_run run_case(const linear_case *c, const clv_backend *backend, bool is_bf16,
@@ -101,8 +102,8 @@ static void free_run(module_run *r) {
   clv_plan_free(r->plan);
   clv_params_free(r->params);
   clv_graph_free(r->graph);
-  void *all[] = {r->parameter_block, r->x, r->y, r->dy, r->dx, r->gradient_block};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) free(all[i]);
+  void *buffers[] = {r->parameter_block, r->x, r->y, r->dy, r->dx, r->gradient_block};
+  for (size_t i = 0; i < CLV_COUNT(buffers); i++) free(buffers[i]);
 }
 
 static void assert_near(const float *a, const float *b, size_t n, double max_distance,
@@ -168,15 +169,15 @@ static void only_frozen_weights_are_stored_in_bf16(void **state) {
 static void bf16_rounds_to_nearest_even(void **state) {
   (void)state;
   static const struct {
-    uint32_t from;
-    uint16_t to;
-  } bits[] = {{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82},
-              {0x3f808001, 0x3f81}, {0x7f7fffff, 0x7f80}, {0xff800000, 0xff80},
-              {0x7f800001, 0x7fc0}, {0x00000000, 0x0000}, {0x80000000, 0x8000}};
-  for (size_t i = 0; i < CLV_COUNT(bits); i++) {
+    uint32_t f32_bits;
+    uint16_t bf16_bits;
+  } roundings[] = {{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82},
+                   {0x3f808001, 0x3f81}, {0x7f7fffff, 0x7f80}, {0xff800000, 0xff80},
+                   {0x7f800001, 0x7fc0}, {0x00000000, 0x0000}, {0x80000000, 0x8000}};
+  for (size_t i = 0; i < CLV_COUNT(roundings); i++) {
     float value;
-    memcpy(&value, &bits[i].from, sizeof value);
-    assert_int_equal(clv_bf16_of(value), bits[i].to);
+    memcpy(&value, &roundings[i].f32_bits, sizeof value);
+    assert_int_equal(clv_bf16_of(value), roundings[i].bf16_bits);
   }
 }
 

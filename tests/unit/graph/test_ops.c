@@ -78,9 +78,9 @@ static void layernorm_without_shape_uses_the_last_dimension(void **state) {
 static void omitted_attributes_have_their_defaults(void **state) {
   (void)state;
   clv_attrs a;
-  clv_attr_value conv[] = {make_int_attr(CLV_ATTR_OUT, 4),
-                           {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {3, 5}}};
-  assert_ok(clv_attrs_parse(CLV_OP_CONV2D, conv, 2, &a, err));
+  clv_attr_value conv_attrs[] = {make_int_attr(CLV_ATTR_OUT, 4),
+                                 {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {3, 5}}};
+  assert_ok(clv_attrs_parse(CLV_OP_CONV2D, conv_attrs, 2, &a, err));
   assert_int_equal(a.kernel[0], 3);
   assert_int_equal(a.kernel[1], 5);
   assert_int_equal(a.stride[0], 1);
@@ -144,35 +144,37 @@ static void encoded_attributes_parse_back_equal(void **state) {
                         {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {1, 7}},
                         make_int_attr(CLV_ATTR_GROUPS, 2),
                         make_int_attr(CLV_ATTR_BIAS, 0)};
-  clv_attr_value sent[CLV_MAX_RANK + 2];
+  clv_attr_value encoded[CLV_MAX_RANK + 2];
   clv_attrs a, b;
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, v, 4, &a, err));
-  int n = clv_attrs_encode(CLV_OP_CONV2D, &a, sent, (int)CLV_COUNT(sent));
+  int n = clv_attrs_encode(CLV_OP_CONV2D, &a, encoded, (int)CLV_COUNT(encoded));
   /* the number of attributes that are required or differ from the default */
   assert_int_equal(n, 4);
-  assert_ok(clv_attrs_parse(CLV_OP_CONV2D, sent, n, &b, err));
+  assert_ok(clv_attrs_parse(CLV_OP_CONV2D, encoded, n, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
   clv_attr_value pool = make_int_attr(CLV_ATTR_KERNEL, 3);
   assert_ok(clv_attrs_parse(CLV_OP_AVGPOOL, &pool, 1, &a, err));
-  assert_int_equal(clv_attrs_encode(CLV_OP_AVGPOOL, &a, sent, 10), 1);
+  assert_int_equal(clv_attrs_encode(CLV_OP_AVGPOOL, &a, encoded, 10), 1);
   a.stride[1] = 1;
-  assert_int_equal(clv_attrs_encode(CLV_OP_AVGPOOL, &a, sent, 10), 2);
+  assert_int_equal(clv_attrs_encode(CLV_OP_AVGPOOL, &a, encoded, 10), 2);
   static const float weights[] = {0.5f, 2, 0};
-  clv_attr_value loss[] = {{.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = 3, .numbers = weights},
-                           make_int_attr(CLV_ATTR_IGNORE_INDEX, -7)};
-  assert_ok(clv_attrs_parse(CLV_OP_CROSS_ENTROPY, loss, 2, &a, err));
-  assert_int_equal(clv_attrs_encode(CLV_OP_CROSS_ENTROPY, &a, sent, 10), 2);
-  assert_ok(clv_attrs_parse(CLV_OP_CROSS_ENTROPY, sent, 2, &b, err));
+  clv_attr_value loss_attrs[] = {
+      {.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = 3, .numbers = weights},
+      make_int_attr(CLV_ATTR_IGNORE_INDEX, -7)};
+  assert_ok(clv_attrs_parse(CLV_OP_CROSS_ENTROPY, loss_attrs, 2, &a, err));
+  assert_int_equal(clv_attrs_encode(CLV_OP_CROSS_ENTROPY, &a, encoded, 10), 2);
+  assert_ok(clv_attrs_parse(CLV_OP_CROSS_ENTROPY, encoded, 2, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
   clv_attr_value p = make_real_attr(CLV_ATTR_P, 0.1);
   assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &p, 1, &a, err));
-  clv_attr_value part[] = {make_int_attr(CLV_ATTR_DIM, -1), make_int_attr(CLV_ATTR_START, -3)};
-  assert_ok(clv_attrs_parse(CLV_OP_SLICE, part, 2, &b, err));
+  clv_attr_value slice_attrs[] = {make_int_attr(CLV_ATTR_DIM, -1),
+                                  make_int_attr(CLV_ATTR_START, -3)};
+  assert_ok(clv_attrs_parse(CLV_OP_SLICE, slice_attrs, 2, &b, err));
   assert_int_equal(b.stop, CLV_TO_END);
-  assert_int_equal(clv_attrs_encode(CLV_OP_SLICE, &b, sent, 10), 2);
-  n = clv_attrs_encode(CLV_OP_DROPOUT, &a, sent, 10);
+  assert_int_equal(clv_attrs_encode(CLV_OP_SLICE, &b, encoded, 10), 2);
+  n = clv_attrs_encode(CLV_OP_DROPOUT, &a, encoded, 10);
   assert_int_equal(n, 1);
-  assert_true(sent[0].is_number && sent[0].number == 0.1);
+  assert_true(encoded[0].is_number && encoded[0].number == 0.1);
 }
 
 /* ---- shapes of outputs and parameters -------------------------------------------------------- */
@@ -521,33 +523,33 @@ static void bare_parameter_is_named_after_its_layer(void **state) {
   clv_graph_free(g);
 }
 
-/* Returns the standard deviation around 0. *ret_set: how many of n values are not 0. */
-static double compute_deviation(const float *v, size_t n, size_t *ret_set) {
+/* Returns the standard deviation around 0. *ret_nonzero: how many of n values are not 0. */
+static double compute_deviation(const float *v, size_t n, size_t *ret_nonzero) {
   double squares = 0;
-  *ret_set = 0;
+  *ret_nonzero = 0;
   for (size_t i = 0; i < n; i++) {
     squares += (double)v[i] * (double)v[i];
-    *ret_set += v[i] != 0;
+    *ret_nonzero += v[i] != 0;
   }
   return sqrt(squares / (double)n);
 }
 
 static void init_std_sets_the_weight_deviation(void **state) {
   (void)state;
-  for (int transposed = 0; transposed < 2; transposed++) {
-    clv_attrs a = {.out = 64, .bias = true, .init_std = 0.05, .transposed = transposed};
+  for (int is_transposed = 0; is_transposed < 2; is_transposed++) {
+    clv_attrs a = {.out = 64, .bias = true, .init_std = 0.05, .transposed = is_transposed};
     clv_params *params;
     int x, y;
-    size_t set;
+    size_t n_nonzero;
     clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 50), &x);
     assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &a, "a", 0, &x, 1, &y, err));
     assert_ok(clv_params_make(g, &params, err));
-    assert_int_equal(params->list[0].shape.dim[0], transposed ? 50 : 64);
+    assert_int_equal(params->list[0].shape.dim[0], is_transposed ? 50 : 64);
     char *block = calloc(1, params->total_bytes);
     clv_params_init(g, params, block);
-    assert_true(fabs(compute_deviation((float *)(void *)block, 3200, &set) - 0.05) < 0.003);
-    compute_deviation((float *)(void *)(block + params->list[1].offset), 64, &set);
-    assert_int_equal(set, 0);
+    assert_true(fabs(compute_deviation((float *)(void *)block, 3200, &n_nonzero) - 0.05) < 0.003);
+    compute_deviation((float *)(void *)(block + params->list[1].offset), 64, &n_nonzero);
+    assert_int_equal(n_nonzero, 0);
     free(block);
     clv_params_free(params);
     clv_graph_free(g);
@@ -556,17 +558,17 @@ static void init_std_sets_the_weight_deviation(void **state) {
 
 static void slopes_of_prelu_begin_with_their_init(void **state) {
   (void)state;
-  for (int wide = 0; wide < 2; wide++) {
+  for (int is_f64 = 0; is_f64 < 2; is_f64++) {
     clv_attrs a = {.num_parameters = 3, .init = 0.125};
     clv_params *params;
     int x, y;
-    clv_graph *g = make_graph(wide ? CLV_F64 : CLV_F32, CLV_SHAPE(2, 3, 4), &x);
+    clv_graph *g = make_graph(is_f64 ? CLV_F64 : CLV_F32, CLV_SHAPE(2, 3, 4), &x);
     assert_ok(clv_graph_add(g, CLV_OP_PRELU, &a, "a", 0, &x, 1, &y, err));
     assert_ok(clv_params_make(g, &params, err));
     char *block = calloc(1, params->total_bytes);
     clv_params_init(g, params, block);
     for (int i = 0; i < 3; i++)
-      assert_true((wide ? ((double *)(void *)block)[i] : (double)((float *)(void *)block)[i]) ==
+      assert_true((is_f64 ? ((double *)(void *)block)[i] : (double)((float *)(void *)block)[i]) ==
                   0.125);
     free(block);
     clv_params_free(params);
@@ -575,8 +577,8 @@ static void slopes_of_prelu_begin_with_their_init(void **state) {
 }
 
 /* Checks concat of n inputs along dim: its shape, or the error. */
-static void check_concat(int64_t dim, const clv_shape *in, int n, const char *want,
-                         const char *refusal) {
+static void check_concat(int64_t dim, const clv_shape *in, int n, const char *wanted_shape,
+                         const char *refusal_text) {
   clv_attrs a = {.dim = dim};
   int nodes[CLV_MAX_IN + 1] = {0}, y;
   char name[16], text[160];
@@ -586,12 +588,12 @@ static void check_concat(int64_t dim, const clv_shape *in, int n, const char *wa
     snprintf(name, sizeof name, "x%d", i);
     assert_ok(clv_graph_add_input(g, name, CLV_F32, &in[i], &nodes[i], err));
   }
-  if (refusal) {
+  if (refusal_text) {
     assert_fails(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, nodes, n, &y, err), CLV_INVALID,
-                 refusal);
+                 refusal_text);
   } else {
     assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, nodes, n, &y, err));
-    assert_string_equal(clv_shape_format(&g->nodes[y].shape, text, sizeof text), want);
+    assert_string_equal(clv_shape_format(&g->nodes[y].shape, text, sizeof text), wanted_shape);
   }
   clv_graph_free(g);
 }
@@ -599,23 +601,24 @@ static void check_concat(int64_t dim, const clv_shape *in, int n, const char *wa
 static void concat_shapes_and_input_counts_are_checked(void **state) {
   (void)state;
   static const clv_shape in[] = {SHAPE(2, 3, 4), SHAPE(2, 1, 4), SHAPE(2, 5, 4)};
-  static const clv_shape other[] = {SHAPE(2, 3), SHAPE(2, 3, 4)};
+  static const clv_shape unequal_ranks[] = {SHAPE(2, 3), SHAPE(2, 3, 4)};
   static const clv_shape rows[] = {SHAPE(2, 3), SHAPE(5, 3), SHAPE(1, 3)};
-  static const clv_shape same[] = {SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1),
-                                   SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1)};
+  static const clv_shape nine_columns[] = {SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1),
+                                           SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1),
+                                           SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1)};
   check_concat(1, in, 3, "[2, 9, 4]", NULL);
   check_concat(-2, in, 3, "[2, 9, 4]", NULL);
   check_concat(2, in, 2, NULL,
                "concat along dim 2 needs inputs equal in all others, got [2, 3, 4] and [2, 1, 4]");
-  check_concat(1, other, 2, NULL, "got [2, 3] and [2, 3, 4]");
+  check_concat(1, unequal_ranks, 2, NULL, "got [2, 3] and [2, 3, 4]");
   check_concat(0, rows, 3, "[8, 3]", NULL);
   check_concat(-2, rows, 2, "[7, 3]", NULL);
   check_concat(0, in, 2, NULL,
                "concat along dim 0 needs inputs equal in all others, got [2, 3, 4] and [2, 1, 4]");
   check_concat(3, in, 2, NULL, "concat: dim 3 is not a dimension of [2, 3, 4]");
   check_concat(1, in, 1, NULL, "concat takes 2 to 8 inputs, got 1");
-  check_concat(1, same, 8, "[2, 8]", NULL);
-  check_concat(1, same, 9, NULL, "concat takes 2 to 8 inputs, got 9");
+  check_concat(1, nine_columns, 8, "[2, 8]", NULL);
+  check_concat(1, nine_columns, 9, NULL, "concat takes 2 to 8 inputs, got 9");
 }
 
 int main(void) {

@@ -44,14 +44,14 @@ static double compute_loss(rig *r, clv_call *c) {
 /* Returns d loss / d *at by central differences. */
 static double compute_difference(rig *r, clv_call *c, double *at) {
   const double h = 1e-5;
-  double kept = *at, up, down;
-  *at = kept + h;
+  double value = *at, loss_above, loss_below;
+  *at = value + h;
   r->plan->is_cache_current = false;
-  up = compute_loss(r, c);
-  *at = kept - h;
-  down = compute_loss(r, c);
-  *at = kept;
-  return (up - down) / (2 * h);
+  loss_above = compute_loss(r, c);
+  *at = value - h;
+  loss_below = compute_loss(r, c);
+  *at = value;
+  return (loss_above - loss_below) / (2 * h);
 }
 
 static void check_differences(rig *r, clv_call *c, double *values, const double *got, size_t n,
@@ -89,11 +89,11 @@ static void gradients_are_added_from_the_last_consumer(void **state) {
   (void)state;
   static const float weights[] = {1e8f, -1e8f, 1};
   static const char *const names[] = {"0.weight", "1.weight", "2.weight"};
-  int x, branch[3];
+  int x, branches[3];
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(1, 1), &x);
-  for (uint32_t i = 0; i < 3; i++) branch[i] = add_linear(g, i, x, 1);
-  int a = add_node(g, CLV_OP_ADD, 3, branch[0], branch[1], NULL, 0);
-  add_node(g, CLV_OP_ADD, 4, a, branch[2], NULL, 0);
+  for (uint32_t i = 0; i < 3; i++) branches[i] = add_linear(g, i, x, 1);
+  int a = add_node(g, CLV_OP_ADD, 3, branches[0], branches[1], NULL, 0);
+  add_node(g, CLV_OP_ADD, 4, a, branches[2], NULL, 0);
   rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref()});
   *(float *)(void *)r.dout = 1;
   for (int i = 0; i < 3; i++)
@@ -119,21 +119,21 @@ static void assert_same_params(const rig *whole, const rig *part) {
 }
 
 static rig make_slice(const clv_graph *g, uint32_t first, uint32_t last, const clv_backend *backend,
-                      bool evaluation) {
+                      bool is_evaluation) {
   clv_graph *part;
   assert_ok(clv_graph_slice(g, first, last, &part, err));
-  rig_options o = {.backend = backend, .is_evaluation = evaluation, .has_split_backward = true};
+  rig_options o = {.backend = backend, .is_evaluation = is_evaluation, .has_split_backward = true};
   /* the uncut plan computes weight gradients together with input gradients */
   return make_rig(part, &o);
 }
 
-static void check_every_cut(const clv_backend *backend, bool evaluation, int64_t batch) {
+static void check_every_cut(const clv_backend *backend, bool is_evaluation, int64_t batch) {
   rig whole = make_rig(make_chain_graph(CLV_F32, batch),
-                       &(rig_options){.backend = backend, .is_evaluation = evaluation});
+                       &(rig_options){.backend = backend, .is_evaluation = is_evaluation});
   run_step(&whole);
   for (uint32_t cut = 1; cut < CHAIN_LAYERS; cut++) {
-    rig a = make_slice(whole.g, 0, cut - 1, backend, evaluation);
-    rig b = make_slice(whole.g, cut, CHAIN_LAYERS - 1, backend, evaluation);
+    rig a = make_slice(whole.g, 0, cut - 1, backend, is_evaluation);
+    rig b = make_slice(whole.g, cut, CHAIN_LAYERS - 1, backend, is_evaluation);
     clv_call *c;
     memcpy(a.in[0], whole.in[0], a.input_bytes[0]);
     memcpy(b.dout, whole.dout, b.output_bytes);
@@ -142,7 +142,7 @@ static void check_every_cut(const clv_backend *backend, bool evaluation, int64_t
     memcpy(b.in[0], a.out, a.output_bytes);
     run_step(&b);
     assert_same_bytes(b.out, whole.out, b.output_bytes, "output");
-    if (!evaluation) {
+    if (!is_evaluation) {
       memcpy(a.dout, b.din[0], a.output_bytes);
       run_backward_input(&a, c, false);
       run_backward_weight(&a, c, false);
@@ -268,15 +268,15 @@ static clv_code prepare_blocked_kernel(const clv_backend *b, const clv_node_desc
   k->d = *d;
   CLV_TRY(clv_backend_ref()->prepare(clv_backend_ref(), d, &k->ref_kernel, err));
   k->base = *k->ref_kernel;
-  bool conv = d->op == CLV_OP_CONV2D, weights = d->n_params > 0;
-  int block = (conv || d->op == CLV_OP_TANH) && d->out.rank == 4 ? 8 : 1;
+  bool is_conv = d->op == CLV_OP_CONV2D, has_weights = d->n_params > 0;
+  int block = (is_conv || d->op == CLV_OP_TANH) && d->out.rank == 4 ? 8 : 1;
   k->base.fused_grads = d->op == CLV_OP_BATCHNORM && d->need_dw;
-  k->base.refresh = weights ? refresh_blocked_weights : NULL;
+  k->base.refresh = has_weights ? refresh_blocked_weights : NULL;
   k->base.forward = run_blocked_forward;
   k->base.backward_input = run_blocked_backward_input;
   k->base.backward_weight = k->base.fused_grads ? NULL : run_blocked_backward_weight;
   k->base.free = free_blocked_kernel;
-  k->base.cache_bytes = weights ? get_weight_bytes(k) : 0;
+  k->base.cache_bytes = has_weights ? get_weight_bytes(k) : 0;
   k->base.scratch_bytes = 1000;
   k->base.out_block = block;
   /* the kernel works on copies, so the plan must know whether another node reads dout */
@@ -302,7 +302,7 @@ static const clv_backend *get_blocked_backend(void) {
 }
 
 /* Returns a graph like make_branches(), in f32 and without the loss. */
-static clv_graph *make_blocked_branches(bool end_in_conv) {
+static clv_graph *make_blocked_branches(bool ends_in_conv) {
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 5, 6, 4), &x);
   int a = add_conv(g, 0, x, 11, 3, 1);
@@ -312,7 +312,7 @@ static clv_graph *make_blocked_branches(bool end_in_conv) {
   int e = add_node(g, CLV_OP_ADD, 4, d, b, NULL, 0);
   int f = add_plain(g, CLV_OP_RELU, 5, e);
   int h = add_node(g, CLV_OP_ADD, 6, f, b, NULL, 0);
-  if (end_in_conv) {
+  if (ends_in_conv) {
     add_conv(g, 7, h, 3, 3, 1);
     return g;
   }
@@ -325,11 +325,12 @@ static clv_graph *make_blocked_branches(bool end_in_conv) {
 
 static void blocked_layouts_give_the_same_bits(void **state) {
   (void)state;
-  for (int way = 0; way < 4; way++) {
-    int conv = way & 1;
-    rig_options o = {.backend = get_blocked_backend(), .has_split_backward = way & 2};
-    rig a = make_rig(make_blocked_branches(conv), &(rig_options){.backend = clv_backend_ref()});
-    rig b = make_rig(make_blocked_branches(conv), &o);
+  for (int variant = 0; variant < 4; variant++) {
+    int ends_in_conv = variant & 1;
+    rig_options o = {.backend = get_blocked_backend(), .has_split_backward = variant & 2};
+    rig a =
+        make_rig(make_blocked_branches(ends_in_conv), &(rig_options){.backend = clv_backend_ref()});
+    rig b = make_rig(make_blocked_branches(ends_in_conv), &o);
     run_step(&a);
     run_step(&b);
     assert_same_bytes(a.out, b.out, a.output_bytes, "output");
@@ -341,8 +342,8 @@ static void blocked_layouts_give_the_same_bits(void **state) {
     /* Reorders in forward: the input for layer 0, layer 2 for 3, and layer 1 for 4 and the layers
      * after it; with a convolution at the end also its input and its output. In backward: each
      * gradient whose two layers have different layouts. */
-    assert_int_equal(clv_plan_get_info(b.plan)->reorders_forward, conv ? 5 : 3);
-    assert_int_equal(clv_plan_get_info(b.plan)->reorders_backward, conv ? 6 : 5);
+    assert_int_equal(clv_plan_get_info(b.plan)->reorders_forward, ends_in_conv ? 5 : 3);
+    assert_int_equal(clv_plan_get_info(b.plan)->reorders_backward, ends_in_conv ? 6 : 5);
     free_rig(&a);
     free_rig(&b);
   }
@@ -429,17 +430,19 @@ static void gradients_accumulate_over_calls(void **state) {
   (void)state;
   rig r = make_rig(make_chain_graph(CLV_F32, 4), &(rig_options){.backend = get_blocked_backend()});
   size_t bytes = r.params->trainable_bytes, n = bytes / sizeof(float);
-  float *once = allocate(bytes), *sum = (float *)(void *)r.gradient_block;
+  float *gradient_of_one_call = allocate(bytes),
+        *gradient_of_two_calls = (float *)(void *)r.gradient_block;
   clv_call *c;
   run_step(&r);
-  memcpy(once, r.gradient_block, bytes);
+  memcpy(gradient_of_one_call, r.gradient_block, bytes);
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   run_forward(&r, c);
   run_backward_input(&r, c, true);
   run_backward_weight(&r, c, true);
-  for (size_t i = 0; i < n; i++) assert_true(sum[i] == once[i] + once[i]);
+  for (size_t i = 0; i < n; i++)
+    assert_true(gradient_of_two_calls[i] == gradient_of_one_call[i] + gradient_of_one_call[i]);
   clv_plan_call_put(r.plan, c);
-  free(once);
+  free(gradient_of_one_call);
   free_rig(&r);
 }
 
@@ -454,36 +457,38 @@ static bool is_all_zero(const char *p, size_t n) {
 static void check_frozen_parts(const clv_backend *backend) {
   static const char *const frozen[] = {"4.weight", "1.bias", "8.weight", "8.bias"};
   rig_options o = {.backend = backend};
-  rig all = make_rig(make_chain_graph(CLV_F32, 4), &o);
+  rig trained_rig = make_rig(make_chain_graph(CLV_F32, 4), &o);
   memcpy(o.frozen_params, frozen, sizeof frozen);
-  rig some = make_rig(make_chain_graph(CLV_F32, 4), &o);
-  run_step(&all);
-  run_step(&some);
+  rig frozen_rig = make_rig(make_chain_graph(CLV_F32, 4), &o);
+  run_step(&trained_rig);
+  run_step(&frozen_rig);
   size_t end = 0;
-  for (int i = 0; i < some.params->n; i++) {
-    const clv_param *p = &some.params->list[i];
+  for (int i = 0; i < frozen_rig.params->n; i++) {
+    const clv_param *p = &frozen_rig.params->list[i];
     if (!p->trainable) continue;
-    assert_true(is_all_zero(some.gradient_block + end, p->offset - end));
+    assert_true(is_all_zero(frozen_rig.gradient_block + end, p->offset - end));
     end = p->offset + p->bytes;
     if (p->frozen)
-      assert_true(is_all_zero(some.gradient_block + p->offset, p->bytes));
+      assert_true(is_all_zero(frozen_rig.gradient_block + p->offset, p->bytes));
     else
-      assert_same_bytes(some.gradient_block + p->offset, all.gradient_block + p->offset, p->bytes,
-                        p->name);
+      assert_same_bytes(frozen_rig.gradient_block + p->offset,
+                        trained_rig.gradient_block + p->offset, p->bytes, p->name);
   }
-  assert_true(is_all_zero(some.gradient_block + end, some.params->trainable_bytes - end));
-  assert_same_bytes(some.din[0], all.din[0], all.input_bytes[0], "input gradient");
+  assert_true(
+      is_all_zero(frozen_rig.gradient_block + end, frozen_rig.params->trainable_bytes - end));
+  assert_same_bytes(frozen_rig.din[0], trained_rig.din[0], trained_rig.input_bytes[0],
+                    "input gradient");
   /* a later micro-batch does not write this gradient */
-  memset(get_gradient(&some, "8.weight"), 0x11, 8);
+  memset(get_gradient(&frozen_rig, "8.weight"), 0x11, 8);
   clv_call *c;
-  assert_ok(clv_plan_call_get(some.plan, &c, err));
-  run_forward(&some, c);
-  run_backward_input(&some, c, true);
-  run_backward_weight(&some, c, true);
-  assert_memory_equal(get_gradient(&some, "8.weight"), "\x11\x11\x11\x11\x11\x11\x11\x11", 8);
-  clv_plan_call_put(some.plan, c);
-  free_rig(&all);
-  free_rig(&some);
+  assert_ok(clv_plan_call_get(frozen_rig.plan, &c, err));
+  run_forward(&frozen_rig, c);
+  run_backward_input(&frozen_rig, c, true);
+  run_backward_weight(&frozen_rig, c, true);
+  assert_memory_equal(get_gradient(&frozen_rig, "8.weight"), "\x11\x11\x11\x11\x11\x11\x11\x11", 8);
+  clv_plan_call_put(frozen_rig.plan, c);
+  free_rig(&trained_rig);
+  free_rig(&frozen_rig);
 }
 
 static void frozen_parameters_get_no_gradient(void **state) {
@@ -547,30 +552,30 @@ static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
 /* Compares two micro-batches with interleaved phases with the same two in sequence. */
 static void interleaved_calls_give_the_same_bits(void **state) {
   (void)state;
-  for (int which = 0; which < 2; which++) {
-    const clv_backend *backend = which ? clv_backend_cpu() : get_blocked_backend();
+  for (int is_cpu = 0; is_cpu < 2; is_cpu++) {
+    const clv_backend *backend = is_cpu ? clv_backend_cpu() : get_blocked_backend();
     rig_options o = {.backend = backend, .has_split_backward = true};
     rig a = make_rig(make_blocked_branches(false), &o);
     rig b = make_rig(make_blocked_branches(false), &o);
-    clv_call *one, *two;
+    clv_call *first_call, *second_call;
     run_step(&a);
-    assert_ok(clv_plan_call_get(a.plan, &one, err));
-    run_forward(&a, one);
-    run_backward_input(&a, one, true);
-    run_backward_weight(&a, one, true);
-    clv_plan_call_put(a.plan, one);
-    assert_ok(clv_plan_call_get(b.plan, &one, err));
-    assert_ok(clv_plan_call_get(b.plan, &two, err));
-    assert_ptr_not_equal(one, two);
-    run_forward(&b, one);
-    run_forward(&b, two);
-    run_backward_input(&b, one, false);
-    run_backward_input(&b, two, true);
+    assert_ok(clv_plan_call_get(a.plan, &first_call, err));
+    run_forward(&a, first_call);
+    run_backward_input(&a, first_call, true);
+    run_backward_weight(&a, first_call, true);
+    clv_plan_call_put(a.plan, first_call);
+    assert_ok(clv_plan_call_get(b.plan, &first_call, err));
+    assert_ok(clv_plan_call_get(b.plan, &second_call, err));
+    assert_ptr_not_equal(first_call, second_call);
+    run_forward(&b, first_call);
+    run_forward(&b, second_call);
+    run_backward_input(&b, first_call, false);
+    run_backward_input(&b, second_call, true);
     fill_scratch_with_nan(&b);
-    run_backward_weight(&b, one, false);
-    run_backward_weight(&b, two, true);
-    clv_plan_call_put(b.plan, one);
-    clv_plan_call_put(b.plan, two);
+    run_backward_weight(&b, first_call, false);
+    run_backward_weight(&b, second_call, true);
+    clv_plan_call_put(b.plan, first_call);
+    clv_plan_call_put(b.plan, second_call);
     assert_same_bytes(a.gradient_block, b.gradient_block, a.params->trainable_bytes, "gradients");
     assert_same_bytes(a.parameter_block, b.parameter_block, a.params->total_bytes, "statistics");
     free_rig(&a);

@@ -108,18 +108,18 @@ static const linear_case linears[] = {
     {ROWS(1300, 40), .n_outputs = 70}, /* more rows than are packed at once */
 };
 
-static rig make_rig_with_threads(const linear_case *c, const clv_backend *backend, bool bf16,
-                                 int threads) {
+static rig make_rig_with_threads(const linear_case *c, const clv_backend *backend, bool is_bf16,
+                                 int n_threads) {
   int x;
   clv_graph *g = make_graph(CLV_F32, c->in, &x);
   clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, c->n_outputs),
                         make_int_attr(CLV_ATTR_BIAS, !c->has_no_bias),
                         make_int_attr(CLV_ATTR_TRANSPOSED, c->is_transposed)};
   add_node(g, CLV_OP_LINEAR, 0, x, -1, v, 3);
-  return make_rig(
-      g,
-      &(rig_options){
-          .backend = backend, .is_bf16 = bf16, .has_split_backward = true, .n_threads = threads});
+  return make_rig(g, &(rig_options){.backend = backend,
+                                    .is_bf16 = is_bf16,
+                                    .has_split_backward = true,
+                                    .n_threads = n_threads});
 }
 
 static rig make_linear_rig(const linear_case *c, const clv_backend *backend, bool is_bf16) {
@@ -171,11 +171,11 @@ static void thread_count_does_not_change_bf16_bits(void **state) {
 /* The bits of a row, and of its input's gradient, do not depend on the rows after it. */
 static void row_bits_do_not_depend_on_the_batch(void **state) {
   static const linear_case small_batch = {ROWS(5, 1100), .n_outputs = 70},
-                           more = {ROWS(330, 1100), .n_outputs = 70};
+                           large_batch = {ROWS(330, 1100), .n_outputs = 70};
   (void)state;
   if (is_bf16_missing()) skip();
   rig a = make_linear_rig(&small_batch, clv_backend_cpu(), true),
-      b = make_linear_rig(&more, clv_backend_cpu(), true);
+      b = make_linear_rig(&large_batch, clv_backend_cpu(), true);
   memcpy(b.in[0], a.in[0], a.input_bytes[0]);
   memcpy(b.dout, a.dout, a.output_bytes);
   memcpy(b.parameter_block, a.parameter_block, a.params->total_bytes);
@@ -230,26 +230,29 @@ static void every_cut_gives_the_same_bf16_bits(void **state) {
     check_whole_and_cut(clv_backend_cpu(), graphs[i], 8);
 }
 
-/* Asserts that the error of bf16 is bounded. a: run in bf16; f: run in f32; cut: run in f32 with
- * inputs truncated to bf16, so its distance from f shows how much the graph amplifies such an error
- * on this processor. The distance of bf16 may be a few times as large, and must not be nearly 0. */
-static void assert_error_is_bounded(const rig *a, const rig *f, const rig *cut) {
-  double out = compute_distance(cut->out, f->out, a->output_bytes);
-  double grads =
-      compute_distance(cut->gradient_block, f->gradient_block, a->params->trainable_bytes);
-  assert_near(a->out, f->out, a->output_bytes, out / 50, 4 * out, "output");
-  assert_near(a->gradient_block, f->gradient_block, a->params->trainable_bytes, grads / 50,
-              4 * grads, "gradients");
+/* Asserts that the error of bf16 is bounded. truncated_run: a run in f32 whose inputs were
+ * truncated to bf16. Its distance from f32_run shows how much the graph amplifies such an error on
+ * this processor. The distance of bf16_run may be a few times as large, and must not be nearly 0.
+ * */
+static void assert_error_is_bounded(const rig *bf16_run, const rig *f32_run,
+                                    const rig *truncated_run) {
+  double output_error = compute_distance(truncated_run->out, f32_run->out, bf16_run->output_bytes);
+  double gradient_error = compute_distance(truncated_run->gradient_block, f32_run->gradient_block,
+                                           bf16_run->params->trainable_bytes);
+  assert_near(bf16_run->out, f32_run->out, bf16_run->output_bytes, output_error / 50,
+              4 * output_error, "output");
+  assert_near(bf16_run->gradient_block, f32_run->gradient_block, bf16_run->params->trainable_bytes,
+              gradient_error / 50, 4 * gradient_error, "gradients");
 }
 
 /* Compares fused and separate ops; the distance must be within bf16's precision. */
 static void unfused_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
   if (is_bf16_missing()) skip();
-  clv_backend apart = make_unfused_backend(clv_backend_cpu());
+  clv_backend unfused = make_unfused_backend(clv_backend_cpu());
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
     rig a = make_rig(graphs[i](3), &(rig_options){.backend = clv_backend_cpu(), .is_bf16 = true});
-    rig b = make_rig(graphs[i](3), &(rig_options){.backend = &apart, .is_bf16 = true});
+    rig b = make_rig(graphs[i](3), &(rig_options){.backend = &unfused, .is_bf16 = true});
     rig f = make_rig(graphs[i](3), &(rig_options){.backend = clv_backend_cpu()});
     rig cut = make_rig(graphs[i](3), &(rig_options){.backend = clv_backend_cpu()});
     truncate_to_bf16(cut.in[0], cut.input_bytes[0]);
@@ -352,10 +355,10 @@ static void convolutions_use_amx_in_all_directions(void **state) {
     if (!n[i]) fail_msg("no convolution ran %s", directions[i]);
 }
 
-/* Runs the tests again as if the processor had no AMX; `make test` one of them. */
+/* Runs the tests again as if the processor had no AMX. `make test` runs one of the tests. */
 static void suite_passes_without_amx(void **state) {
-  static const char older[] = "AVX512_CORE_BF16";
-  const char *names[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
+  static const char isa_without_amx[] = "AVX512_CORE_BF16";
+  const char *variable_names[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
   int status = 0;
   (void)state;
   if (!has_amx()) print_message("because oneDNN finds no AMX, and all of this has run without\n");
@@ -366,7 +369,8 @@ static void suite_passes_without_amx(void **state) {
     /* hides the output of the child's tests, which are not counted, and of those that it skips */
     dup2(null_fd, STDOUT_FILENO);
     dup2(null_fd, STDERR_FILENO);
-    for (size_t i = 0; i < CLV_COUNT(names); i++) setenv(names[i], older, 1);
+    for (size_t i = 0; i < CLV_COUNT(variable_names); i++)
+      setenv(variable_names[i], isa_without_amx, 1);
     if (!is_long()) setenv("CLV_TEST_ONE", "bf16_linear_matches_ref", 1);
     execl("/proc/self/exe", "test_plan_bf16", (char *)NULL);
     _exit(127);

@@ -10,19 +10,20 @@
 
 static const clv_backend *get_backend(int i) { return i ? clv_backend_cpu() : clv_backend_ref(); }
 
-static bool all_numbers_are(const void *numbers, size_t bytes, bool (*is)(float x)) {
+static bool do_all_numbers_match(const void *numbers, size_t bytes,
+                                 bool (*is_wanted_number)(float x)) {
   for (size_t i = 0; i < bytes / sizeof(float); i++)
-    if (!is(((const float *)numbers)[i])) return false;
+    if (!is_wanted_number(((const float *)numbers)[i])) return false;
   return true;
 }
 
 static bool is_nan(float x) { return isnan(x); }
 static bool is_zero(float x) { return x == 0; }
 
-static bool is_gradient(const rig *r, const char *name, bool (*is)(float x)) {
+static bool does_gradient_match(const rig *r, const char *name, bool (*is_wanted_number)(float x)) {
   const clv_param *p = clv_params_find(r->params, name);
   assert_non_null(p);
-  return all_numbers_are(r->gradient_block + p->offset, p->bytes, is);
+  return do_all_numbers_match(r->gradient_block + p->offset, p->bytes, is_wanted_number);
 }
 
 /* A linear layer over no rows has zero gradients. A linear layer over the mean of no rows has NaN.
@@ -41,10 +42,11 @@ static void mean_over_empty_extent_is_nan(void **state) {
     for (int k = 0; k < 2; k++) {
       run_step(&r);
       assert_int_equal(r.output_bytes, 4 * 2 * sizeof(float));
-      assert_true(all_numbers_are(r.out, r.output_bytes, is_nan));
-      assert_true(is_gradient(&r, "1.weight", is_zero) && is_gradient(&r, "1.bias", is_zero));
-      assert_true(is_gradient(&r, "4.weight", is_nan));
-      assert_false(is_gradient(&r, "4.bias", is_nan));
+      assert_true(do_all_numbers_match(r.out, r.output_bytes, is_nan));
+      assert_true(does_gradient_match(&r, "1.weight", is_zero) &&
+                  does_gradient_match(&r, "1.bias", is_zero));
+      assert_true(does_gradient_match(&r, "4.weight", is_nan));
+      assert_false(does_gradient_match(&r, "4.bias", is_nan));
     }
     free_rig(&r);
   }
@@ -59,14 +61,15 @@ static void empty_losses_and_poolings_are_nan(void **state) {
     add_node(g, CLV_OP_MSE, 0, x, y, NULL, 0);
     rig r = make_rig(g, &(rig_options){.backend = get_backend(i)});
     run_step(&r);
-    assert_true(r.output_bytes == sizeof(float) && all_numbers_are(r.out, r.output_bytes, is_nan));
+    assert_true(r.output_bytes == sizeof(float) &&
+                do_all_numbers_match(r.out, r.output_bytes, is_nan));
     free_rig(&r);
     g = make_graph(CLV_F32, CLV_SHAPE(2, 3, 0, 4), &x);
     add_plain(g, CLV_OP_GLOBALAVGPOOL, 1, add_plain(g, CLV_OP_TANH, 0, x));
     r = make_rig(g, &(rig_options){.backend = get_backend(i)});
     run_step(&r);
     assert_true(r.output_bytes == 6 * sizeof(float) &&
-                all_numbers_are(r.out, r.output_bytes, is_nan));
+                do_all_numbers_match(r.out, r.output_bytes, is_nan));
     free_rig(&r);
   }
 }
@@ -123,7 +126,8 @@ static void empty_tensors_can_be_reshaped(void **state) {
 static void ops_that_need_values_refuse_empty_extents(void **state) {
   (void)state;
   clv_attr_value pool = make_int_attr(CLV_ATTR_KERNEL, 2), out = make_int_attr(CLV_ATTR_OUT, 5);
-  clv_attr_value conv[] = {out, make_int_attr(CLV_ATTR_KERNEL, 3), make_int_attr(CLV_ATTR_PAD, 2)};
+  clv_attr_value conv_attrs[] = {out, make_int_attr(CLV_ATTR_KERNEL, 3),
+                                 make_int_attr(CLV_ATTR_PAD, 2)};
   const struct {
     clv_op op;
     clv_shape in;
@@ -133,7 +137,7 @@ static void ops_that_need_values_refuse_empty_extents(void **state) {
   } cases[] = {
       {CLV_OP_MAXPOOL, CLV_SHAPE(2, 0, 4, 4), &pool, 1, "maxpool: no extent of [2, 0, 4, 4]"},
       {CLV_OP_AVGPOOL, CLV_SHAPE(2, 3, 4, 0), &pool, 1, "avgpool: no extent of [2, 3, 4, 0]"},
-      {CLV_OP_CONV2D, CLV_SHAPE(2, 3, 0, 5), conv, 3, "conv2d: no extent of [2, 3, 0, 5]"},
+      {CLV_OP_CONV2D, CLV_SHAPE(2, 3, 0, 5), conv_attrs, 3, "conv2d: no extent of [2, 3, 0, 5]"},
       {CLV_OP_LSTM, CLV_SHAPE(2, 0, 3), &out, 1, "lstm: no extent of [2, 0, 3]"},
       {CLV_OP_LINEAR, CLV_SHAPE(4, 0), &out, 1, "linear on [4, 0] has a parameter 'weight' [5, 0]"},
       {CLV_OP_BATCHNORM, CLV_SHAPE(4, 0), NULL, 0, "batchnorm on [4, 0] has a parameter"},

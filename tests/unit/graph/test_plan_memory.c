@@ -49,10 +49,10 @@ static void steps_after_warm_up_allocate_nothing(void **state) {
     rig r = make_rig(make_chain_graph(CLV_F32, 8), &(rig_options){.backend = backends[i]});
     for (int k = 0; k < 3; k++) run_step(&r);
     uint64_t n_allocations_before = clv_alloc_count();
-    unsigned long before = n_allocations;
+    unsigned long n_mallocs_before = n_allocations;
     for (int k = 0; k < 5; k++) run_step(&r);
     assert_int_equal(clv_alloc_count(), n_allocations_before);
-    assert_int_equal(n_allocations, before);
+    assert_int_equal(n_allocations, n_mallocs_before);
     free_rig(&r);
   }
 #if !CLV_SANITIZED
@@ -69,9 +69,9 @@ static void check_overlaps(const clv_plan *p) {
       if (a->memory_root != i || b->memory_root != j || a->space != b->space ||
           a->space > SPACE_CALL)
         continue;
-      bool live_at_once = a->first_step <= b->last_step && b->first_step <= a->last_step;
+      bool are_live_at_once = a->first_step <= b->last_step && b->first_step <= a->last_step;
       bool do_overlap = a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
-      assert_false(live_at_once && do_overlap);
+      assert_false(are_live_at_once && do_overlap);
       size_t space_bytes = a->space == SPACE_CALL ? p->info.call_bytes : p->info.scratch_bytes;
       assert_true(a->offset + a->bytes <= space_bytes && a->offset % 64 == 0);
     }
@@ -81,10 +81,10 @@ static void live_buffers_do_not_overlap(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
   for (size_t i = 0; i < CLV_COUNT(backends); i++)
-    for (int way = 0; way < 4; way++) {
+    for (int variant = 0; variant < 4; variant++) {
       rig_options o = {
-          .backend = backends[i], .is_evaluation = way & 1, .has_split_backward = way & 2};
-      o.has_transient_weights = way & 1;
+          .backend = backends[i], .is_evaluation = variant & 1, .has_split_backward = variant & 2};
+      o.has_transient_weights = variant & 1;
       rig chain = make_rig(make_chain_graph(CLV_F32, 8), &o),
           residual = make_rig(make_residual_graph(4), &o);
       check_overlaps(chain.plan);
@@ -128,17 +128,17 @@ static rig make_linears(bool is_split) {
  * later. */
 static void training_saves_only_needed_activations(void **state) {
   (void)state;
-  rig split = make_linears(true), split_off = make_linears(false);
-  size_t one = 16 * 64 * 4;
+  rig split_rig = make_linears(true), unsplit_rig = make_linears(false);
+  size_t activation_bytes = 16 * 64 * 4;
   /* saved: 4 outputs of relu, a copy of the input, and 4 gradients of the linears' outputs; the
    * output of the last relu is freed once its gradient exists */
-  assert_true(clv_plan_get_info(split.plan)->call_bytes <= 9 * one);
-  assert_true(clv_plan_get_info(split.plan)->call_bytes >= 8 * one);
-  assert_int_equal(clv_plan_get_info(split_off.plan)->call_bytes, 5 * one);
-  check_overlaps(split.plan);
-  check_overlaps(split_off.plan);
-  free_rig(&split);
-  free_rig(&split_off);
+  assert_true(clv_plan_get_info(split_rig.plan)->call_bytes <= 9 * activation_bytes);
+  assert_true(clv_plan_get_info(split_rig.plan)->call_bytes >= 8 * activation_bytes);
+  assert_int_equal(clv_plan_get_info(unsplit_rig.plan)->call_bytes, 5 * activation_bytes);
+  check_overlaps(split_rig.plan);
+  check_overlaps(unsplit_rig.plan);
+  free_rig(&split_rig);
+  free_rig(&unsplit_rig);
 }
 
 /* ---- plans that are refused ------------------------------------------------------------------ */
@@ -175,9 +175,9 @@ static void invalid_plan_options_are_refused(void **state) {
   g->output_node = 99;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "no output node 99");
   g->output_node = g->n_nodes - 1;
-  clv_backend old = *clv_backend_ref();
-  old.abi = 0;
-  o.backend = &old;
+  clv_backend old_backend = *clv_backend_ref();
+  old_backend.abi = 0;
+  o.backend = &old_backend;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_PRECONDITION, "another version");
   assert_null(plan);
   clv_params_free(p);
@@ -216,8 +216,8 @@ static void phases_out_of_order_are_refused(void **state) {
   rig r = make_rig(make_chain_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_ref()});
   rig e = make_rig(make_chain_graph(CLV_F32, 4),
                    &(rig_options){.backend = clv_backend_ref(), .is_evaluation = true});
-  const void *nothing[1] = {NULL};
-  void *nowhere[1] = {NULL};
+  const void *null_inputs[1] = {NULL};
+  void *null_gradients[1] = {NULL};
   clv_call *c, *d;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   assert_ok(clv_plan_call_get(e.plan, &d, err));
@@ -226,13 +226,13 @@ static void phases_out_of_order_are_refused(void **state) {
                           rig.gradient_block, false, err)
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "has no forward");
   assert_fails(
-      clv_plan_forward(r.plan, c, r.parameter_block, 1, nothing, true, r.out, &step_key, err),
+      clv_plan_forward(r.plan, c, r.parameter_block, 1, null_inputs, true, r.out, &step_key, err),
       CLV_INVALID, "input 'input' is missing");
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "has no forward");
   run_forward(&r, c);
   assert_fails(clv_plan_backward_weight(r.plan, c, r.parameter_block, r.gradient_block, false, err),
                CLV_PRECONDITION, "backward_weight must follow a backward_input");
-  assert_fails(BACK(r, c, nowhere), CLV_INVALID,
+  assert_fails(BACK(r, c, null_gradients), CLV_INVALID,
                "no buffer is given for the gradient of input 'input'");
   assert_ok(BACK(r, c, r.din));
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "is after backward_input");
@@ -244,9 +244,9 @@ static void phases_out_of_order_are_refused(void **state) {
 #undef BACK
   clv_plan_call_put(r.plan, c);
   clv_plan_call_put(r.plan, NULL);
-  clv_call *again;
-  assert_ok(clv_plan_call_get(r.plan, &again, err));
-  assert_ptr_equal(again, c);
+  clv_call *reused_call;
+  assert_ok(clv_plan_call_get(r.plan, &reused_call, err));
+  assert_ptr_equal(reused_call, c);
   free_rig(&r);
   free_rig(&e); /* the plan frees calls that were not put back */
   assert_null(clv_plan_free(NULL));

@@ -101,14 +101,15 @@ static void assert_same_results(const rig *a, const rig *b) {
 /* Marks nodes as blocks, which backward recomputes. Seed 0: each node is a block; 1: all nodes are
  * one block; other seeds: runs of nodes, or random nodes. */
 static void mark_blocks(clv_graph *g, uint32_t seed) {
-  uint32_t number = 1;
-  float drawn[CLV_MAX_NODES];
+  uint32_t block_number = 1;
+  float random[CLV_MAX_NODES];
   clv_rng_key key = {.seed = 5, .layer = seed};
-  clv_rng_uniform(&key, 0, 1, drawn, (size_t)g->n_nodes);
+  clv_rng_uniform(&key, 0, 1, random, (size_t)g->n_nodes);
   for (int i = 0; i < g->n_nodes; i++) {
     if (g->nodes[i].op == CLV_OP_INPUT) continue;
-    number += seed == 0 || (seed % 2 && seed > 1 && drawn[i] < 0.3f);
-    g->nodes[i].recompute_block = seed > 1 && seed % 2 == 0 ? (uint32_t)(drawn[i] * 4) : number;
+    block_number += seed == 0 || (seed % 2 && seed > 1 && random[i] < 0.3f);
+    g->nodes[i].recompute_block =
+        seed > 1 && seed % 2 == 0 ? (uint32_t)(random[i] * 4) : block_number;
   }
 }
 
@@ -141,21 +142,22 @@ static void recomputed_nodes_give_the_same_bits(void **state) {
   for (size_t g = 0; g < CLV_COUNT(graphs); g++)
     for (uint32_t seed = 0; seed < 6; seed++)
       for (size_t b = 0; b < CLV_COUNT(backends); b++)
-        for (int how = is_long() ? 0 : (int)((g + seed + b) % 4); how < 4; how += is_long() ? 1 : 4)
+        for (int variant = is_long() ? 0 : (int)((g + seed + b) % 4); variant < 4;
+             variant += is_long() ? 1 : 4)
           compare_with_recompute(g, seed,
                                  &(rig_options){.backend = backends[b],
-                                                .has_split_backward = how & 1,
-                                                .has_transient_weights = how & 2});
+                                                .has_split_backward = variant & 1,
+                                                .has_transient_weights = variant & 2});
 }
 
 static void recompute_with_frozen_or_bf16_gives_the_same_bits(void **state) {
   (void)state;
-  bool bf16 = clv_backend_cpu()->check_bf16(clv_backend_cpu(), NULL) == CLV_OK;
+  bool has_bf16 = clv_backend_cpu()->check_bf16(clv_backend_cpu(), NULL) == CLV_OK;
   for (uint32_t seed = 0; seed < 6; seed++) {
     compare_with_recompute(
         3, seed,
         &(rig_options){.backend = clv_backend_cpu(), .frozen_params = {"0.weight", "0.bias"}});
-    for (size_t g = 0; bf16 && g < CLV_COUNT(graphs); g++)
+    for (size_t g = 0; has_bf16 && g < CLV_COUNT(graphs); g++)
       compare_with_recompute(g, seed,
                              &(rig_options){.backend = clv_backend_cpu(), .is_bf16 = true});
   }
@@ -176,16 +178,19 @@ static clv_plan_info get_plan_info(clv_graph *g, bool is_marked, bool is_split) 
  * input of the first block is the caller's, or a copy. */
 static void call_saves_only_the_inputs_of_its_blocks(void **state) {
   (void)state;
-  size_t value = 2 * PLACES * WIDTH * sizeof(float), head = 2 * PLACES * 3 * sizeof(float);
-  for (int way = 0; way < 4; way++) {
-    bool is_split = way & 1;
-    clv_graph *(*make)(void) = way & 2 ? make_sums : make_encoder;
-    clv_plan_info kept = get_plan_info(make(), false, is_split),
-                  again = get_plan_info(make(), true, is_split);
-    assert_true(again.call_bytes >= (BLOCKS + 1) * value);
-    assert_true(again.call_bytes <= (BLOCKS + 1) * value + (is_split ? clv_align_up(head, 64) : 0));
-    assert_true(again.call_bytes + again.scratch_bytes < kept.call_bytes + kept.scratch_bytes);
-    assert_true(kept.call_bytes > BLOCKS * (way & 2 ? 5 : 10) * value);
+  size_t value_bytes = 2 * PLACES * WIDTH * sizeof(float),
+         head_bytes = 2 * PLACES * 3 * sizeof(float);
+  for (int variant = 0; variant < 4; variant++) {
+    bool is_split = variant & 1;
+    clv_graph *(*make)(void) = variant & 2 ? make_sums : make_encoder;
+    clv_plan_info plan_of_kept = get_plan_info(make(), false, is_split),
+                  plan_of_recomputed = get_plan_info(make(), true, is_split);
+    assert_true(plan_of_recomputed.call_bytes >= (BLOCKS + 1) * value_bytes);
+    assert_true(plan_of_recomputed.call_bytes <=
+                (BLOCKS + 1) * value_bytes + (is_split ? clv_align_up(head_bytes, 64) : 0));
+    assert_true(plan_of_recomputed.call_bytes + plan_of_recomputed.scratch_bytes <
+                plan_of_kept.call_bytes + plan_of_kept.scratch_bytes);
+    assert_true(plan_of_kept.call_bytes > BLOCKS * (variant & 2 ? 5 : 10) * value_bytes);
   }
 }
 

@@ -141,17 +141,17 @@ static void lstm_parameters_have_distinct_initial_values(void **state) {
 
 static void embedding_initial_values_are_standard_normal(void **state) {
   (void)state;
-  for (int wide = 0; wide < 2; wide++) {
+  for (int is_f64 = 0; is_f64 < 2; is_f64++) {
     int x;
     clv_params *p;
-    clv_graph *g = make_token_graph(wide ? CLV_F64 : CLV_F32, CLV_SHAPE(1, 1), &x);
+    clv_graph *g = make_token_graph(is_f64 ? CLV_F64 : CLV_F32, CLV_SHAPE(1, 1), &x);
     add_embedding(g, 0, x, 300, 40);
     assert_ok(clv_params_make(g, &p, err));
     char *block = allocate(p->total_bytes);
     clv_params_init(g, p, block);
     double sum = 0, squares = 0, n = (double)p->list[0].n;
     for (size_t i = 0; i < p->list[0].n; i++) {
-      double v = wide ? ((double *)(void *)block)[i] : (double)((float *)(void *)block)[i];
+      double v = is_f64 ? ((double *)(void *)block)[i] : (double)((float *)(void *)block)[i];
       sum += v;
       squares += v * v;
     }
@@ -178,13 +178,13 @@ static void check_differences(rig *r, clv_call *c, char *values, const char *got
                               const char *what) {
   const double h = 1e-5;
   for (size_t i = 0; i < n; i++) {
-    double *at = (double *)(void *)values + i, kept = *at,
+    double *at = (double *)(void *)values + i, value = *at,
            gradient = ((const double *)(const void *)got)[i];
-    *at = kept + h;
+    *at = value + h;
     double up = compute_objective(r, c);
-    *at = kept - h;
+    *at = value - h;
     double want = (up - compute_objective(r, c)) / (2 * h);
-    *at = kept;
+    *at = value;
     if (!(fabs(want - gradient) <= 1e-8 + 1e-6 * fabs(want)))
       fail_msg("%s[%zu]: %.12g, finite differences give %.12g", what, i, gradient, want);
   }
@@ -300,30 +300,34 @@ static void every_cut_gives_the_same_bits(void **state) {
  * are dropped, the others added. */
 static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
   (void)state;
-  rig all = make_rig(make_text_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_cpu()});
-  rig some =
+  rig trained_rig =
+      make_rig(make_text_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_cpu()});
+  rig frozen_rig =
       make_rig(make_text_graph(CLV_F32, 4),
                &(rig_options){.backend = clv_backend_cpu(),
                               .frozen_params = {"2.weight_hh_l0", "2.bias_ih_l1", "0.weight"}});
   clv_call *c;
-  run_step(&all);
-  run_step(&some);
-  assert_ok(clv_plan_call_get(some.plan, &c, err));
-  run_forward(&some, c);
-  run_backward_input(&some, c, true);
-  run_backward_weight(&some, c, true);
-  for (int i = 0; i < all.params->n; i++) {
-    const clv_param *p = &some.params->list[i];
-    const float *once = (const float *)(const void *)(all.gradient_block + p->offset);
-    const float *twice = (const float *)(const void *)(some.gradient_block + p->offset);
+  run_step(&trained_rig);
+  run_step(&frozen_rig);
+  assert_ok(clv_plan_call_get(frozen_rig.plan, &c, err));
+  run_forward(&frozen_rig, c);
+  run_backward_input(&frozen_rig, c, true);
+  run_backward_weight(&frozen_rig, c, true);
+  for (int i = 0; i < trained_rig.params->n; i++) {
+    const clv_param *p = &frozen_rig.params->list[i];
+    const float *gradient_of_one_call =
+        (const float *)(const void *)(trained_rig.gradient_block + p->offset);
+    const float *gradient_of_two_calls =
+        (const float *)(const void *)(frozen_rig.gradient_block + p->offset);
     for (size_t k = 0; k < p->n; k++)
-      if (fabsf(twice[k] - (p->frozen ? 0 : 2 * once[k])) > 1e-5f * fabsf(once[k]) + 1e-9f)
-        fail_msg("%s[%zu] is %g after two steps of %g", p->name, k, (double)twice[k],
-                 (double)once[k]);
+      if (fabsf(gradient_of_two_calls[k] - (p->frozen ? 0 : 2 * gradient_of_one_call[k])) >
+          1e-5f * fabsf(gradient_of_one_call[k]) + 1e-9f)
+        fail_msg("%s[%zu] is %g after two steps of %g", p->name, k,
+                 (double)gradient_of_two_calls[k], (double)gradient_of_one_call[k]);
   }
-  clv_plan_call_put(some.plan, c);
-  free_rig(&all);
-  free_rig(&some);
+  clv_plan_call_put(frozen_rig.plan, c);
+  free_rig(&trained_rig);
+  free_rig(&frozen_rig);
 }
 
 /* ---- inputs that are refused ----------------------------------------------------------------- */
@@ -332,33 +336,34 @@ static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
  * overflows. */
 static void column_difference_out_of_range_is_refused(void **state) {
   (void)state;
-  static const int64_t places[][2] = {
+  static const int64_t bad_columns[][2] = {
       {3, 2}, {INT64_MAX, INT64_MIN}, {INT64_MIN, INT64_MAX}, {0, 5}};
-  static const char *const elements[] = {"-1", "-9223372036854775808", "-9223372036854775808", "5"};
+  static const char *const offending_values[] = {"-1", "-9223372036854775808",
+                                                 "-9223372036854775808", "5"};
   clv_node_desc d = {.op = CLV_OP_EMBEDDING,
                      .attrs = {.rows = 5, .out = 1, .column = 1, .minus = 0, .padding_idx = -1},
                      .in = {CLV_SHAPE(2, 2, 2)}};
   clv_row_numbers l = clv_row_numbers_of(&d);
   clv_err why;
-  for (size_t i = 0; i < CLV_COUNT(places); i++) {
-    int64_t value[] = {0, 4, 7, 7, 1, 2, places[i][0], places[i][1]};
+  for (size_t i = 0; i < CLV_COUNT(bad_columns); i++) {
+    int64_t value[] = {0, 4, 7, 7, 1, 2, bad_columns[i][0], bad_columns[i][1]};
     assert_int_equal(clv_check_rows(&l, value, &why), CLV_INVALID);
     assert_string_equal(why.text, "row number of sample 1, place 1, is outside 0..4");
-    assert_string_equal(why.offending_value, elements[i]);
+    assert_string_equal(why.offending_value, offending_values[i]);
   }
 }
 
 static void row_number_out_of_range_is_refused(void **state) {
   (void)state;
-  static const int64_t wrong[] = {-1, 5, INT64_MIN, INT64_MAX};
+  static const int64_t bad_rows[] = {-1, 5, INT64_MIN, INT64_MAX};
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
-  for (size_t i = 0; i < 2 * CLV_COUNT(wrong); i++) {
+  for (size_t i = 0; i < 2 * CLV_COUNT(bad_rows); i++) {
     rig_options o = {.backend = backends[i % 2], .has_split_backward = true};
     rig r = make_rig(make_text_graph(CLV_F32, 3), &o);
     clv_call *c;
     char want[32];
-    ((int64_t *)(void *)r.in[0])[6] = wrong[i / 2];
-    snprintf(want, sizeof want, "%lld", (long long)wrong[i / 2]);
+    ((int64_t *)(void *)r.in[0])[6] = bad_rows[i / 2];
+    snprintf(want, sizeof want, "%lld", (long long)bad_rows[i / 2]);
     assert_ok(clv_plan_call_get(r.plan, &c, err));
     clv_err why;
     assert_int_equal(clv_plan_forward(r.plan, c, r.parameter_block, 1, (const void *const *)r.in,
@@ -374,7 +379,7 @@ static void row_number_out_of_range_is_refused(void **state) {
     ((int64_t *)(void *)r.in[0])[6] = 4;
     run_forward(&r, c);
     /* the caller changed the memory between forward and backward */
-    ((int64_t *)(void *)r.in[0])[6] = wrong[i / 2];
+    ((int64_t *)(void *)r.in[0])[6] = bad_rows[i / 2];
     run_backward_input(&r, c, false);
     assert_fails(
         clv_plan_backward_weight(r.plan, c, r.parameter_block, r.gradient_block, false, err),

@@ -56,9 +56,10 @@ static void tied_gradient_matches_finite_differences(void **state) {
     table[i] = at + h;
     double up = compute_loss(&r);
     table[i] = at - h;
-    double found = (up - compute_loss(&r)) / (2 * h);
+    double difference = (up - compute_loss(&r)) / (2 * h);
     table[i] = at;
-    if (fabs(found - want) > 1e-7) fail_msg("value %zu: %g by differences, %g", i, found, want);
+    if (fabs(difference - want) > 1e-7)
+      fail_msg("value %zu: %g by differences, %g", i, difference, want);
   }
   free_rig(&r);
 }
@@ -93,62 +94,64 @@ static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   assert_ok(clv_graph_slice(g, 0, 2, &front, err));
   assert_ok(clv_graph_slice(g, 3, 3, &head, err));
   assert_true(head->nodes[1].tie_owner_is_outside && !g->nodes[4].tie_owner_is_outside);
-  rig all = make_rig(make_language_model(CLV_F32), &(rig_options){.backend = clv_backend_cpu()});
-  rig one = make_rig(front, &(rig_options){.backend = clv_backend_cpu()});
+  rig one = make_rig(make_language_model(CLV_F32), &(rig_options){.backend = clv_backend_cpu()});
+  rig front_rig = make_rig(front, &(rig_options){.backend = clv_backend_cpu()});
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   assert_ok(clv_params_make(head, &p, err));
   assert_int_equal(p->ties[0].owner_index, -1);
-  p->ties[0].param.owner_data = one.parameter_block + get_table(&one)->offset;
+  p->ties[0].param.owner_data = front_rig.parameter_block + get_table(&front_rig)->offset;
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .batch = N,
                         .training = true,
                         .needs_input_grad = {true},
                         .threads = 1};
-  rig two = {.g = head, .params = clv_steal(&p)};
-  assert_ok(clv_plan_new(head, two.params, &o, &two.plan, err));
-  allocate_rig_memory(&two);
+  rig head_rig = {.g = head, .params = clv_steal(&p)};
+  assert_ok(clv_plan_new(head, head_rig.params, &o, &head_rig.plan, err));
+  allocate_rig_memory(&head_rig);
   clv_call *first, *second;
-  run_step(&all);
-  memcpy(two.dout, all.dout, all.output_bytes);
-  assert_ok(clv_plan_call_get(one.plan, &first, err));
-  assert_ok(clv_plan_call_get(two.plan, &second, err));
-  run_forward(&one, first);
-  memcpy(two.in[0], one.out, one.output_bytes);
-  run_forward(&two, second);
-  assert_memory_equal(two.out, all.out, all.output_bytes);
-  run_backward_input(&two, second, false);
-  run_backward_weight(&two, second, false);
-  memcpy(one.dout, two.din[0], one.output_bytes);
-  run_backward_input(&one, first, false);
-  run_backward_weight(&one, first, false);
-  const clv_param *table = get_table(&one), *tied = &two.params->ties[0].param;
-  assert_memory_equal(one.gradient_block + table->gradient_offset,
-                      all.gradient_block + get_table(&all)->gradient_offset, table->bytes);
-  assert_memory_equal(two.gradient_block + tied->gradient_offset,
-                      all.gradient_block + all.params->ties[0].param.gradient_offset, tied->bytes);
-  free_rig(&all);
+  run_step(&one);
+  memcpy(head_rig.dout, one.dout, one.output_bytes);
+  assert_ok(clv_plan_call_get(front_rig.plan, &first, err));
+  assert_ok(clv_plan_call_get(head_rig.plan, &second, err));
+  run_forward(&front_rig, first);
+  memcpy(head_rig.in[0], front_rig.out, front_rig.output_bytes);
+  run_forward(&head_rig, second);
+  assert_memory_equal(head_rig.out, one.out, one.output_bytes);
+  run_backward_input(&head_rig, second, false);
+  run_backward_weight(&head_rig, second, false);
+  memcpy(front_rig.dout, head_rig.din[0], front_rig.output_bytes);
+  run_backward_input(&front_rig, first, false);
+  run_backward_weight(&front_rig, first, false);
+  const clv_param *table = get_table(&front_rig), *tied = &head_rig.params->ties[0].param;
+  assert_memory_equal(front_rig.gradient_block + table->gradient_offset,
+                      one.gradient_block + get_table(&one)->gradient_offset, table->bytes);
+  assert_memory_equal(head_rig.gradient_block + tied->gradient_offset,
+                      one.gradient_block + one.params->ties[0].param.gradient_offset, tied->bytes);
   free_rig(&one);
-  free_rig(&two);
+  free_rig(&front_rig);
+  free_rig(&head_rig);
 }
 
 /* ---- ties that are refused ------------------------------------------------------------------- */
 
 static void invalid_ties_are_refused(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);
-  int tanh = 3, square = 2, head = 4;
+  int tanh_layer = 3, square_layer = 2, head_layer = 4;
   (void)state;
-  assert_fails(clv_graph_tie_param(g, tanh, "0", false, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, tanh_layer, "0", false, err), CLV_INVALID,
                "layer 2 (tanh) has no trainable parameter that could be tied");
-  assert_fails(clv_graph_tie_param(g, square, "2", false, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, square_layer, "2", false, err), CLV_INVALID,
                "layer 2 (tanh) has no trainable parameter that could be tied");
-  assert_fails(clv_graph_tie_param(g, square, "0", false, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, square_layer, "0", false, err), CLV_INVALID,
                "layer 1 has a weight [6, 6], and is tied to '0', which has [5, 6]");
-  assert_fails(clv_graph_tie_param(g, square, "1", false, err), CLV_INVALID, "which is itself");
-  assert_fails(clv_graph_tie_param(g, square, "3", false, err), CLV_INVALID, "which is tied to 0");
-  assert_fails(clv_graph_tie_param(g, square, "far", false, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, square_layer, "1", false, err), CLV_INVALID,
+               "which is itself");
+  assert_fails(clv_graph_tie_param(g, square_layer, "3", false, err), CLV_INVALID,
+               "which is tied to 0");
+  assert_fails(clv_graph_tie_param(g, square_layer, "far", false, err), CLV_INVALID,
                "no layer has that name");
-  assert_fails(clv_graph_tie_param(g, head, "", true, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, head_layer, "", true, err), CLV_INVALID,
                "a name has 1 to 63 characters");
   assert_fails(clv_graph_tie_param(g, 1, "4", true, err), CLV_INVALID,
                "layer 0 is to be tied, but layer 3");

@@ -70,12 +70,12 @@ static double compute_objective(rig *r, clv_call *c) {
 
 static void check_difference(rig *r, clv_call *c, double *at, double got) {
   const double h = 1e-5;
-  double kept = *at;
-  *at = kept + h;
+  double value = *at;
+  *at = value + h;
   double up = compute_objective(r, c);
-  *at = kept - h;
+  *at = value - h;
   double down = compute_objective(r, c);
-  *at = kept;
+  *at = value;
   if (fabs((up - down) / (2 * h) - got) > 1e-8)
     fail_msg("%.12g, finite differences give %.12g", got, (up - down) / (2 * h));
 }
@@ -96,7 +96,7 @@ static void wait_gradients_match_finite_differences(void **state) {
   free_rig(&r);
 }
 
-static double ms(clockid_t clock) {
+static double read_clock_ms(clockid_t clock) {
   struct timespec t;
   clock_gettime(clock, &t);
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
@@ -107,10 +107,10 @@ static void each_part_takes_its_configured_time(void **state) {
   (void)state;
   static const struct {
     const char *what;
-    double want;
+    double wanted_ms;
   } parts[] = {{"forward", 30}, {"input", 20}, {"weight", 40}};
   rig r = make_wait_rig(CLV_F32, clv_backend_ref(), 30, 20, 40);
-  double best[3] = {1e9, 1e9, 1e9}, cpu = ms(CLOCK_THREAD_CPUTIME_ID);
+  double best_ms[3] = {1e9, 1e9, 1e9}, cpu_ms = read_clock_ms(CLOCK_THREAD_CPUTIME_ID);
   bool is_late = true;
   clv_call *c;
   int round = 0;
@@ -118,21 +118,22 @@ static void each_part_takes_its_configured_time(void **state) {
     is_late = false;
     assert_ok(clv_plan_call_get(r.plan, &c, err));
     for (int i = 0; i < 3; i++) {
-      double from = ms(CLOCK_MONOTONIC);
+      double start_ms = read_clock_ms(CLOCK_MONOTONIC);
       if (i == 0) run_forward(&r, c);
       if (i == 1) run_backward_input(&r, c, false);
       if (i == 2) run_backward_weight(&r, c, false);
-      double seconds = ms(CLOCK_MONOTONIC) - from;
-      if (seconds < parts[i].want) fail_msg("%s took %.2f ms", parts[i].what, seconds);
-      best[i] = fmin(best[i], seconds);
-      is_late |= best[i] > parts[i].want + 5;
+      double elapsed_ms = read_clock_ms(CLOCK_MONOTONIC) - start_ms;
+      if (elapsed_ms < parts[i].wanted_ms) fail_msg("%s took %.2f ms", parts[i].what, elapsed_ms);
+      best_ms[i] = fmin(best_ms[i], elapsed_ms);
+      is_late |= best_ms[i] > parts[i].wanted_ms + 5;
     }
     clv_plan_call_put(r.plan, c);
   }
-  cpu = ms(CLOCK_THREAD_CPUTIME_ID) - cpu;
+  cpu_ms = read_clock_ms(CLOCK_THREAD_CPUTIME_ID) - cpu_ms;
   for (int i = 0; i < 3; i++)
-    if (best[i] > parts[i].want + 5) fail_msg("%s took %.2f ms", parts[i].what, best[i]);
-  if (cpu > 10 * round) fail_msg("%.1f ms of processor time in %d of waiting", cpu, 90 * round);
+    if (best_ms[i] > parts[i].wanted_ms + 5) fail_msg("%s took %.2f ms", parts[i].what, best_ms[i]);
+  if (cpu_ms > 10 * round)
+    fail_msg("%.1f ms of processor time in %d of waiting", cpu_ms, 90 * round);
   free_rig(&r);
 }
 
@@ -190,14 +191,14 @@ static void wait_times_out_of_range_are_refused(void **state) {
 
 static void wait_without_the_test_switch_is_refused(void **state) {
   (void)state;
-  static const char *const others[] = {NULL, "", "0", "yes", "11"};
+  static const char *const wrong_switches[] = {NULL, "", "0", "yes", "11"};
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
   clv_attrs a;
   assert_ok(clv_attrs_parse(CLV_OP_WAIT, NULL, 0, &a, err));
-  for (size_t i = 0; i < CLV_COUNT(others); i++) {
-    if (others[i])
-      setenv(switch_name, others[i], 1);
+  for (size_t i = 0; i < CLV_COUNT(wrong_switches); i++) {
+    if (wrong_switches[i])
+      setenv(switch_name, wrong_switches[i], 1);
     else
       unsetenv(switch_name);
     assert_fails(clv_graph_add(g, CLV_OP_WAIT, &a, "t", 0, &x, 1, NULL, err), CLV_DENIED,

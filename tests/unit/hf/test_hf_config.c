@@ -15,14 +15,14 @@
 #include "tests/unit/files.h"
 #include "tests/unit/must.h"
 
-static const char bert[] =
+static const char bert_config[] =
     "{\"model_type\": \"bert\", \"vocab_size\": 50, \"hidden_size\": 16,\n"
     " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 24,\n"
     " \"max_position_embeddings\": 20, \"type_vocab_size\": 2";
-static const char llama[] =
+static const char llama_config[] =
     "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16,\n"
     " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 24";
-static const char gpt2[] =
+static const char gpt2_config[] =
     "{\"model_type\": \"gpt2\", \"vocab_size\": 50, \"n_embd\": 16, \"n_layer\": 2, \"n_head\": "
     "4,\n"
     " \"n_positions\": 20";
@@ -31,11 +31,11 @@ static clv_code parse_config(const char *text, clv_hf_config *ret, clv_err *err)
   return clv_hf_config_parse("f/config.json", text, strlen(text), NULL, ret, err);
 }
 
-/* Parses `first_lines` and `last_lines`; the tail closes the object. */
-static clv_code parse_with_tail(const char *head, const char *tail, clv_hf_config *ret,
-                                clv_err *err) {
+/* Parses first_lines followed by last_lines and a closing brace. */
+static clv_code parse_parts(const char *first_lines, const char *last_lines, clv_hf_config *ret,
+                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_printf(&text, "%s%s%s}", head, tail[0] ? ",\n " : "", tail);
+  clv_bytes_printf(&text, "%s%s%s}", first_lines, last_lines[0] ? ",\n " : "", last_lines);
   return parse_config(text.data, ret, err);
 }
 
@@ -58,16 +58,16 @@ static void missing_keys_have_their_class_defaults(void **state) {
   clv_hf_config c;
   clv_err err;
   (void)state;
-  must(parse_with_tail(bert, "", &c, &err), &err);
+  must(parse_parts(bert_config, "", &c, &err), &err);
   assert_true(c.eps == 1e-12 && c.hidden_dropout == 0.1 && c.attention_dropout == 0.1);
   assert_true(c.head_dropout == 0.1 && c.is_head_tied && c.labels == 2 &&
               c.activation == CLV_OP_GELU);
   assert_true(c.qkv_bias && c.out_bias && c.inner_bias);
-  must(parse_with_tail(llama, "", &c, &err), &err);
+  must(parse_parts(llama_config, "", &c, &err), &err);
   assert_true(c.eps == 1e-6 && c.rope_base == 10000 && !c.is_head_tied &&
               c.activation == CLV_OP_SILU);
   assert_true(!c.qkv_bias && !c.out_bias && !c.inner_bias && c.n_kv_heads == 0);
-  must(parse_with_tail(gpt2, "", &c, &err), &err);
+  must(parse_parts(gpt2_config, "", &c, &err), &err);
   assert_true(c.eps == 1e-5 && c.inner_size == 64 && c.activation == CLV_OP_GELU_TANH &&
               c.is_head_tied);
 }
@@ -76,8 +76,8 @@ static void present_keys_override_the_defaults(void **state) {
   clv_hf_config c;
   clv_err err;
   (void)state;
-  must(parse_with_tail(
-           bert,
+  must(parse_parts(
+           bert_config,
            "\"hidden_act\": \"gelu_new\", \"layer_norm_eps\": 1e-5, \"pad_token_id\": 7,\n"
            "\"classifier_dropout\": 0.3, \"hidden_dropout_prob\": 0.2, \"do_sample\": [{}],\n"
            "\"tie_word_embeddings\": false, \"id2label\": {\"0\": \"a\"}, "
@@ -88,14 +88,14 @@ static void present_keys_override_the_defaults(void **state) {
               !c.is_head_tied);
   assert_true(c.head_dropout == 0.3 && c.hidden_dropout == 0.2 && c.labels == 1);
   assert_true(c.embedding_dropout == 0.2 && c.init_deviation == 0.5);
-  must(parse_with_tail(llama,
-                       "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},\n"
-                       "\"num_key_value_heads\": 2, \"head_dim\": 8, \"attention_bias\": true",
-                       &c, &err),
+  must(parse_parts(llama_config,
+                   "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},\n"
+                   "\"num_key_value_heads\": 2, \"head_dim\": 8, \"attention_bias\": true",
+                   &c, &err),
        &err);
   assert_true(c.rope_base == 5e5 && c.n_kv_heads == 2 && c.head_width == 8 && c.qkv_bias &&
               c.out_bias);
-  must(parse_with_tail(llama, "\"rope_theta\": 7, \"rope_scaling\": null", &c, &err), &err);
+  must(parse_parts(llama_config, "\"rope_theta\": 7, \"rope_scaling\": null", &c, &err), &err);
   assert_true(c.rope_base == 7);
 }
 
@@ -107,23 +107,25 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
     double base;
     int64_t labels, layers;
   } cases[] = {
-      {llama, "\"rope_parameters\": {\"rope_theta\": 100}, \"rope_theta\": 7", 100, 2, 2},
-      {llama, "\"rope_theta\": 7, \"rope_parameters\": {\"rope_theta\": 100}", 100, 2, 2},
-      {llama, "\"rope_theta\": 7, \"rope_parameters\": {\"rope_type\": \"default\"}", 7, 2, 2},
-      {llama, "\"rope_theta\": 7, \"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 9}",
-       9, 2, 2},
-      {llama,
+      {llama_config, "\"rope_parameters\": {\"rope_theta\": 100}, \"rope_theta\": 7", 100, 2, 2},
+      {llama_config, "\"rope_theta\": 7, \"rope_parameters\": {\"rope_theta\": 100}", 100, 2, 2},
+      {llama_config, "\"rope_theta\": 7, \"rope_parameters\": {\"rope_type\": \"default\"}", 7, 2,
+       2},
+      {llama_config,
+       "\"rope_theta\": 7, \"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 9}", 9, 2,
+       2},
+      {llama_config,
        "\"rope_scaling\": {\"type\": \"default\"}, \"rope_theta\": 7, "
        "\"rope_parameters\": {\"rope_theta\": 9}",
        7, 2, 2},
-      {llama,
+      {llama_config,
        "\"rope_parameters\": {\"rope_theta\": 9}, "
        "\"rope_scaling\": {\"rope_theta\": 5, \"factor\": 2, \"partial_rotary_factor\": 1.0}",
        5, 2, 2},
-      {bert, "\"num_labels\": 5", 0, 5, 2},
-      {bert, "\"num_labels\": 5, \"id2label\": {\"0\": \"a\"}", 0, 5, 2},
-      {bert, "\"id2label\": {\"0\": \"a\"}, \"num_labels\": null", 0, 1, 2},
-      {gpt2, "\"num_hidden_layers\": 2, \"hidden_size\": 16", 0, 2, 2},
+      {bert_config, "\"num_labels\": 5", 0, 5, 2},
+      {bert_config, "\"num_labels\": 5, \"id2label\": {\"0\": \"a\"}", 0, 5, 2},
+      {bert_config, "\"id2label\": {\"0\": \"a\"}, \"num_labels\": null", 0, 1, 2},
+      {gpt2_config, "\"num_hidden_layers\": 2, \"hidden_size\": 16", 0, 2, 2},
       {"{\"model_type\": \"gpt2\", \"vocab_size\": 50, \"hidden_size\": 16",
        "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"max_position_embeddings\": 20", 0,
        2, 3},
@@ -132,7 +134,7 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_hf_config c;
     clv_err err;
-    must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
+    must(parse_parts(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
     if (c.rope_base != cases[i].base || c.labels != cases[i].labels ||
         c.n_layers != cases[i].layers)
       fail_msg("%s: base %g, labels %d, layers %d", cases[i].last_lines, c.rope_base, (int)c.labels,
@@ -145,23 +147,23 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
 static void pad_token_and_padding_row_follow_the_class(void **state) {
   static const struct {
     const char *first_lines, *last_lines;
-    int64_t token, row;
+    int64_t wanted_token, wanted_row;
   } cases[] = {
-      {bert, "", 0, 0},
-      {bert, "\"pad_token_id\": 3", 3, 3},
-      {bert, "\"pad_token_id\": null", -1, -1},
-      {llama, "", -1, -1},
-      {llama, "\"pad_token_id\": 4", 4, 4},
-      {llama, "\"pad_token_id\": -1", -2, 49},
-      {gpt2, "\"pad_token_id\": 4", 4, -1},
-      {gpt2, "\"pad_token_id\": 50256", 50256, -1},
+      {bert_config, "", 0, 0},
+      {bert_config, "\"pad_token_id\": 3", 3, 3},
+      {bert_config, "\"pad_token_id\": null", -1, -1},
+      {llama_config, "", -1, -1},
+      {llama_config, "\"pad_token_id\": 4", 4, 4},
+      {llama_config, "\"pad_token_id\": -1", -2, 49},
+      {gpt2_config, "\"pad_token_id\": 4", 4, -1},
+      {gpt2_config, "\"pad_token_id\": 50256", 50256, -1},
   };
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_hf_config c;
     clv_err err;
-    must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
-    if (c.padding_token != cases[i].token || c.padding_row != cases[i].row)
+    must(parse_parts(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
+    if (c.padding_token != cases[i].wanted_token || c.padding_row != cases[i].wanted_row)
       fail_msg("%s: token %d, row %d", cases[i].last_lines, (int)c.padding_token,
                (int)c.padding_row);
   }
@@ -172,54 +174,58 @@ typedef struct refusal {
 } refusal;
 
 static const refusal unsupported[] = {
-    {bert, "\"hidden_act\": \"mish\"", "f/config.json:4:16: hidden_act 'mish' is not known"},
-    {bert, "\"hidden_act\": 3",
+    {bert_config, "\"hidden_act\": \"mish\"", "f/config.json:4:16: hidden_act 'mish' is not known"},
+    {bert_config, "\"hidden_act\": 3",
      "f/config.json:4:16: hidden_act is a number, and a text is expected here"},
-    {bert, "\"is_decoder\": true", "f/config.json:4:16: is_decoder is true: an encoder sees"},
-    {bert, "\"position_embedding_type\": \"relative_key\"",
+    {bert_config, "\"is_decoder\": true",
+     "f/config.json:4:16: is_decoder is true: an encoder sees"},
+    {bert_config, "\"position_embedding_type\": \"relative_key\"",
      "position_embedding_type 'relative_key': only absolute is supported: distances"},
-    {bert, "\"pruned_heads\": {\"1\": [0]}", "pruned_heads is not empty"},
-    {bert, "\"quantization_config\": {}", "quantization_config is given: its weights"},
-    {bert, "\"hidden_size\": 16", "f/config.json:4:2: 'hidden_size' stands here twice"},
-    {bert, "\"layer_norm_eps\": 0", "layer_norm_eps is a number from 1e-30 to 1"},
-    {bert, "\"hidden_dropout_prob\": 1", "hidden_dropout_prob is a number from 0 to 0.999"},
-    {bert, "\"id2label\": {}", "id2label names 0 classes"},
-    {bert, "\"tie_word_embeddings\": 1",
+    {bert_config, "\"pruned_heads\": {\"1\": [0]}", "pruned_heads is not empty"},
+    {bert_config, "\"quantization_config\": {}", "quantization_config is given: its weights"},
+    {bert_config, "\"hidden_size\": 16", "f/config.json:4:2: 'hidden_size' stands here twice"},
+    {bert_config, "\"layer_norm_eps\": 0", "layer_norm_eps is a number from 1e-30 to 1"},
+    {bert_config, "\"hidden_dropout_prob\": 1", "hidden_dropout_prob is a number from 0 to 0.999"},
+    {bert_config, "\"id2label\": {}", "id2label names 0 classes"},
+    {bert_config, "\"tie_word_embeddings\": 1",
      "tie_word_embeddings is a number, and true or false is expected here"},
-    {llama, "\"num_key_value_heads\": 3", "3 heads of keys do not divide 4 of queries"},
-    {llama, "\"rope_scaling\": {\"type\": \"linear\"}",
+    {llama_config, "\"num_key_value_heads\": 3", "3 heads of keys do not divide 4 of queries"},
+    {llama_config, "\"rope_scaling\": {\"type\": \"linear\"}",
      "f/config.json: the key factor is missing, which rope_type linear needs"},
-    {llama, "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}",
+    {llama_config, "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}",
      "the key low_freq_factor is missing, which rope_type llama3 needs"},
-    {llama,
+    {llama_config,
      "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
      "\"high_freq_factor\": 4}",
      "low_freq_factor is 4, not below high_freq_factor 4"},
-    {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}",
+    {llama_config, "\"rope_parameters\": {\"rope_type\": \"yarn\"}",
      "f/config.json:3:35: rope_type 'yarn' is refused: it mixes angles with divided ones, and "
      "multiplies scores; if the model was trained without it"},
-    {llama, "\"rope_parameters\": {\"rope_type\": \"spiral\"}",
+    {llama_config, "\"rope_parameters\": {\"rope_type\": \"spiral\"}",
      "f/config.json:3:35: rope_type 'spiral' is not known; there are default, linear, dynamic, "
      "llama3"},
-    {llama, "\"rope_parameters\": {\"rope_factor\": 2}",
+    {llama_config, "\"rope_parameters\": {\"rope_factor\": 2}",
      "f/config.json:3:22: 'rope_parameters.rope_factor' is not known, and may change what the"},
-    {bert, "\"auto_map\": {}",
+    {bert_config, "\"auto_map\": {}",
      "f/config.json:4:2: 'auto_map' is not known, and may change what the model computes: if it "
      "does not, list it in model.ignore_keys of the session, or take it out"},
-    {bert, "\"n_embd\": 16", "'n_embd' is not known"},
-    {llama, "\"layer_types\": [\"sliding_attention\"]", "layer_types 'sliding_attention'"},
-    {llama, "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 3}}",
+    {bert_config, "\"n_embd\": 16", "'n_embd' is not known"},
+    {llama_config, "\"layer_types\": [\"sliding_attention\"]", "layer_types 'sliding_attention'"},
+    {llama_config, "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 3}}",
      "'rope_parameters.full_attention' is not known"},
-    {llama, "\"partial_rotary_factor\": 0.5", "partial_rotary_factor is not 1: all of a head"},
-    {llama, "\"rope_parameters\": {\"partial_rotary_factor\": 0.25}",
+    {llama_config, "\"partial_rotary_factor\": 0.5",
+     "partial_rotary_factor is not 1: all of a head"},
+    {llama_config, "\"rope_parameters\": {\"partial_rotary_factor\": 0.25}",
      "partial_rotary_factor is not 1"},
-    {llama, "\"pad_token_id\": 50", "pad_token_id is 50, and vocab_size 50"},
-    {llama, "\"per_layer_config\": {\"1\": {\"head_dim\": 8}}", "per_layer_config is not empty"},
-    {bert, "\"is_encoder_decoder\": true", "is_encoder_decoder is true: there is no second"},
-    {bert, "\"num_labels\": 0", "num_labels is a whole number from 1"},
-    {gpt2, "\"hidden_size\": 32", "hidden_size is 32 and n_embd is 16: they name one number"},
-    {gpt2, "\"n_inner\": 0", "n_inner is a whole number from 1 to 1048576"},
-    {gpt2, "\"scale_attn_weights\": false", "scale_attn_weights is false"},
+    {llama_config, "\"pad_token_id\": 50", "pad_token_id is 50, and vocab_size 50"},
+    {llama_config, "\"per_layer_config\": {\"1\": {\"head_dim\": 8}}",
+     "per_layer_config is not empty"},
+    {bert_config, "\"is_encoder_decoder\": true", "is_encoder_decoder is true: there is no second"},
+    {bert_config, "\"num_labels\": 0", "num_labels is a whole number from 1"},
+    {gpt2_config, "\"hidden_size\": 32",
+     "hidden_size is 32 and n_embd is 16: they name one number"},
+    {gpt2_config, "\"n_inner\": 0", "n_inner is a whole number from 1 to 1048576"},
+    {gpt2_config, "\"scale_attn_weights\": false", "scale_attn_weights is false"},
     {"{\"model_type\": \"t5\"", "",
      "f/config.json:1:16: model_type 't5' is refused: it has a second network: take a family that"},
     {"{\"model_type\": \"gemma\"", "",
@@ -238,34 +244,36 @@ static void unsupported_config_values_are_refused_by_name(void **state) {
     clv_hf_config c;
     clv_err err = {0};
     expect_error(CLV_INVALID, unsupported[i].message,
-                 parse_with_tail(unsupported[i].first_lines, unsupported[i].last_lines, &c, &err),
+                 parse_parts(unsupported[i].first_lines, unsupported[i].last_lines, &c, &err),
                  &err);
   }
 }
 
 /* Sessions may list keys without a row; a listed key that has one is an error. */
 static void listed_unknown_keys_are_skipped(void **state) {
-  static const char *const names[] = {"auto_map", "rope_factor"}, *const known[] = {"use_cache"};
+  static const char *const unknown_names[] = {"auto_map", "rope_factor"}, *const known_names[] = {
+                                                                              "use_cache"};
   static const char text[] =
       "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16, \"auto_map\": {\"a\": "
       "1},\n"
       " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 24, "
       "\"rope_scaling\": {\"rope_factor\": 2}}";
-  const clv_json_keys both = {names, 2}, one = {names, 1}, wrong = {known, 1};
+  const clv_json_keys both_listed = {unknown_names, 2}, one_listed = {unknown_names, 1},
+                      known_listed = {known_names, 1};
   clv_hf_config c;
   clv_err err = {0};
   (void)state;
-  must(clv_hf_config_parse("f", text, strlen(text), &both, &c, &err), &err);
+  must(clv_hf_config_parse("f", text, strlen(text), &both_listed, &c, &err), &err);
   assert_int_equal(c.hidden_size, 16);
   expect_error(CLV_INVALID, "f:2:94: 'rope_scaling.rope_factor' is not known",
-               clv_hf_config_parse("f", text, strlen(text), &one, &c, &err), &err);
+               clv_hf_config_parse("f", text, strlen(text), &one_listed, &c, &err), &err);
   expect_error(CLV_INVALID,
                "f: model.ignore_keys lists 'use_cache', which is known and not ignored",
-               clv_hf_config_parse("f", text, strlen(text), &wrong, &c, &err), &err);
+               clv_hf_config_parse("f", text, strlen(text), &known_listed, &c, &err), &err);
 }
 
-/* Each kind of rotary positions, by its key of either version; limits that are not given are the
- * class's max_position_embeddings. */
+/* Reads each kind of rotary positions, under the key of old and of new versions of transformers. A
+ * limit of positions that the file does not give is the class's max_position_embeddings. */
 static void rotary_positions_and_windows_follow_the_file(void **state) {
   static const struct {
     const char *type, *last_lines;
@@ -297,7 +305,7 @@ static void rotary_positions_and_windows_follow_the_file(void **state) {
     clv_hf_config c;
     clv_err err;
     clv_bytes_printf(&text, "{\"model_type\": \"%s\", \"num_key_value_heads\": 2%s, %s}",
-                     cases[i].type, strchr(llama, ','), cases[i].last_lines);
+                     cases[i].type, strchr(llama_config, ','), cases[i].last_lines);
     must(parse_config(text.data, &c, &err), &err);
     if (c.rope.kind != cases[i].kind || c.rope.factor != cases[i].factor ||
         c.rope.original_positions != cases[i].original || c.window != cases[i].window)
@@ -306,24 +314,24 @@ static void rotary_positions_and_windows_follow_the_file(void **state) {
   }
 }
 
-/* Families with names of their own for sizes: either name counts, and two that differ are refused.
- */
+/* These families have names of their own for sizes. A file may use either name; a file in which
+ * both differ is refused. */
 static void distilbert_and_qwen3_have_their_own_keys(void **state) {
-  static const char distilbert[] =
+  static const char distilbert_config[] =
       "{\"model_type\": \"distilbert\", \"vocab_size\": 50, \"hidden_size\": 16, \"n_layers\": 2,\n"
       " \"n_heads\": 4, \"hidden_dim\": 24, \"max_position_embeddings\": 20";
   clv_hf_config c;
   clv_err err = {0};
   (void)state;
-  must(parse_with_tail(distilbert, "\"dim\": 16, \"qa_dropout\": 0.3, \"tie_weights_\": true", &c,
-                       &err),
+  must(parse_parts(distilbert_config, "\"dim\": 16, \"qa_dropout\": 0.3, \"tie_weights_\": true",
+                   &c, &err),
        &err);
   assert_true(c.hidden_size == 16 && c.eps == 1e-12 && c.head_dropout == 0.2 && c.is_head_tied);
   assert_true(c.embedding_dropout == 0.1 && c.attention_dropout == 0.1 && c.padding_token == 0);
   expect_error(CLV_INVALID, "dim is 32 and hidden_size is 16: they name one number",
-               parse_with_tail(distilbert, "\"dim\": 32", &c, &err), &err);
+               parse_parts(distilbert_config, "\"dim\": 32", &c, &err), &err);
   expect_error(CLV_INVALID, "sinusoidal_pos_embds is true: the table of positions learns",
-               parse_with_tail(distilbert, "\"sinusoidal_pos_embds\": true", &c, &err), &err);
+               parse_parts(distilbert_config, "\"sinusoidal_pos_embds\": true", &c, &err), &err);
   must(clv_hf_config_read("tests/golden/hf/qwen3", NULL, &c, &err), &err);
   assert_true(c.head_width == 6 && !c.qkv_bias && !c.out_bias && c.n_kv_heads == 2);
 }
@@ -341,11 +349,11 @@ static void out_of_range_config_numbers_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-    const char *at = strstr(bert, cases[i][0]);
+    const char *at = strstr(bert_config, cases[i][0]);
     clv_hf_config c;
     clv_err err = {0};
     assert_non_null(at);
-    clv_bytes_printf(&text, "%.*s%s%s}", (int)(at - bert), bert, cases[i][1],
+    clv_bytes_printf(&text, "%.*s%s%s}", (int)(at - bert_config), bert_config, cases[i][1],
                      at + strlen(cases[i][0]));
     expect_error(CLV_INVALID, cases[i][2], parse_config(text.data, &c, &err), &err);
   }
@@ -392,7 +400,7 @@ static void files_beside_the_config_are_checked_key_by_key(void **state) {
   }
 }
 
-/* The formula of pictures, with the defaults of transformers' image processors. */
+/* Reads how pictures are normalised, with the defaults of transformers' image processors. */
 static void normalisation_of_pictures_is_read(void **state) {
   static const struct {
     const char *text;
@@ -425,20 +433,21 @@ static void normalisation_of_pictures_is_read(void **state) {
 static void wrong_file_beside_the_config_is_refused(void **state) {
   static const char *const names[] = {"surprise"};
   static const clv_json_keys listed = {names, 1};
-  static const char good[] = "{\"top_k\": 5}", unknown[] = "{\"surprise\": 5}";
+  static const char known_key[] = "{\"top_k\": 5}", unknown_key[] = "{\"surprise\": 5}";
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_hf_config c;
   clv_err err = {0};
   (void)state;
-  clv_bytes_printf(&text, "%s}", bert);
+  clv_bytes_printf(&text, "%s}", bert_config);
   (void)write_scratch_file("config.json", text.data, text.len);
   must(clv_hf_config_read(scratch, NULL, &c, &err), &err);
   for (int f = 0; f < CLV_HF_OTHER_FILES; f++) {
     const char *name = clv_hf_other_file_name((clv_hf_other_file)f);
-    (void)write_scratch_file(name, unknown, strlen(unknown));
+    (void)write_scratch_file(name, unknown_key, strlen(unknown_key));
     expect_error(CLV_INVALID, name, clv_hf_config_read(scratch, NULL, &c, &err), &err);
     must(clv_hf_config_read(scratch, &listed, &c, &err), &err);
-    (void)write_scratch_file(name, f == CLV_HF_GENERATION ? good : "{}", f ? 2 : strlen(good));
+    (void)write_scratch_file(name, f == CLV_HF_GENERATION ? known_key : "{}",
+                             f ? 2 : strlen(known_key));
   }
   must(clv_hf_config_read(scratch, NULL, &c, &err), &err);
 }

@@ -31,17 +31,18 @@ static clv_hf_config read_config(const char *family) {
 static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool has_lengths,
                             clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  bool tokens = clv_hf_takes_tokens(c);
+  bool takes_tokens = clv_hf_takes_tokens(c);
   clv_shape shape =
-      tokens ? CLV_SHAPE(N, PLACES) : CLV_SHAPE(N, c->channels, c->image_size, c->image_size);
-  clv_shape boxes = CLV_SHAPE(N, PLACES, 4), one = CLV_SHAPE(N);
+      takes_tokens ? CLV_SHAPE(N, PLACES) : CLV_SHAPE(N, c->channels, c->image_size, c->image_size);
+  clv_shape boxes = CLV_SHAPE(N, PLACES, 4), lengths = CLV_SHAPE(N);
   clv_hf_inputs in = {.boxes = -1, .lengths = -1};
   uint32_t layer = 0;
   CLV_TRY(clv_graph_new(&g, err));
-  CLV_TRY(clv_graph_add_input(g, "ids", tokens ? CLV_I64 : CLV_F32, &shape, &in.records, err));
+  CLV_TRY(
+      clv_graph_add_input(g, "ids", takes_tokens ? CLV_I64 : CLV_F32, &shape, &in.records, err));
   if (clv_hf_takes_boxes(c))
     CLV_TRY(clv_graph_add_input(g, "boxes", CLV_I64, &boxes, &in.boxes, err));
-  if (has_lengths) CLV_TRY(clv_graph_add_input(g, "lengths", CLV_I64, &one, &in.lengths, err));
+  if (has_lengths) CLV_TRY(clv_graph_add_input(g, "lengths", CLV_I64, &lengths, &in.lengths, err));
   CLV_TRY(clv_hf_add_layers(c, head, 0, &in, g, &layer, &g->output_node, err));
   *ret = clv_steal(&g);
   return CLV_OK;
@@ -52,9 +53,9 @@ static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool has_l
 /* True if transformers makes the parameter but no output of the head uses it, or if the name is a
  * second name of another parameter. */
 static bool is_unused_parameter(const char *line, clv_hf_head head) {
-  static const char *const twice[] = {"cls.predictions.bias", "lm_head.bias"};
-  for (size_t i = 0; i < CLV_COUNT(twice); i++)
-    if (strncmp(line, twice[i], strlen(twice[i])) == 0) return true;
+  static const char *const second_names[] = {"cls.predictions.bias", "lm_head.bias"};
+  for (size_t i = 0; i < CLV_COUNT(second_names); i++)
+    if (strncmp(line, second_names[i], strlen(second_names[i])) == 0) return true;
   return strstr(line, "pooler.dense") && head != CLV_HF_SEQUENCE;
 }
 
@@ -96,7 +97,7 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
 /* Only the token table has a padding row, which depends on the family's class. */
 static void only_token_embedding_has_a_padding_row(void **state) {
   /* padding rows of bert, roberta, ... in the order of clv_hf_family; -1: none */
-  static const int64_t rows[CLV_HF_FAMILIES] = {0, 1, 1, 1, 0, 0, -1, -1, 5, 5, 5, 5, 5};
+  static const int64_t padding_rows[CLV_HF_FAMILIES] = {0, 1, 1, 1, 0, 0, -1, -1, 5, 5, 5, 5, 5};
   (void)state;
   for (int i = 0; i < CLV_HF_FAMILIES; i++) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
@@ -106,8 +107,9 @@ static void only_token_embedding_has_a_padding_row(void **state) {
     must(build_graph(&c, CLV_HF_NO_HEAD, clv_hf_takes_tokens(&c), &g, &err), &err);
     for (int n = 0; n < g->n_nodes; n++) {
       const clv_attrs *a = &g->nodes[n].attrs;
-      bool has_words = a->rows == c.vocabulary && a->column < 0 && a->minus < 0;
-      if (g->nodes[n].op == CLV_OP_EMBEDDING && a->padding_idx != (has_words ? rows[i] : -1))
+      bool is_token_table = a->rows == c.vocabulary && a->column < 0 && a->minus < 0;
+      if (g->nodes[n].op == CLV_OP_EMBEDDING &&
+          a->padding_idx != (is_token_table ? padding_rows[i] : -1))
         fail_msg("%s: %s has padding_idx %d", clv_hf_family_name((clv_hf_family)i),
                  g->nodes[n].name, (int)a->padding_idx);
     }
@@ -161,13 +163,13 @@ static void distilbert_dropouts_match_transformers(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_hf_config c = read_config("distilbert");
   clv_err err;
-  double last = 0;
+  double last_p = 0;
   (void)state;
   must(build_graph(&c, CLV_HF_SEQUENCE, true, &g, &err), &err);
   assert_int_equal(count_op(g, CLV_OP_DROPOUT), 1 + 2 + 1);
   for (int i = 0; i < g->n_nodes; i++)
-    if (g->nodes[i].op == CLV_OP_DROPOUT) last = g->nodes[i].attrs.p;
-  assert_true(last == 0.2);
+    if (g->nodes[i].op == CLV_OP_DROPOUT) last_p = g->nodes[i].attrs.p;
+  assert_true(last_p == 0.2);
   assert_int_equal(count_op(g, CLV_OP_RELU), 1);
 }
 
@@ -199,7 +201,8 @@ static void rotary_attributes_follow_the_kind(void **state) {
   }
 }
 
-/* Queries, keys and values of Phi-3 are columns of one layer, as are gate and up. */
+/* Queries, keys and values of Phi-3 are columns of one linear layer. The gate and up projections
+ * are columns of another. */
 static void phi3_slices_cover_its_projections(void **state) {
   static const struct {
     const char *name;
@@ -257,8 +260,8 @@ static void layers_are_numbered_and_named(void **state) {
   assert_string_equal(g->name_prefix, "model.");
 }
 
-/* Weights have the config's standard deviation and biases are 0; the layers that end a half of
- * GPT-2's blocks have a smaller one. */
+/* Weights have the config's standard deviation and biases are 0. The output projections of GPT-2's
+ * attention and MLP have a smaller deviation. */
 static void initial_weights_have_the_config_deviation(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
@@ -273,12 +276,13 @@ static void initial_weights_have_the_config_deviation(void **state) {
   clv_params_init(g, p, block);
   for (int i = 0; i < p->n; i++) {
     const float *v = (const float *)(const void *)(block + p->list[i].offset);
-    double squares = 0, want = strstr(p->list[i].name, "c_proj") ? 0.25 : 0.5;
+    double squares = 0, wanted_deviation = strstr(p->list[i].name, "c_proj") ? 0.25 : 0.5;
     for (size_t k = 0; k < p->list[i].n; k++) squares += (double)v[k] * v[k];
     if (strstr(p->list[i].name, ".ln_")) continue;
-    if (strstr(p->list[i].name, ".bias")) want = 0;
-    if (fabs(sqrt(squares / (double)p->list[i].n) - want) > 0.15 * want)
-      fail_msg("%s: %g, not %g", p->list[i].name, sqrt(squares / (double)p->list[i].n), want);
+    if (strstr(p->list[i].name, ".bias")) wanted_deviation = 0;
+    if (fabs(sqrt(squares / (double)p->list[i].n) - wanted_deviation) > 0.15 * wanted_deviation)
+      fail_msg("%s: %g, not %g", p->list[i].name, sqrt(squares / (double)p->list[i].n),
+               wanted_deviation);
   }
 }
 

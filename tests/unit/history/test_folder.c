@@ -119,11 +119,11 @@ static void start_run(clv_run_lock *c) {
 }
 
 /* Runs a process that dies at a rename. Returns false if it makes fewer renames. */
-static bool kill_at_rename(const char *dir, int at) {
+static bool kill_at_rename(const char *dir, int rename_number) {
   int status;
   pid_t pid = fork();
   if (!pid) {
-    n_renames_left = at;
+    n_renames_left = rename_number;
     clv_run_lock *c = prepare_folder(dir);
     start_run(c);
     _exit(0);
@@ -133,14 +133,15 @@ static bool kill_at_rename(const char *dir, int at) {
   return WEXITSTATUS(status) == KILLED;
 }
 
-/* Starts the run again in processes that die at their own n-th rename, too, until one succeeds. */
-static void kill_later_starts(const char *dir, int at) {
+/* Starts the run again and again, each time in a process that dies at its `rename_number`-th
+ * rename, until a process makes fewer renames and succeeds. */
+static void kill_later_starts(const char *dir, int rename_number) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
   int status;
   pid_t pid = fork();
   if (!pid) {
-    n_renames_left = at;
+    n_renames_left = rename_number;
     _exit(clv_run_lock_new(dir, &c, &err) == CLV_OK ? 0 : 1);
   }
   assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -152,26 +153,26 @@ static void kill_later_starts(const char *dir, int at) {
 /* ---- folders whose processes die or are refused ---------------------------------------------- */
 
 static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
-  int n = 1, old = 0;
+  int rename_number = 1, n_unmoved = 0;
   bool has_died = true;
   (void)state;
-  for (; has_died; n++) {
-    assert_true(n < MAX_RENAMES);
-    for (int again = 1; again < 12; again += 3) {
+  for (; has_died; rename_number++) {
+    assert_true(rename_number < MAX_RENAMES);
+    for (int later_rename = 1; later_rename < 12; later_rename += 3) {
       make_old_run("runs/a", CLV_RUN_FINISHED);
-      has_died = kill_at_rename("runs/a", n);
-      kill_later_starts("runs/a", again);
-      bool back = is_old_run("runs/a") && !does_file_exist("runs/a.1/run.json");
+      has_died = kill_at_rename("runs/a", rename_number);
+      kill_later_starts("runs/a", later_rename);
+      bool is_unmoved = is_old_run("runs/a") && !does_file_exist("runs/a.1/run.json");
       bool is_moved_aside = is_new_run("runs/a") && is_old_run("runs/a.1");
-      if (!back && !is_moved_aside)
-        fail_msg("died at rename %d, then at %d: neither is whole", n, again);
+      if (!is_unmoved && !is_moved_aside)
+        fail_msg("died at rename %d, then at %d: neither is whole", rename_number, later_rename);
       assert_false(does_file_exist("runs/a/run.moving"));
       assert_true(has_content("runs/a", "notes of mine", "mine"));
-      assert_int_equal(back && has_content("runs/a", "egress.table", NULL), 0);
-      old += back;
+      assert_int_equal(is_unmoved && has_content("runs/a", "egress.table", NULL), 0);
+      n_unmoved += is_unmoved;
     }
   }
-  assert_true(old > 4 * (int)CLV_COUNT(old_files));
+  assert_true(n_unmoved > 4 * (int)CLV_COUNT(old_files));
   assert_true(is_new_run("runs/a") && is_old_run("runs/a.1")); /* the last process did not die */
 }
 
@@ -208,7 +209,7 @@ static void failed_start_restores_the_old_run(void **state) {
 static void only_a_finished_run_is_moved_aside(void **state) {
   static const struct {
     clv_run_status status;
-    bool kept;
+    bool is_kept;
   } cases[] = {{CLV_RUN_FINISHED, true}, {CLV_RUN_INTERRUPTED, false}, {CLV_RUN_RUNNING, false}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
@@ -216,11 +217,11 @@ static void only_a_finished_run_is_moved_aside(void **state) {
     clv_run_lock *c = prepare_folder("runs/d");
     assert_true(is_old_run("runs/d.1")); /* the old run stays until the new one has started */
     start_run(c);
-    assert_int_equal(clv_run_lock_moved_folder(c) != NULL, cases[i].kept);
+    assert_int_equal(clv_run_lock_moved_folder(c) != NULL, cases[i].is_kept);
     clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
     clv_run_lock_free(c);
     assert_true(is_new_run("runs/d"));
-    assert_int_equal(does_file_exist("runs/d.1"), cases[i].kept);
+    assert_int_equal(does_file_exist("runs/d.1"), cases[i].is_kept);
   }
   make_old_run("runs/d", CLV_RUN_FINISHED);
   assert_int_equal(mkdir("runs/d.1", 0755), 0); /* a folder of another owner */
@@ -237,7 +238,7 @@ static void moving_note_is_parsed_strictly(void **state) {
   static const struct {
     const char *text;
     unsigned number;
-    bool whole;
+    bool is_complete;
   } cases[] = {
       {"1 moving\n", 1, false},
       {"99999 moved\n", 99999, true},
@@ -262,7 +263,7 @@ static void moving_note_is_parsed_strictly(void **state) {
         clv_move_note_parse(cases[i].text, strlen(cases[i].text), "run.moving", &m, &err);
     assert_int_equal(code, cases[i].number ? CLV_OK : CLV_DATA_LOSS);
     assert_int_equal(m.number, cases[i].number);
-    assert_int_equal(m.is_complete, cases[i].whole);
+    assert_int_equal(m.is_complete, cases[i].is_complete);
   }
 }
 

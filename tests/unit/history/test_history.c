@@ -28,51 +28,52 @@ static void write_file(const char *path, const char *text) {
 
 typedef struct child {
   pid_t pid;
-  int go; /* pipe; closing it ends the process */
+  int end_pipe; /* pipe; closing it ends the process */
 } child;
 
-/* Main of the child process: locks the folder, starts a run at `step`, writes a byte to `ready`,
- * and waits until `go` is closed. */
-static void lock_and_wait(const char *dir, bool resume, uint64_t step, int ready, int go) {
+/* Main of the child process: locks the folder, starts a run at `step`, writes a byte to `ready_fd`,
+ * and waits until the other end of `end_fd` is closed. */
+static void lock_and_wait(const char *dir, bool is_resume, uint64_t step, int ready_fd,
+                          int end_fd) {
   clv_run_lock *c;
   clv_err err = {0};
   clv_sha256 digest = {{1}};
   char byte = 'k';
   if (clv_run_lock_new(dir, &c, &err) != CLV_OK ||
       clv_run_lock_begin(
-          c, &(clv_run_lock_info){.name = "n", .session = "s.yaml", .is_resume = resume}, &err) !=
-          CLV_OK)
+          c, &(clv_run_lock_info){.name = "n", .session = "s.yaml", .is_resume = is_resume},
+          &err) != CLV_OK)
     _exit(1);
   clv_run_lock_note_start(c, step, 50, &digest);
   clv_run_lock_note_step(c, step + 1, 0.5, NAN);
-  if (write(ready, &byte, 1) != 1) _exit(1);
-  if (read(go, &byte, 1) < 0) _exit(1);
+  if (write(ready_fd, &byte, 1) != 1) _exit(1);
+  if (read(end_fd, &byte, 1) < 0) _exit(1);
   clv_run_lock_end(c, CLV_RUN_FAILED, 6, "worker 'w1' was lost");
   clv_run_lock_free(c);
   _exit(0);
 }
 
-static child begin_child(const char *dir, bool resume, uint64_t step) {
-  int ready[2], go[2];
+static child begin_child(const char *dir, bool is_resume, uint64_t step) {
+  int ready_pipe[2], end_pipe[2];
   char byte;
-  assert_int_equal(pipe(ready), 0);
-  assert_int_equal(pipe(go), 0);
+  assert_int_equal(pipe(ready_pipe), 0);
+  assert_int_equal(pipe(end_pipe), 0);
   pid_t pid = fork();
   if (!pid) {
-    close(go[1]);
-    lock_and_wait(dir, resume, step, ready[1], go[0]);
+    close(end_pipe[1]);
+    lock_and_wait(dir, is_resume, step, ready_pipe[1], end_pipe[0]);
   }
-  close(ready[1]);
-  close(go[0]);
-  assert_int_equal(read(ready[0], &byte, 1), 1);
-  close(ready[0]);
-  return (child){pid, go[1]};
+  close(ready_pipe[1]);
+  close(end_pipe[0]);
+  assert_int_equal(read(ready_pipe[0], &byte, 1), 1);
+  close(ready_pipe[0]);
+  return (child){pid, end_pipe[1]};
 }
 
 static void end_child(child c, int signal) {
   int status;
   if (signal) kill(c.pid, signal);
-  close(c.go);
+  close(c.end_pipe);
   assert_int_equal(waitpid(c.pid, &status, 0), c.pid);
 }
 
@@ -127,15 +128,15 @@ static void exit_is_recorded_and_kill_is_detected(void **state) {
 /* A run whose run.json says that it runs, but whose folder is not locked, is not running, even if
  * another process now has the process id in run.json. */
 static void record_without_a_lock_is_not_running(void **state) {
-  clv_run_attempt *a = NULL, here = {0};
+  clv_run_attempt *a = NULL, own_attempt = {0};
   CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   clv_err err = {0};
   int exit_code;
   (void)state;
-  clv_process_describe_self(&here);
+  clv_process_describe_self(&own_attempt);
   assert_ok(clv_mkdirs("runs/three", &err), &err);
   assert_ok(clv_run_record_add_attempt(&r, &a, &err), &err);
-  *a = here;
+  *a = own_attempt;
   a->pid = (uint64_t)getppid(); /* the parent process runs, but never trained */
   a->pid_start = clv_process_start_time(getppid());
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
@@ -244,9 +245,11 @@ static void count_notice(void *user, const char *text) {
 static void new_run_replaces_a_damaged_record(void **state) {
   clv_err err = {0};
   clv_run_lock *c = NULL;
-  int notices = 0;
-  const clv_run_lock_info run = {
-      .name = "seven", .session = "/s.yaml", .is_resume = true, .notice = {count_notice, &notices}};
+  int n_notices = 0;
+  const clv_run_lock_info lock_info = {.name = "seven",
+                                       .session = "/s.yaml",
+                                       .is_resume = true,
+                                       .notice = {count_notice, &n_notices}};
   (void)state;
   assert_ok(clv_mkdirs("runs/seven", &err), &err);
   write_file("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
@@ -255,8 +258,8 @@ static void new_run_replaces_a_damaged_record(void **state) {
   assert_says(&e.read_error, "run.json");
   assert_int_equal(clv_run_entry_exit_code(&e), 1);
   assert_ok(clv_run_lock_new("runs/seven", &c, &err), &err);
-  assert_ok(clv_run_lock_begin(c, &run, &err), &err);
-  assert_int_equal(notices, 1);
+  assert_ok(clv_run_lock_begin(c, &lock_info, &err), &err);
+  assert_int_equal(n_notices, 1);
   clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
   clv_run_lock_free(c);
   CLV_AUTO(clv_run_entry_done) clv_run_entry after = read_entry("runs/seven");
@@ -265,7 +268,7 @@ static void new_run_replaces_a_damaged_record(void **state) {
 
 static void runs_are_found_by_name_and_folder(void **state) {
   static const struct {
-    const char *run, *want, *says;
+    const char *run, *wanted_folder, *says;
   } cases[] = {
       {"eight", "runs/eight", NULL},
       {"runs/eight", "runs/eight", NULL},
@@ -283,9 +286,9 @@ static void runs_are_found_by_name_and_folder(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_freep) char *folder = NULL;
     clv_code code = clv_run_entry_find_folder(cases[i].run, &folder, &err);
-    assert_int_equal(code, cases[i].want ? CLV_OK : CLV_NOT_FOUND);
-    if (cases[i].want)
-      assert_string_equal(folder, cases[i].want);
+    assert_int_equal(code, cases[i].wanted_folder ? CLV_OK : CLV_NOT_FOUND);
+    if (cases[i].wanted_folder)
+      assert_string_equal(folder, cases[i].wanted_folder);
     else
       assert_says(&err, cases[i].says);
   }
@@ -301,14 +304,14 @@ static void runs_are_found_by_name_and_folder(void **state) {
 
 /* Writes the output of `log` to the file "printed". */
 static clv_code print_log(const char *run, clv_err *err) {
-  int exit_code, kept = dup(STDOUT_FILENO);
+  int exit_code, saved_stdout = dup(STDOUT_FILENO);
   int file = open("printed", O_WRONLY | O_CREAT | O_TRUNC, 0644);
   fflush(stdout);
   dup2(file, STDOUT_FILENO);
   clv_code code = clv_history_log(run, false, false, &exit_code, err);
   fflush(stdout);
-  dup2(kept, STDOUT_FILENO);
-  close(kept);
+  dup2(saved_stdout, STDOUT_FILENO);
+  close(saved_stdout);
   close(file);
   return code;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the page port with proper requests, odd ones, endless ones, and none at all.
+ * Tests the page port with valid requests, invalid ones, requests that do not end, and clients that
+ * send no request.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,7 +21,7 @@
 
 #include "common/base/http/http.h"
 
-enum { REQUEST_MS = 400, CONNECTIONS = 4, REPLY_BYTES = 65536, LARGE = 1 << 20 };
+enum { REQUEST_MS = 400, CONNECTIONS = 4, REPLY_BYTES = 65536, LARGE_PAGE_BYTES = 1 << 20 };
 
 static unsigned serve_hello(void *user, clv_bytes *out) {
   ++*(unsigned *)user;
@@ -45,7 +46,8 @@ static unsigned serve_large_page(void *user, clv_bytes *out) {
   (void)user;
   char line[64];
   memset(line, 'x', sizeof line);
-  for (int i = 0; i < LARGE / (int)sizeof line; i++) clv_bytes_add(out, line, sizeof line);
+  for (int i = 0; i < LARGE_PAGE_BYTES / (int)sizeof line; i++)
+    clv_bytes_add(out, line, sizeof line);
   return 200;
 }
 
@@ -101,21 +103,22 @@ static void send_all(int fd, const char *text, size_t len) {
   }
 }
 
-/* Reads the answer until its end, for at most `ms`. Returns the time that took, or -1 if it did not
- * end. */
+/* Reads the answer until its end, for at most `ms`. Returns how many ms that took, or -1 if the
+ * answer did not end. */
 static long read_reply(int fd, char reply[REPLY_BYTES], unsigned ms) {
   uint64_t begin = clv_now_ns();
   size_t got = 0;
   reply[0] = '\0';
   for (;;) {
-    long passed = (long)((clv_now_ns() - begin) / 1000000u);
+    long passed_ms = (long)((clv_now_ns() - begin) / 1000000u);
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (passed >= (long)ms || poll(&p, 1, (int)((long)ms - passed)) <= 0) return -1;
-    char skip[4096];
-    bool room = got < REPLY_BYTES - 1;
-    ssize_t n = recv(fd, room ? reply + got : skip, room ? REPLY_BYTES - 1 - got : sizeof skip, 0);
+    if (passed_ms >= (long)ms || poll(&p, 1, (int)((long)ms - passed_ms)) <= 0) return -1;
+    char discarded[4096];
+    bool has_room = got < REPLY_BYTES - 1;
+    ssize_t n = recv(fd, has_room ? reply + got : discarded,
+                     has_room ? REPLY_BYTES - 1 - got : sizeof discarded, 0);
     if (n <= 0) return (long)((clv_now_ns() - begin) / 1000000u);
-    if (room) reply[got += (size_t)n] = '\0';
+    if (has_room) reply[got += (size_t)n] = '\0';
   }
 }
 
@@ -133,7 +136,7 @@ static int get_status_of_text(const char *request, char reply[REPLY_BYTES]) {
   return get_status(request, strlen(request), reply);
 }
 
-/* ---- proper requests ------------------------------------------------------------------------- */
+/* ---- valid requests -------------------------------------------------------------------------- */
 
 static void known_pages_are_served(void **state) {
   (void)state;
@@ -181,7 +184,7 @@ static void second_request_on_a_connection_is_ignored(void **state) {
   assert_int_equal(n_pages_served, 1);
 }
 
-/* ---- odd requests ---------------------------------------------------------------------------- */
+/* ---- invalid requests ------------------------------------------------------------------------ */
 
 static void invalid_requests_are_refused(void **state) {
   (void)state;
@@ -224,7 +227,7 @@ static void invalid_requests_are_refused(void **state) {
 static void endless_headers_are_refused_or_disconnected(void **state) {
   (void)state;
   static const struct {
-    const char *start, *repeated;
+    const char *first_bytes, *repeated_bytes;
   } cases[] = {{"GET /", "aaaaaaaaaaaaaaaa"},
                {"GET /hello HTTP/1.1\r\nHost: x\r\nX: ", "aaaaaaaaaaaaaaaa"},
                {"GET /hello HTTP/1.1\r\nHost: x\r\n", "X: a\r\n"},
@@ -234,15 +237,15 @@ static void endless_headers_are_refused_or_disconnected(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     char reply[REPLY_BYTES];
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-    clv_bytes_puts(&text, cases[i].start);
-    while (text.len < 200000) clv_bytes_puts(&text, cases[i].repeated);
+    clv_bytes_puts(&text, cases[i].first_bytes);
+    while (text.len < 200000) clv_bytes_puts(&text, cases[i].repeated_bytes);
     int got = get_status(text.data, text.len, reply);
-    if (got && (got < 400 || got >= 500)) fail_msg("%s: %d", cases[i].start, got);
+    if (got && (got < 400 || got >= 500)) fail_msg("%s: %d", cases[i].first_bytes, got);
   }
   assert_int_equal(n_pages_served, 0);
 }
 
-/* ---- clients that take their time ------------------------------------------------------------ */
+/* ---- clients that are slow or silent --------------------------------------------------------- */
 
 static void silent_clients_are_disconnected(void **state) {
   (void)state;
@@ -275,10 +278,10 @@ static void slow_clients_are_disconnected(void **state) {
 static void clients_that_do_not_read_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY_BYTES];
-  int slow_fds[CONNECTIONS], small = 2048;
+  int slow_fds[CONNECTIONS], small_buffer_bytes = 2048;
   for (int i = 0; i < CONNECTIONS; i++) {
     slow_fds[i] = connect_to_server();
-    setsockopt(slow_fds[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    setsockopt(slow_fds[i], SOL_SOCKET, SO_RCVBUF, &small_buffer_bytes, sizeof small_buffer_bytes);
     send_all(slow_fds[i], "GET /large HTTP/1.1\r\nHost: x\r\n\r\n", 32);
   }
   assert_int_equal(get_status_of_text("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
@@ -333,9 +336,9 @@ static void hostname_and_ipv6_addresses_are_served(void **state) {
   o.listen = "[::1]:0";
   int fd = socket(AF_INET6, SOCK_STREAM, 0);
   struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-  bool there = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
+  bool has_ipv6 = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
   if (fd >= 0) close(fd);
-  if (!there) return;
+  if (!has_ipv6) return;
   assert_int_equal(clv_http_open(&o, &other, NULL), CLV_OK);
   at.sin6_port = htons((uint16_t)clv_http_port(other));
   fd = socket(AF_INET6, SOCK_STREAM, 0);

@@ -23,29 +23,29 @@ static void every_json_value_type_is_read(void **state) {
       "null}");
   static const char *const names[] = {"t", "n", "r", "y", "z"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  uint32_t seen = 0;
-  int which;
-  bool has_more, truth = false;
-  int64_t whole = 0;
-  double real = 0;
+  uint32_t seen_keys = 0;
+  int key_index;
+  bool has_more, bool_value = false;
+  int64_t int_value = 0;
+  double real_value = 0;
   clv_err err;
   must(clv_json_open(&j, CLV_JSON_OBJECT, &err), &err);
   for (size_t n = 0; n < 5; n++) {
     must(clv_json_next(&j, CLV_JSON_OBJECT, n, &has_more, &err), &err);
     assert_true(has_more);
-    must(clv_json_find_key(&j, names, 5, &seen, &which, &err), &err);
-    assert_int_equal(which, n);
+    must(clv_json_find_key(&j, names, 5, &seen_keys, &key_index, &err), &err);
+    assert_int_equal(key_index, n);
     if (n == 0) must(clv_json_read_text(&j, &text, &err), &err);
-    if (n == 1) must(clv_json_read_integer(&j, -12, 12, &whole, &err), &err);
-    if (n == 2) must(clv_json_read_real(&j, &real, &err), &err);
-    if (n == 3) must(clv_json_read_bool(&j, &truth, &err), &err);
+    if (n == 1) must(clv_json_read_integer(&j, -12, 12, &int_value, &err), &err);
+    if (n == 2) must(clv_json_read_real(&j, &real_value, &err), &err);
+    if (n == 3) must(clv_json_read_bool(&j, &bool_value, &err), &err);
     if (n == 4) assert_true(clv_json_skip_null(&j));
   }
   must(clv_json_next(&j, CLV_JSON_OBJECT, 5, &has_more, &err), &err);
   assert_false(has_more);
   must(clv_json_end(&j, &err), &err);
   assert_string_equal(text.data, "a\xc3\xa9\xf0\x9f\x98\x80\n");
-  assert_true(whole == -12 && real == 25 && truth);
+  assert_true(int_value == -12 && real_value == 25 && bool_value);
 }
 
 static void invalid_json_is_located(void **state) {

@@ -52,11 +52,11 @@ static void single_byte_crcs_combine_to_the_whole(void **state) {
 /* Shifting by a and then by b equals shifting by a + b, also beyond the table of powers. */
 static void crc_shifts_compose(void **state) {
   (void)state;
-  static const uint64_t steps[] = {0, 1, 5, 1u << 18, (uint64_t)1 << 33, (uint64_t)1 << 49};
-  for (size_t i = 0; i < CLV_COUNT(steps); i++)
-    for (size_t j = 0; j < CLV_COUNT(steps); j++)
-      assert_int_equal(clv_crc32c_shift(clv_crc32c_shift(0x12345678, steps[i]), steps[j]),
-                       clv_crc32c_shift(0x12345678, steps[i] + steps[j]));
+  static const uint64_t shifts[] = {0, 1, 5, 1u << 18, (uint64_t)1 << 33, (uint64_t)1 << 49};
+  for (size_t i = 0; i < CLV_COUNT(shifts); i++)
+    for (size_t j = 0; j < CLV_COUNT(shifts); j++)
+      assert_int_equal(clv_crc32c_shift(clv_crc32c_shift(0x12345678, shifts[i]), shifts[j]),
+                       clv_crc32c_shift(0x12345678, shifts[i] + shifts[j]));
   assert_int_equal(clv_crc32c_shift(0x12345678, 0), 0x12345678);
 }
 

@@ -9,25 +9,25 @@
 #include "tests/unit/engine/engine_test.h"
 
 enum {
-  CHUNK = CLV_WIRE_CHUNK_BYTES,
-  CHUNKS = 3,
-  LAST_CHUNK = 100,
-  LARGE = 2 * CHUNK + LAST_CHUNK,
-  SMALL = 40
+  CHUNK_BYTES = CLV_WIRE_CHUNK_BYTES,
+  N_CHUNKS = 3,
+  LAST_CHUNK_BYTES = 100,
+  LARGE_BYTES = 2 * CHUNK_BYTES + LAST_CHUNK_BYTES,
+  SMALL_BYTES = 40
 };
-enum { MAX_SENT_BYTES = 2 * LARGE };
+enum { MAX_SENT_BYTES = 2 * LARGE_BYTES };
 
 /* ---- a transport that records its calls ------------------------------------------------------ */
 
-typedef struct fake {
+typedef struct fake_transport {
   int n_references, n_sent, n_cancels;
   size_t len;
   uint8_t bytes[MAX_SENT_BYTES];
   char cancel_text[CLV_ERR_TEXT];
-} fake;
+} fake_transport;
 
 static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
-  fake *f = stream;
+  fake_transport *f = stream;
   (void)err;
   f->n_sent++;
   for (size_t i = 0; i < n; i++) {
@@ -40,7 +40,7 @@ static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, c
 }
 static void fake_close(void *stream) { (void)stream; }
 static void fake_cancel(void *stream, clv_code code, const char *text) {
-  fake *f = stream;
+  fake_transport *f = stream;
   (void)code;
   if (!f->n_cancels++) snprintf(f->cancel_text, sizeof f->cancel_text, "%s", text);
 }
@@ -48,8 +48,8 @@ static bool fake_defer(void *stream, clv_rpc_job *job) {
   (void)stream, (void)job;
   return false;
 }
-static void fake_ref(void *stream) { ((fake *)stream)->n_references++; }
-static void fake_unref(void *stream) { ((fake *)stream)->n_references--; }
+static void fake_ref(void *stream) { ((fake_transport *)stream)->n_references++; }
+static void fake_unref(void *stream) { ((fake_transport *)stream)->n_references--; }
 static const clv_transport transport = {.send = fake_send,
                                         .close = fake_close,
                                         .cancel = fake_cancel,
@@ -63,7 +63,7 @@ static struct {
   clv_pool *pool;
   clv_link *link;
   clv_device_copy *device_copy;
-  fake fake_stream;
+  fake_transport fake_stream;
 } w;
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
@@ -100,7 +100,7 @@ static void end_link(void) {
 }
 
 static void fill_tensor(clv_tensor *t, size_t from, size_t to) {
-  for (size_t i = from; i < to; i++) ((uint8_t *)t->data)[i] = (uint8_t)(i * 7 + i / CHUNK);
+  for (size_t i = from; i < to; i++) ((uint8_t *)t->data)[i] = (uint8_t)(i * 7 + i / CHUNK_BYTES);
 }
 
 /* Sends a tensor. copy NULL: the tensor is complete. */
@@ -136,29 +136,29 @@ static void send_small_frame(void) {
 static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
   (void)state;
   begin_link();
-  clv_tensor *t = send_value(LARGE, w.device_copy);
+  clv_tensor *t = send_value(LARGE_BYTES, w.device_copy);
   send_small_frame();
   assert_int_equal(w.fake_stream.n_sent, 0);
-  copy_range(t, 0, CHUNK - 1);
+  copy_range(t, 0, CHUNK_BYTES - 1);
   assert_int_equal(w.fake_stream.n_sent, 0);
-  copy_range(t, CHUNK - 1, CHUNK);
-  assert_in_range(w.fake_stream.len, CHUNK, CHUNK + 100);
-  copy_range(t, CHUNK, 2 * CHUNK);
-  assert_in_range(w.fake_stream.len, 2 * CHUNK, 2 * CHUNK + 200);
+  copy_range(t, CHUNK_BYTES - 1, CHUNK_BYTES);
+  assert_in_range(w.fake_stream.len, CHUNK_BYTES, CHUNK_BYTES + 100);
+  copy_range(t, CHUNK_BYTES, 2 * CHUNK_BYTES);
+  assert_in_range(w.fake_stream.len, 2 * CHUNK_BYTES, 2 * CHUNK_BYTES + 200);
   clv_link_load load = {0};
   clv_send_queue_add_load(w.link->send_queue, &load);
-  assert_true(load.frames_out >= 2 && load.bytes_out >= LAST_CHUNK);
-  copy_range(t, 2 * CHUNK, LARGE);
-  fake early = w.fake_stream;
+  assert_true(load.frames_out >= 2 && load.bytes_out >= LAST_CHUNK_BYTES);
+  copy_range(t, 2 * CHUNK_BYTES, LARGE_BYTES);
+  fake_transport sent_during_copy = w.fake_stream;
   clv_tensor_unref(t);
   end_link();
 
   begin_link();
-  t = send_value(LARGE, NULL);
+  t = send_value(LARGE_BYTES, NULL);
   send_small_frame();
-  assert_int_equal(w.fake_stream.n_sent, early.n_sent);
-  assert_int_equal(w.fake_stream.len, early.len);
-  assert_memory_equal(w.fake_stream.bytes, early.bytes, early.len);
+  assert_int_equal(w.fake_stream.n_sent, sent_during_copy.n_sent);
+  assert_int_equal(w.fake_stream.len, sent_during_copy.len);
+  assert_memory_equal(w.fake_stream.bytes, sent_during_copy.bytes, sent_during_copy.len);
   clv_tensor_unref(t);
   end_link();
 }
@@ -166,23 +166,23 @@ static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
 static void small_tensor_is_sent_once_fully_copied(void **state) {
   (void)state;
   begin_link();
-  clv_tensor *t = send_value(SMALL, w.device_copy);
-  copy_range(t, 0, SMALL - 1);
+  clv_tensor *t = send_value(SMALL_BYTES, w.device_copy);
+  copy_range(t, 0, SMALL_BYTES - 1);
   send_small_frame();
   assert_int_equal(w.fake_stream.n_sent, 0);
-  copy_range(t, SMALL - 1, SMALL);
+  copy_range(t, SMALL_BYTES - 1, SMALL_BYTES);
   assert_int_equal(w.fake_stream.n_sent, 2);
   clv_tensor_unref(t);
   end_link();
 }
 
 static void failed_device_copy_ends_the_link(void **state) {
-  const clv_err lost = {.code = CLV_UNAVAILABLE, .text = "the device is gone"};
+  const clv_err device_loss = {.code = CLV_UNAVAILABLE, .text = "the device is gone"};
   (void)state;
   begin_link();
-  clv_tensor *t = send_value(LARGE, w.device_copy);
-  copy_range(t, 0, CHUNK);
-  clv_device_copy_fail(w.device_copy, &lost);
+  clv_tensor *t = send_value(LARGE_BYTES, w.device_copy);
+  copy_range(t, 0, CHUNK_BYTES);
+  clv_device_copy_fail(w.device_copy, &device_loss);
   assert_int_equal(w.fake_stream.n_cancels, 1);
   assert_string_equal(w.fake_stream.cancel_text, "the device is gone");
   clv_tensor_unref(t);
@@ -193,12 +193,12 @@ static void failed_device_copy_ends_the_link(void **state) {
 static void link_end_during_a_copy_sends_nothing_more(void **state) {
   (void)state;
   begin_link();
-  clv_tensor *t = send_value(LARGE, w.device_copy);
-  copy_range(t, 0, CHUNK);
+  clv_tensor *t = send_value(LARGE_BYTES, w.device_copy);
+  copy_range(t, 0, CHUNK_BYTES);
   clv_link_end(w.link, CLV_OK, "over");
-  int sent = w.fake_stream.n_sent;
-  copy_range(t, CHUNK, LARGE);
-  assert_int_equal(w.fake_stream.n_sent, sent);
+  int n_sent_before = w.fake_stream.n_sent;
+  copy_range(t, CHUNK_BYTES, LARGE_BYTES);
+  assert_int_equal(w.fake_stream.n_sent, n_sent_before);
   assert_int_equal(t->refs, 2); /* held by the pool and by this test */
   clv_tensor_unref(t);
   assert_true(clv_device_copy_try_reset(w.device_copy));

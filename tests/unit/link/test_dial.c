@@ -6,7 +6,7 @@
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-static const char reason[] = "the peer's certificate was revoked";
+static const char end_reason[] = "the peer's certificate was revoked";
 
 /* A link that was dialled; its first lane ends when a frame is sent on it. */
 typedef struct dialled_link {
@@ -20,7 +20,7 @@ static clv_code end_first_lane(void *stream, const clv_rpc_piece *pieces, size_t
   (void)err;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
-  if (first) clv_lane_on_ended(first, CLV_DENIED, reason);
+  if (first) clv_lane_on_ended(first, CLV_DENIED, end_reason);
   return CLV_OK;
 }
 static void do_nothing(void *stream) { (void)stream; }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests which bytes a link reports as in flight: chunks whose way is measured by PINGs, and no
- * bytes of transfers that the peer has acknowledged.
+ * Tests which bytes a link reports as in flight: chunks whose arrival PINGs measure, and no bytes
+ * of transfers that the peer has acknowledged.
  */
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { CHUNK = CLV_WIRE_CHUNK_BYTES, LANES = 5, TRANSFERS = 64 };
+enum { CHUNK_BYTES = CLV_WIRE_CHUNK_BYTES, LANES = 5, TRANSFERS = 64 };
 
 typedef struct fixture {
   clv_pace pace;
@@ -20,7 +20,7 @@ static int set_up(void **state) {
   assert_non_null(f);
   clv_pace_init(&f->pace);
   f->pace.n_lanes = LANES;
-  assert_ok(clv_tensor_new(CLV_U8, &CLV_SHAPE(CHUNK), &f->tensor, &err));
+  assert_ok(clv_tensor_new(CLV_U8, &CLV_SHAPE(CHUNK_BYTES), &f->tensor, &err));
   *state = f;
   return 0;
 }
@@ -49,16 +49,16 @@ static uint64_t get_bytes_in_flight(fixture *f) {
 static clv_chunk_send send_chunk(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
-  const clv_chunk c = {.tensor = f->tensor, .transfer_id = ++f->last_transfer, .len = CHUNK};
+  const clv_chunk c = {.tensor = f->tensor, .transfer_id = ++f->last_transfer, .len = CHUNK_BYTES};
   assert_ok(clv_pace_queue_chunk(&f->pace, &c, &err));
   assert_true(clv_pace_take_next_chunk(&f->pace, ++f->now_ns, &d));
   clv_tensor_unref(d.chunk.tensor);
   return d;
 }
 
-static void handle_pong(fixture *f, uint64_t number) {
+static void handle_pong(fixture *f, uint64_t ping_id) {
   clv_err err = {0};
-  if (number) assert_ok(clv_pace_handle_pong(&f->pace, number, ++f->now_ns, &err));
+  if (ping_id) assert_ok(clv_pace_handle_pong(&f->pace, ping_id, ++f->now_ns, &err));
 }
 
 /* Bytes of transfers that the peer has acknowledged are not in flight, even if no PONG reported
@@ -69,25 +69,25 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
     clv_chunk_send first = send_chunk(f);
     assert_int_equal(first.ping_id_before != 0, i == 0); /* an empty path is measured rarely */
     assert_true(first.ping_id_before || first.ping_id_with_chunk);
-    assert_int_equal(get_bytes_in_flight(f), CHUNK);
+    assert_int_equal(get_bytes_in_flight(f), CHUNK_BYTES);
     clv_chunk_send second = send_chunk(f);
     handle_pong(f, first.ping_id_with_chunk);
     handle_pong(f, first.ping_id_before);
     handle_pong(f, second.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), 0);
   }
-  assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count these bytes */
+  assert_true(f->pace.in_flight >= 2 * CHUNK_BYTES); /* the pace may still count these bytes */
 }
 
 /* All bytes of a transfer that were sent and not yet acknowledged are counted. */
 static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   fixture *f = *state;
   clv_chunk_send first = send_chunk(f), second = send_chunk(f);
-  assert_int_equal(get_bytes_in_flight(f), 2 * CHUNK);
+  assert_int_equal(get_bytes_in_flight(f), 2 * CHUNK_BYTES);
   assert_true(first.ping_id_before != 0 && second.ping_id_before == 0);
   assert_true(first.ping_id_with_chunk != 0);
   handle_pong(f, first.ping_id_with_chunk);
-  assert_int_equal(get_bytes_in_flight(f), CHUNK);
+  assert_int_equal(get_bytes_in_flight(f), CHUNK_BYTES);
   handle_pong(f, second.ping_id_with_chunk);
   handle_pong(f, first.ping_id_before);
   assert_int_equal(get_bytes_in_flight(f), 0);

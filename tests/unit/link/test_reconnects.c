@@ -8,7 +8,7 @@
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { LANES = 2, MAX_FRAMES = 64, LEASE_MS = 60000, KINDS = 40 };
+enum { LANES = 2, MAX_FRAMES = 64, LEASE_MS = 60000, MAX_STREAMS = 40 };
 #define MS UINT64_C(1000000)
 
 /* A stream of the test, with the frames that were sent on it. */
@@ -24,14 +24,14 @@ typedef struct stream {
 static struct {
   clv_pool *pool;
   clv_link *link;
-  stream streams[KINDS];
+  stream streams[MAX_STREAMS];
   uint32_t n_streams;
   uint64_t clock_ns;
   clv_code dial_refusal; /* error of dialling; CLV_OK: dialling succeeds */
   const char *dial_refusal_text;
   uint32_t n_packets, n_ends;
   char end_text[CLV_ERR_TEXT];
-  uint64_t refused_ns; /* time of the last refusal */
+  uint64_t last_refusal_ns; /* time of the last refusal */
 } w;
 
 static clv_code record_frames(void *handle, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -67,7 +67,7 @@ static const clv_transport transport = {record_frames, close_stream, cancel_stre
 static clv_code dial_stream(void *user, uint32_t index, clv_lane *lane, const bool *stop,
                             void **ret, clv_err *err) {
   (void)user, (void)stop;
-  w.refused_ns = w.clock_ns;
+  w.last_refusal_ns = w.clock_ns;
   if (w.dial_refusal) return clv_fail(err, w.dial_refusal, "%s", w.dial_refusal_text);
   stream *s = &w.streams[w.n_streams++];
   s->lane = lane;
@@ -105,19 +105,20 @@ static void receive_frame(stream *s, const clv_frame *f) {
   clv_lane_on_message(s->lane, &(clv_iov){head.data, head.len}, 1);
 }
 
-static void receive_attach(stream *s, uint32_t index, uint64_t again, uint64_t received) {
+static void receive_attach(stream *s, uint32_t lane_index, uint64_t connection_number,
+                           uint64_t n_received) {
   clv_frame f = {.kind = CLV_ATTACH};
   f.attach.attempt_number = 1;
   f.attach.role = CLV_ATTACH_MASTER;
-  f.attach.lane_index = index;
+  f.attach.lane_index = lane_index;
   f.attach.n_lanes = LANES - 1;
-  f.attach.connection_number = again;
-  f.attach.n_received = received;
+  f.attach.connection_number = connection_number;
+  f.attach.n_received = n_received;
   receive_frame(s, &f);
 }
 
-static void receive_attached(stream *s, uint64_t received) {
-  const clv_frame f = {.kind = CLV_ATTACHED, .attached = {1 << 20, received}};
+static void receive_attached(stream *s, uint64_t n_received) {
+  const clv_frame f = {.kind = CLV_ATTACHED, .attached = {1 << 20, n_received}};
   receive_frame(s, &f);
 }
 
@@ -147,7 +148,7 @@ static void send_frames(int n) {
   }
 }
 
-static void begin_link_with(bool dials, uint64_t lease_ms, uint64_t refused_ms) {
+static void begin_link_with(bool dials, uint64_t lease_ms, uint64_t refusal_timeout_ms) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
   w.clock_ns = 1000 * MS;
@@ -158,7 +159,7 @@ static void begin_link_with(bool dials, uint64_t lease_ms, uint64_t refused_ms) 
                               .accept_limits = clv_wire_limits_default(),
                               .initial_send_credit = 1 << 20,
                               .lease_ms = lease_ms,
-                              .refusal_timeout_ms = refused_ms,
+                              .refusal_timeout_ms = refusal_timeout_ms,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   const clv_link_dial d = {
       .attach_role = CLV_ATTACH_MASTER, .n_bulk_lanes = LANES - 1, .attempt_number = 1};
@@ -230,16 +231,16 @@ static void credit_is_not_granted_again(void **state) {
 
 static void wrong_counts_end_the_link(void **state) {
   (void)state;
-  static const struct { uint64_t acked, received; } wrong[] = {{0, 6}, {3, 2}};
-  for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
+  static const struct { uint64_t n_acked, n_received; } wrong_counts[] = {{0, 6}, {3, 2}};
+  for (size_t i = 0; i < CLV_COUNT(wrong_counts); i++) {
     begin_link(true);
     send_frames(5);
-    const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {wrong[i].acked}}};
+    const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {wrong_counts[i].n_acked}}};
     receive_frame(&w.streams[0], &ack);
     assert_int_equal(w.n_ends, 0);
     end_stream(&w.streams[0], CLV_UNAVAILABLE);
     (void)clv_link_redial_or_end(w.link);
-    receive_attached(&w.streams[LANES], wrong[i].received);
+    receive_attached(&w.streams[LANES], wrong_counts[i].n_received);
     assert_int_equal(w.n_ends, 1);
     end_link();
   }
@@ -265,10 +266,10 @@ static void decisions_of_the_peer_end_the_link(void **state) {
 
 /* Redials until the link ends. Returns the time in ms from the call until then. */
 static uint64_t measure_ms_until_end(void) {
-  uint64_t began = w.clock_ns, due;
-  while ((due = clv_link_redial_or_end(w.link)) != UINT64_MAX)
-    w.clock_ns = CLV_MAX(due, w.clock_ns + 1);
-  return (w.clock_ns - began) / MS;
+  uint64_t start_ns = w.clock_ns, due_ns;
+  while ((due_ns = clv_link_redial_or_end(w.link)) != UINT64_MAX)
+    w.clock_ns = CLV_MAX(due_ns, w.clock_ns + 1);
+  return (w.clock_ns - start_ns) / MS;
 }
 
 static void silence_waits_for_the_lease(void **state) {
@@ -282,7 +283,8 @@ static void silence_waits_for_the_lease(void **state) {
   end_link();
 }
 
-/* The link ends behind a refusal at the end of the time, and not between two redials. */
+/* When the time for refusals is over, the link ends right after the next refused redial, not
+ * between two redials. */
 static void refusals_end_the_link_after_their_time(void **state) {
   (void)state;
   static const uint64_t times[][2] = {{0, REFUSED_MS}, {500, 500}};
@@ -293,7 +295,7 @@ static void refusals_end_the_link_after_their_time(void **state) {
     w.dial_refusal = CLV_UNAVAILABLE;
     w.dial_refusal_text = CLV_RPC_REFUSED;
     assert_in_range(measure_ms_until_end(), times[i][1], times[i][1] + 10);
-    assert_true(w.refused_ns >= began + times[i][1] * MS);
+    assert_true(w.last_refusal_ns >= began + times[i][1] * MS);
     assert_non_null(strstr(w.end_text, "refuses"));
     end_link();
   }
@@ -341,11 +343,11 @@ static void older_connection_is_refused(void **state) {
   (void)state;
   begin_link(false);
   end_stream(&w.streams[0], CLV_CANCELLED);
-  stream *second = accept_stream(), *old = accept_stream();
+  stream *second = accept_stream(), *older = accept_stream();
   receive_attach(second, 0, 5, 0);
   assert_int_equal(second->frame_kinds[0], CLV_ATTACHED);
-  receive_attach(old, 0, 5, 0);
-  assert_true(old->is_cancelled);
+  receive_attach(older, 0, 5, 0);
+  assert_true(older->is_cancelled);
   assert_int_equal(w.n_ends, 0);
   assert_false(second->is_cancelled);
   end_link();
@@ -382,7 +384,7 @@ static uint32_t count_kind(const stream *s, clv_frame_kind kind) {
   return n;
 }
 
-static void ack_goes_with_the_next_message(void **state) {
+static void ack_is_sent_with_the_next_message(void **state) {
   (void)state;
   begin_link(false);
   stream *s = &w.streams[0];
@@ -454,7 +456,7 @@ int main(void) {
       cmocka_unit_test(attach_waits_for_the_end_of_the_earlier_connection),
       cmocka_unit_test(older_connection_is_refused),
       cmocka_unit_test(waiting_connection_that_ended_is_forgotten),
-      cmocka_unit_test(ack_goes_with_the_next_message),
+      cmocka_unit_test(ack_is_sent_with_the_next_message),
       cmocka_unit_test(acknowledged_messages_are_forgotten),
       cmocka_unit_test(link_without_lease_sends_no_ack_and_forgets_accepted_messages),
       cmocka_unit_test(link_without_lease_refuses_acks_and_ends_with_a_connection),

@@ -8,21 +8,21 @@
 
 /* ---- a transport that counts its calls ------------------------------------------------------- */
 
-typedef struct fake {
+typedef struct fake_stream {
   int n_references, n_sent, n_closes, n_cancels;
   clv_code cancel_code; /* code of the first cancel */
-} fake;
+} fake_stream;
 
 static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   (void)err;
-  ((fake *)stream)->n_sent++;
+  ((fake_stream *)stream)->n_sent++;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   return CLV_OK;
 }
-static void fake_close(void *stream) { ((fake *)stream)->n_closes++; }
+static void fake_close(void *stream) { ((fake_stream *)stream)->n_closes++; }
 static void fake_cancel(void *stream, clv_code code, const char *text) {
-  fake *f = stream;
+  fake_stream *f = stream;
   (void)text;
   if (!f->n_cancels++) f->cancel_code = code;
 }
@@ -30,8 +30,8 @@ static bool fake_defer(void *stream, clv_rpc_job *job) {
   (void)stream, (void)job;
   return false;
 }
-static void fake_ref(void *stream) { ((fake *)stream)->n_references++; }
-static void fake_unref(void *stream) { ((fake *)stream)->n_references--; }
+static void fake_ref(void *stream) { ((fake_stream *)stream)->n_references++; }
+static void fake_unref(void *stream) { ((fake_stream *)stream)->n_references--; }
 static const clv_transport transport = {.send = fake_send,
                                         .close = fake_close,
                                         .cancel = fake_cancel,
@@ -46,7 +46,7 @@ enum { LANES = 2, TENSOR_BYTES = 8, HALF_BYTES = 4, LEASE_MS = 10000 };
 static struct {
   clv_pool *pool;
   clv_link *link;
-  fake streams[LANES];
+  fake_stream streams[LANES];
   int n_packets, n_ends;
 } w;
 
@@ -89,11 +89,11 @@ static void free_link_and_pool(void) {
 
 /* ---- states of a link ------------------------------------------------------------------------ */
 
-static clv_code send_event(clv_link_state_event what, uint32_t index) {
+static clv_code send_event(clv_link_state_event event, uint32_t index) {
   clv_err err;
   clv_link_event_args n = {
       .lane_index = index, .n_lanes = LANES, .end_code = CLV_OK, .end_text = "over"};
-  return clv_link_on_event(w.link, what, &n, &err);
+  return clv_link_on_event(w.link, event, &n, &err);
 }
 
 /* Brings a link into a state by events. */
@@ -141,11 +141,12 @@ static void repeated_or_out_of_range_lane_is_refused(void **state) {
   clv_err err;
   begin_link();
   clv_link_event_args out = {.lane_index = LANES, .n_lanes = LANES},
-                      other = {.lane_index = 1, .n_lanes = LANES + 1};
+                      other_join = {.lane_index = 1, .n_lanes = LANES + 1};
   assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &out, &err), CLV_PRECONDITION);
   assert_int_equal(send_event(CLV_LINK_LANE_JOINS, 0), CLV_OK);
   assert_int_equal(send_event(CLV_LINK_LANE_JOINS, 0), CLV_PRECONDITION);
-  assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &other, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &other_join, &err),
+                   CLV_PRECONDITION);
   free_link_and_pool();
 }
 
@@ -275,7 +276,7 @@ static bool is_frame_accepted(clv_lane_state state, clv_frame_kind kind) {
   make_lanes(state, lanes);
   w.link->n_pings = 7;
   receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF_BYTES : 0);
-  const fake *s = &w.streams[index];
+  const fake_stream *s = &w.streams[index];
   bool is_refused = s->n_cancels > 0;
   assert_int_equal(s->cancel_code, is_refused ? CLV_PRECONDITION : CLV_OK);
   assert_int_equal(w.n_packets, kind == CLV_END_CONTEXT && !is_refused);
@@ -301,7 +302,8 @@ static void each_lane_accepts_only_its_frame_kinds(void **state) {
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
 }
 
-/* A PONG in flight is still sent. The peer does not treat the end as a protocol violation. */
+/* A PING may arrive after the link has ended. It is no protocol violation, and the link does not
+ * cancel its stream. */
 static void ping_during_close_is_no_violation(void **state) {
   (void)state;
   clv_lane *lanes[LANES];
@@ -373,7 +375,7 @@ static void ping_during_count_does_not_inflate_round_trip(void **state) {
 static clv_code receive_announcement(void) {
   static uint64_t last_other_id = 100;
   clv_err err = {0};
-  clv_packet *p, *announced, *whole;
+  clv_packet *p, *announced, *complete_packet;
   clv_frame f = {.kind = CLV_CALL, .context = 1, .message_id = 1, .n_tensors = 2};
   for (uint32_t i = 0; i < 2; i++)
     f.tensors[i] = (clv_tensor_head){.dtype = CLV_U8,
@@ -382,30 +384,31 @@ static clv_code receive_announcement(void) {
                                      .transfer_id = i ? last_other_id++ : 5};
   assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &announced, &err));
   clv_packet_free(announced);
-  clv_code code =
-      clv_reassembly_add_packet(&w.link->reassembly, p, NULL, &(clv_payload){0}, &whole, &err);
-  assert_null(whole);
+  clv_code code = clv_reassembly_add_packet(&w.link->reassembly, p, NULL, &(clv_payload){0},
+                                            &complete_packet, &err);
+  assert_null(complete_packet);
   return code;
 }
 
 static clv_code receive_chunk(uint64_t offset) {
   static const char bits[HALF_BYTES] = "bits";
   clv_err err;
-  clv_packet *whole = NULL;
+  clv_packet *complete_packet = NULL;
   clv_piece piece = {bits, HALF_BYTES};
   clv_payload payload = {.len = HALF_BYTES};
   clv_frame f = {.kind = CLV_CHUNK,
                  .chunk = {.transfer_id = 5, .offset = offset, .total_bytes = TENSOR_BYTES}};
-  clv_code code = clv_reassembly_add_chunk(&w.link->reassembly, &f, &piece, &payload, &whole, &err);
-  assert_null(whole);
+  clv_code code =
+      clv_reassembly_add_chunk(&w.link->reassembly, &f, &piece, &payload, &complete_packet, &err);
+  assert_null(complete_packet);
   return code;
 }
 
 static void bring_partial_to_state(clv_partial_tensor_state state) {
   begin_link();
   if (state >= CLV_PARTIAL_HEADED) assert_int_equal(receive_announcement(), CLV_OK);
-  bool some = state == CLV_PARTIAL_HEADLESS || state == CLV_PARTIAL_BYTES;
-  if (some || state == CLV_PARTIAL_COMPLETE) assert_int_equal(receive_chunk(0), CLV_OK);
+  bool has_first_half = state == CLV_PARTIAL_HEADLESS || state == CLV_PARTIAL_BYTES;
+  if (has_first_half || state == CLV_PARTIAL_COMPLETE) assert_int_equal(receive_chunk(0), CLV_OK);
   if (state == CLV_PARTIAL_BYTES || state == CLV_PARTIAL_COMPLETE)
     assert_int_equal(receive_chunk(HALF_BYTES), CLV_OK);
   assert_int_equal(clv_reassembly_state(&w.link->reassembly, 5), state);
@@ -437,12 +440,12 @@ static void each_partial_tensor_event_reaches_its_state(void **state) {
  * were never sent. */
 static void duplicate_or_overlapping_chunk_is_refused(void **state) {
   (void)state;
-  for (uint64_t first = 0; first <= HALF_BYTES; first += HALF_BYTES)
-    for (uint64_t again = 1; again < TENSOR_BYTES - HALF_BYTES; again++) {
+  for (uint64_t first_offset = 0; first_offset <= HALF_BYTES; first_offset += HALF_BYTES)
+    for (uint64_t second_offset = 1; second_offset < TENSOR_BYTES - HALF_BYTES; second_offset++) {
       begin_link();
-      assert_int_equal(receive_chunk(first), CLV_OK);
-      assert_int_equal(receive_chunk(first), CLV_INVALID);
-      assert_int_equal(receive_chunk(again), CLV_INVALID);
+      assert_int_equal(receive_chunk(first_offset), CLV_OK);
+      assert_int_equal(receive_chunk(first_offset), CLV_INVALID);
+      assert_int_equal(receive_chunk(second_offset), CLV_INVALID);
       assert_int_equal(clv_reassembly_state(&w.link->reassembly, 5), CLV_PARTIAL_HEADLESS);
       free_link_and_pool();
     }
@@ -452,7 +455,7 @@ static void duplicate_or_overlapping_chunk_is_refused(void **state) {
 static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   (void)state;
   clv_err err = {0};
-  clv_packet *p, *empty_packet, *whole;
+  clv_packet *p, *empty_packet, *complete_packet;
   clv_frame f = {.kind = CLV_REF_VALUE, .n_tensors = 1};
   f.tensors[0] = (clv_tensor_head){
       .dtype = CLV_U8, .shape = CLV_SHAPE(2 << 20), .bytes = 2 << 20, .transfer_id = 5};
@@ -462,15 +465,15 @@ static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   begin_link();
   w.link->reassembly.quota_fails_packet = true;
   assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &empty_packet, &err));
-  assert_ok(
-      clv_reassembly_add_packet(&w.link->reassembly, p, NULL, &(clv_payload){0}, &whole, &err));
-  assert_null(whole);
+  assert_ok(clv_reassembly_add_packet(&w.link->reassembly, p, NULL, &(clv_payload){0},
+                                      &complete_packet, &err));
+  assert_null(complete_packet);
   assert_ok(clv_reassembly_add_chunk(&w.link->reassembly, &c, &piece,
-                                     &(clv_payload){.len = sizeof bits}, &whole, &err));
-  assert_non_null(whole);
-  assert_true(whole->is_over_quota && whole->frame.has_failure);
-  assert_int_equal(whole->frame.failure.code, CLV_EXHAUSTED);
-  clv_packet_free(whole);
+                                     &(clv_payload){.len = sizeof bits}, &complete_packet, &err));
+  assert_non_null(complete_packet);
+  assert_true(complete_packet->is_over_quota && complete_packet->frame.has_failure);
+  assert_int_equal(complete_packet->frame.failure.code, CLV_EXHAUSTED);
+  clv_packet_free(complete_packet);
   free_link_and_pool();
 }
 
@@ -521,7 +524,7 @@ static void send_empty(clv_frame_kind kind) {
 /* Frames after one that waits for credit wait as well, except for ABORT. */
 static void only_abort_passes_frames_waiting_for_credit(void **state) {
   (void)state;
-  const fake *s = &w.streams[0];
+  const fake_stream *s = &w.streams[0];
   clv_lane *lanes[LANES];
   make_lanes(CLV_LANE_CONTROL, lanes);
   clv_send_queue_set_credit(w.link->send_queue, 100000);

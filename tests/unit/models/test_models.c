@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the way from session text to the uncut graph: layers in stages, ranges of a model, named
- * architectures, losses; and the positions of errors.
+ * Tests how the text of a session becomes the uncut graph: layers in stages, ranges of a model,
+ * named architectures, losses; and the positions of errors.
  */
 #include "tests/unit/models/models_check.h"
 
 static const clv_shape image = {4, {8, 1, 28, 28}};
 
-/* Returns a session around `middle` ("model:" and "stages:" lines); line 5 is the first of
- * `middle`. */
-static clv_session_config *make_session(const char *middle) {
+/* Returns a session around `middle_lines` ("model:" and "stages:"), of which the first is line 5 of
+ * the session. */
+static clv_session_config *make_session(const char *middle_lines) {
   static const char head[] =
       "version: 1\n"
       "name: t\n"
@@ -18,20 +18,20 @@ static clv_session_config *make_session(const char *middle) {
   clv_session_config *c = NULL;
   clv_bytes text = {0};
   clv_bytes_printf(&text, "%s%strain: {epochs: 1, batch: 8, optimizer: {kind: sgd, lr: 0.1}}\n",
-                   head, middle);
+                   head, middle_lines);
   assert_ok(clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, err));
   clv_bytes_done(&text);
   return c;
 }
 
 /* Asserts the shapes of all layers of the model and which layers each stage has. */
-static void check_model(const char *middle, const clv_shape *in, const char *want) {
-  clv_session_config *c = make_session(middle);
+static void check_model(const char *middle_lines, const clv_shape *in, const char *want) {
+  clv_session_config *c = make_session(middle_lines);
   clv_graph *g = NULL;
-  uint32_t first[8], last[8];
+  uint32_t first_layers[8], last_layers[8];
   clv_bytes got = {0};
   char shape[160];
-  assert_ok(clv_model_make_graph(c, in, &g, first, last, err));
+  assert_ok(clv_model_make_graph(c, in, &g, first_layers, last_layers, err));
   assert_string_equal(g->nodes[0].name, "input");
   for (int i = 1; i < g->n_nodes; i++) {
     assert_int_equal(g->nodes[i].layer, i - 1);
@@ -40,7 +40,7 @@ static void check_model(const char *middle, const clv_shape *in, const char *wan
                      clv_shape_format(&g->nodes[i].shape, shape, sizeof shape));
   }
   for (size_t i = 0; i < c->n_stages; i++)
-    clv_bytes_printf(&got, "%s %u..%u\n", c->stages[i].name, first[i], last[i]);
+    clv_bytes_printf(&got, "%s %u..%u\n", c->stages[i].name, first_layers[i], last_layers[i]);
   assert_string_equal(got.data, want);
   assert_int_equal(g->output_node, g->n_nodes - 1);
   clv_bytes_done(&got);
@@ -234,7 +234,7 @@ static void loss_graphs_check_shapes_and_targets(void **state) {
   (void)state;
   static const struct {
     const char *kind;
-    clv_shape pred, target;
+    clv_shape prediction, target;
     clv_dtype dtype;
   } cases[] = {
       {"cross_entropy", {2, {8, 10}}, {1, {5}}, CLV_I64},
@@ -245,7 +245,7 @@ static void loss_graphs_check_shapes_and_targets(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_graph *g = NULL;
-    assert_ok(clv_loss_make_graph(cases[i].kind, &cases[i].pred, 5, &g, err));
+    assert_ok(clv_loss_make_graph(cases[i].kind, &cases[i].prediction, 5, &g, err));
     assert_int_equal(g->nodes[0].shape.dim[0], 5);
     assert_int_equal(g->nodes[1].dtype, cases[i].dtype);
     assert_true(clv_shape_equal(&g->nodes[1].shape, &cases[i].target));
@@ -254,12 +254,12 @@ static void loss_graphs_check_shapes_and_targets(void **state) {
   }
   clv_graph *g = NULL;
   clv_err err = {0};
-  assert_int_equal(clv_loss_make_graph("relu", &cases[0].pred, 5, &g, &err), CLV_INVALID);
+  assert_int_equal(clv_loss_make_graph("relu", &cases[0].prediction, 5, &g, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "'relu' is not a loss"));
-  assert_int_equal(clv_loss_make_graph("cross_entropi", &cases[0].pred, 5, &g, &err),
+  assert_int_equal(clv_loss_make_graph("cross_entropi", &cases[0].prediction, 5, &g, &err),
                    CLV_NOT_FOUND);
   assert_non_null(strstr(err.text, "did you mean 'cross_entropy'?"));
-  assert_int_equal(clv_loss_make_graph("nll", &cases[2].pred, 5, &g, &err), CLV_INVALID);
+  assert_int_equal(clv_loss_make_graph("nll", &cases[2].prediction, 5, &g, &err), CLV_INVALID);
   assert_null(g);
 }
 

@@ -9,19 +9,20 @@
  */
 static void equivalent_range_spellings_give_the_same_cuts(void **state) {
   (void)state;
-  static const char *const same[][3] = {
+  static const char *const equal_ranges[][3] = {
       {"conv1..layer1", "layer2", "layer3..fc"},
       {"0..maxpool", "layer1..layer2.3", "layer3.0.conv1..174"},
       {"0..35", "36..77", "78..174"},
       {"conv1..layer1.2.relu", "layer2.0..layer2", "\"layer3.0..fc\""},
   };
-  static const uint32_t ends[][3] = {{35, 77, 174}, {3, 77, 174}, {35, 77, 174}, {35, 77, 174}};
-  for (size_t i = 0; i < CLV_COUNT(same); i++) {
-    clv_session_config *c = make_session("resnet50", "", same[i], 3);
+  static const uint32_t last_layers[][3] = {
+      {35, 77, 174}, {3, 77, 174}, {35, 77, 174}, {35, 77, 174}};
+  for (size_t i = 0; i < CLV_COUNT(equal_ranges); i++) {
+    clv_session_config *c = make_session("resnet50", "", equal_ranges[i], 3);
     clv_graph *g = NULL;
     uint32_t first[3], last[3];
     assert_ok(clv_model_make_graph(c, &image, &g, first, last, err));
-    assert_memory_equal(last, ends[i], sizeof last);
+    assert_memory_equal(last, last_layers[i], sizeof last);
     clv_graph_free(g);
     clv_session_config_free(c);
   }
@@ -87,7 +88,7 @@ static void cut_inside_a_block_sends_both_branches(void **state) {
 /* Ranges that are refused for a module of a program, which has one input and one output. */
 static const struct {
   const char *range, *error_text;
-} parts[] = {
+} refused_parts[] = {
     {"conv1..layer2.2.bn1",
      "stage 's0' ends inside block 'layer2.2', where two values would cross, of 'layer2.1.relu' "
      "and 'layer2.2.bn1'; end it with layer2.1 or layer2.2"},
@@ -98,13 +99,13 @@ static const struct {
 
 static void invalid_first_stage_ranges_are_refused(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(parts); i++) {
-    clv_session_config *c = make_session("resnet50", "", &parts[i].range, 1);
+  for (size_t i = 0; i < CLV_COUNT(refused_parts); i++) {
+    clv_session_config *c = make_session("resnet50", "", &refused_parts[i].range, 1);
     clv_graph *g = NULL;
     clv_err err = {0};
     assert_int_equal(clv_model_make_first_stage_graph(c, &image, &g, &err), CLV_INVALID);
-    if (strncmp(err.text, "/s.yaml:8:36: ", 14) || !strstr(err.text, parts[i].error_text))
-      fail_msg("'%s' is not '...%s'", err.text, parts[i].error_text);
+    if (strncmp(err.text, "/s.yaml:8:36: ", 14) || !strstr(err.text, refused_parts[i].error_text))
+      fail_msg("'%s' is not '...%s'", err.text, refused_parts[i].error_text);
     clv_session_config_free(c);
   }
 }

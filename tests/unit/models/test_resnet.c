@@ -92,15 +92,15 @@ static void resnet_parameters_match_torchvision(void **state) {
 /* Images of any size and channels, and any number of classes. */
 static void resnet_accepts_other_sizes_and_classes(void **state) {
   (void)state;
-  static const clv_shape fashion = {4, {4, 1, 28, 28}}, tiny = {4, {4, 5, 1, 7}};
-  clv_graph *g = make_network("resnet18", ", classes: 10", &fashion);
+  static const clv_shape grey_28x28 = {4, {4, 1, 28, 28}}, five_channels_1x7 = {4, {4, 5, 1, 7}};
+  clv_graph *g = make_network("resnet18", ", classes: 10", &grey_28x28);
   clv_params *p = make_params(g);
   assert_true(clv_shape_equal(&clv_params_find(p, "conv1.weight")->shape, &CLV_SHAPE(64, 1, 7, 7)));
   assert_true(clv_shape_equal(&g->nodes[g->output_node].shape, &CLV_SHAPE(4, 10)));
   assert_int_equal(p->n_trainable_values, 11689512 - 2 * 64 * 49 - 990 * 513);
   clv_params_free(p);
   clv_graph_free(g);
-  g = make_network("resnet50", ", classes: 1", &tiny);
+  g = make_network("resnet50", ", classes: 1", &five_channels_1x7);
   assert_true(clv_shape_equal(&g->nodes[g->output_node].shape, &CLV_SHAPE(4, 1)));
   clv_graph_free(g);
 }
@@ -140,18 +140,18 @@ static void initial_weights_match_torchvision(void **state) {
   clv_params_init(g, p, block);
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
     moments m = compute_moments(p, block, convs[i].name);
-    double slack = 6 / sqrt((double)clv_params_find(p, convs[i].name)->n);
-    if (fabs(m.mean) > slack * convs[i].deviation ||
-        fabs(m.deviation / convs[i].deviation - 1) > slack)
+    double tolerance = 6 / sqrt((double)clv_params_find(p, convs[i].name)->n);
+    if (fabs(m.mean) > tolerance * convs[i].deviation ||
+        fabs(m.deviation / convs[i].deviation - 1) > tolerance)
       fail_msg("%s: %g +- %g", convs[i].name, m.mean, m.deviation);
     /* a uniform distribution would not reach this */
     assert_true(m.largest > 3 * convs[i].deviation);
   }
   moments fc = compute_moments(p, block, "fc.weight"),
-          one = compute_moments(p, block, "bn1.weight");
+          batchnorm_weight = compute_moments(p, block, "bn1.weight");
   double bound = 1 / sqrt(2048);
   assert_true(fc.largest <= bound && fc.largest > 0.999 * bound);
-  assert_true(one.mean == 1 && one.deviation == 0);
+  assert_true(batchnorm_weight.mean == 1 && batchnorm_weight.deviation == 0);
   assert_true(compute_moments(p, block, "layer4.2.bn3.bias").largest == 0);
   free(block);
   clv_params_free(p);
@@ -217,11 +217,11 @@ static void open_part(part *p, const clv_graph *g, uint32_t first, uint32_t last
 /* Draws the part's initial weights, as a worker does. */
 static void init_part(part *p) { clv_params_init(p->graph, p->params, p->parameter_block); }
 
-static void copy_weights(part *p, const part *all, const char *start) {
+static void copy_weights(part *p, const part *whole, const char *initial_block) {
   memset(p->parameter_block, 0, p->params->total_bytes);
   for (int k = 0; k < p->params->n; k++) {
-    const clv_param *q = &p->params->list[k], *w = clv_params_find(all->params, q->name);
-    memcpy(p->parameter_block + q->offset, start + w->offset, q->bytes);
+    const clv_param *q = &p->params->list[k], *w = clv_params_find(whole->params, q->name);
+    memcpy(p->parameter_block + q->offset, initial_block + w->offset, q->bytes);
   }
 }
 
@@ -254,21 +254,22 @@ static void run_parts(part *p, int n, const float *x, const float *dy) {
 
 /* Asserts that outputs, gradients and running statistics of all parts equal those of the whole
  * network. */
-static void compare_parts(const part *all, const part *p, int n) {
-  assert_memory_equal(p[n - 1].output, all->output, all->n_out * sizeof(float));
-  assert_memory_equal(p[0].input_gradient, all->input_gradient, all->n_in * sizeof(float));
-  int seen = 0;
+static void compare_parts(const part *whole, const part *p, int n) {
+  assert_memory_equal(p[n - 1].output, whole->output, whole->n_out * sizeof(float));
+  assert_memory_equal(p[0].input_gradient, whole->input_gradient, whole->n_in * sizeof(float));
+  int n_compared = 0;
   for (int i = 0; i < n; i++)
-    for (int k = 0; k < p[i].params->n; k++, seen++) {
-      const clv_param *q = &p[i].params->list[k], *w = clv_params_find(all->params, q->name);
+    for (int k = 0; k < p[i].params->n; k++, n_compared++) {
+      const clv_param *q = &p[i].params->list[k], *w = clv_params_find(whole->params, q->name);
       if (!w) fail_msg("'%s' is only in a part", q->name);
       const char *a = q->trainable ? p[i].gradients : p[i].parameter_block;
-      const char *b = q->trainable ? all->gradients : all->parameter_block;
+      const char *b = q->trainable ? whole->gradients : whole->parameter_block;
       if (memcmp(a + q->offset, b + w->offset, q->bytes) != 0) fail_msg("%s differs", q->name);
-      if (memcmp(p[i].parameter_block + q->offset, all->parameter_block + w->offset, q->bytes) != 0)
+      if (memcmp(p[i].parameter_block + q->offset, whole->parameter_block + w->offset, q->bytes) !=
+          0)
         fail_msg("the value of %s differs", q->name);
     }
-  assert_int_equal(seen, all->params->n);
+  assert_int_equal(n_compared, whole->params->n);
 }
 
 typedef struct cut_test {
@@ -324,19 +325,20 @@ static void check_cuts(const cut_test *t, const char *const *ranges, int n, bool
   clv_session_config_free(c);
 }
 
-/* Checks stages that end at every step-th block end, from `from` on, and one stage for the rest. */
-static void check_cuts_at_ends(const cut_test *t, int from, int step, bool inits_each_part) {
-  char ends[MAX_STAGES][32], texts[MAX_STAGES][96];
+/* Checks stages that end at every step-th block end, beginning with number first_end, and one stage
+ * for the rest. */
+static void check_cuts_at_ends(const cut_test *t, int first_end, int step, bool inits_each_part) {
+  char ends[MAX_STAGES][32], range_texts[MAX_STAGES][96];
   const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";
-  int n = list_block_ends(t->arch, ends), stages = 0;
-  for (int i = from; i < n + step; i += step) {
-    snprintf(texts[stages], sizeof texts[0], "%s..%s", begin, i < n ? ends[i] : "fc");
-    ranges[stages] = texts[stages];
-    stages++;
+  int n = list_block_ends(t->arch, ends), n_stages = 0;
+  for (int i = first_end; i < n + step; i += step) {
+    snprintf(range_texts[n_stages], sizeof range_texts[0], "%s..%s", begin, i < n ? ends[i] : "fc");
+    ranges[n_stages] = range_texts[n_stages];
+    n_stages++;
     if (i >= n) break;
     begin = get_next_layer(t->arch, ends[i]);
   }
-  check_cuts(t, ranges, stages, inits_each_part);
+  check_cuts(t, ranges, n_stages, inits_each_part);
 }
 
 /* Makes long stages, in three sessions, so that each boundary is the end of a stage in one of them.

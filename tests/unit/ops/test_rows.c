@@ -16,7 +16,7 @@
 static const struct {
   int op_number;
   const char *name;
-} list[] = {
+} op_list[] = {
 #define OP(number, NAME, name) {number, #name},
 #include "kernels/ops.def"
 #undef OP
@@ -26,22 +26,22 @@ static bool is_not_empty(const char *text) { return text && *text; }
 
 static void test_every_op_is_found_by_its_name(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
+  for (size_t i = 0; i < CLV_COUNT(op_list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op_list[i].op_number);
     clv_op found;
     clv_err err;
-    assert_string_equal(def->name, list[i].name);
-    assert_string_equal(clv_op_def_of_dtype((clv_op)list[i].op_number, CLV_F64)->name,
-                        list[i].name);
+    assert_string_equal(def->name, op_list[i].name);
+    assert_string_equal(clv_op_def_of_dtype((clv_op)op_list[i].op_number, CLV_F64)->name,
+                        op_list[i].name);
     assert_int_equal(clv_op_find(def->name, &found, &err), CLV_OK);
-    assert_int_equal(found, list[i].op_number);
+    assert_int_equal(found, op_list[i].op_number);
   }
 }
 
 static void test_every_op_has_its_documentation(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
+  for (size_t i = 0; i < CLV_COUNT(op_list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op_list[i].op_number);
     if (!is_not_empty(def->doc)) fail_msg("%s has no formula", def->name);
     if (is_not_empty(def->torch_module) == is_not_empty(def->no_torch_module))
       fail_msg("%s says either which torch.nn module it is, or why there is none", def->name);
@@ -52,8 +52,8 @@ static void test_every_op_has_its_documentation(void **state) {
 
 static void test_every_op_has_the_functions_it_needs(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
+  for (size_t i = 0; i < CLV_COUNT(op_list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op_list[i].op_number);
     if (!def->shape || !def->forward) fail_msg("%s has no shape rule or no forward", def->name);
     if (!def->backward_input != def->takes_row_numbers)
       fail_msg("%s: a gradient of integers, or none of floats", def->name);
@@ -66,14 +66,16 @@ static void test_every_op_has_the_functions_it_needs(void **state) {
   }
 }
 
-static void test_torch_words(void **state) {
+static void test_torch_text_is_the_module_or_the_reason(void **state) {
   (void)state;
-  const clv_op_def none = {0}, empty = {.torch_module = "", .no_torch_module = "why"},
-                   reason = {.no_torch_module = "why"}, module = {.torch_module = "ReLU()"};
-  assert_string_equal(clv_op_torch_text(&none), "none");
-  assert_string_equal(clv_op_torch_text(&empty), "why");
-  assert_string_equal(clv_op_torch_text(&reason), "why");
-  assert_string_equal(clv_op_torch_text(&module), "ReLU()");
+  const clv_op_def def_without_text = {0},
+                   def_with_empty_module = {.torch_module = "", .no_torch_module = "why"},
+                   def_with_reason = {.no_torch_module = "why"},
+                   def_with_module = {.torch_module = "ReLU()"};
+  assert_string_equal(clv_op_torch_text(&def_without_text), "none");
+  assert_string_equal(clv_op_torch_text(&def_with_empty_module), "why");
+  assert_string_equal(clv_op_torch_text(&def_with_reason), "why");
+  assert_string_equal(clv_op_torch_text(&def_with_module), "ReLU()");
 }
 
 enum { N = 5 };
@@ -102,15 +104,15 @@ static void run_op(clv_op op, const float *x, float *y) {
   assert_int_equal(clv_op_def_of(op)->forward(&k.base, &a, &err), CLV_OK);
 }
 
-static void test_zero_stays_flag_matches_the_function(void **state) {
+static void test_maps_zero_to_zero_matches_the_function(void **state) {
   const float zeros[N] = {0};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
+  for (size_t i = 0; i < CLV_COUNT(op_list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op_list[i].op_number);
     float y[N];
     if (def->maps_zero_to_zero && !def->elementwise) fail_msg("%s is not element-wise", def->name);
     if (!def->elementwise) continue;
-    run_op((clv_op)list[i].op_number, zeros, y);
+    run_op((clv_op)op_list[i].op_number, zeros, y);
     if (def->maps_zero_to_zero != (y[0] == 0))
       fail_msg("%s: f(0) = %g, and its row says maps_zero_to_zero = %d", def->name, (double)y[0],
                def->maps_zero_to_zero);
@@ -120,15 +122,15 @@ static void test_zero_stays_flag_matches_the_function(void **state) {
 static void test_elementwise_flag_matches_the_function(void **state) {
   const float x[N] = {-2, -0.5f, 0.25f, 1, 3};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
-    float y[N], z[N], moved[N];
+  for (size_t i = 0; i < CLV_COUNT(op_list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op_list[i].op_number);
+    float y[N], z[N], changed_x[N];
     if (!def->elementwise) continue;
     if (def->slots || def->shape == NULL) fail_msg("%s has parameters", def->name);
-    run_op((clv_op)list[i].op_number, x, y);
-    memcpy(moved, x, sizeof x);
-    moved[2] = 7;
-    run_op((clv_op)list[i].op_number, moved, z);
+    run_op((clv_op)op_list[i].op_number, x, y);
+    memcpy(changed_x, x, sizeof x);
+    changed_x[2] = 7;
+    run_op((clv_op)op_list[i].op_number, changed_x, z);
     for (int j = 0; j < N; j++)
       if ((memcmp(&y[j], &z[j], sizeof y[j]) == 0) != (j != 2))
         fail_msg("%s is not element-wise at %d", def->name, j);
@@ -138,8 +140,8 @@ static void test_elementwise_flag_matches_the_function(void **state) {
 /* A layer that mixes inputs hides nothing if its weights start as 0 or 1. */
 static void test_mixing_ops_start_with_random_weights(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
+  for (size_t i = 0; i < CLV_COUNT(op_list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op_list[i].op_number);
     clv_attrs attrs = {.out = 3, .kernel = {1, 1}, .stride = {1, 1}, .groups = 1, .layers = 1};
     clv_op_site site = {.attrs = &attrs, .n_in = 1, .in = {CLV_SHAPE(2, 3, 4, 5)}};
     clv_slot slots[CLV_MAX_PARAMS];
@@ -167,8 +169,8 @@ int main(void) {
       cmocka_unit_test(test_every_op_is_found_by_its_name),
       cmocka_unit_test(test_every_op_has_its_documentation),
       cmocka_unit_test(test_every_op_has_the_functions_it_needs),
-      cmocka_unit_test(test_torch_words),
-      cmocka_unit_test(test_zero_stays_flag_matches_the_function),
+      cmocka_unit_test(test_torch_text_is_the_module_or_the_reason),
+      cmocka_unit_test(test_maps_zero_to_zero_matches_the_function),
       cmocka_unit_test(test_elementwise_flag_matches_the_function),
       cmocka_unit_test(test_unknown_op_numbers_have_no_row),
       cmocka_unit_test(test_mixing_ops_start_with_random_weights),

@@ -5,6 +5,7 @@
  * backends with torch.
  */
 #include "common/model/optim/optim.h"
+#include "kernels/steps/steps.h"
 #include "tests/golden/golden_int.h"
 
 #include <math.h>
@@ -12,46 +13,47 @@
 #include <cmocka.h>
 
 typedef struct value {
-  double p, d;
+  double p, direction;
   float *m[CLV_OPTIM_MAX_MOMENTS];
 } value;
 
 static void step_sgd(const clv_step_args *a, value *v) {
   float *m = v->m[0];
   if (m) {
-    *m = (float)(a->is_first_step ? v->d : (double)a->momentum * *m + v->d);
-    v->d = a->nesterov ? v->d + (double)a->momentum * *m : *m;
+    *m = (float)(a->is_first_step ? v->direction : (double)a->momentum * *m + v->direction);
+    v->direction = a->nesterov ? v->direction + (double)a->momentum * *m : *m;
   }
-  v->p -= a->step_size * v->d;
+  v->p -= a->step_size * v->direction;
 }
 
-static void update_average(float *m, double kept_share, double new_share, double d) {
-  *m = (float)(kept_share * *m + new_share * d);
+static void update_average(float *m, double kept_share, double new_share, double direction) {
+  *m = (float)(kept_share * *m + new_share * direction);
 }
 
 static void step_adam(const clv_step_args *a, value *v) {
-  update_average(v->m[0], 1 - (double)a->one_minus_decay[0], a->one_minus_decay[0], v->d);
-  update_average(v->m[1], 1 - (double)a->one_minus_decay[1], a->one_minus_decay[1], v->d * v->d);
+  update_average(v->m[0], 1 - (double)a->one_minus_decay[0], a->one_minus_decay[0], v->direction);
+  update_average(v->m[1], 1 - (double)a->one_minus_decay[1], a->one_minus_decay[1],
+                 v->direction * v->direction);
   v->p -= a->step_size * *v->m[0] / (sqrt(*v->m[1]) / a->bias2_sqrt + a->eps);
 }
 
 static void step_adagrad(const clv_step_args *a, value *v) {
-  update_average(v->m[0], 1, 1, v->d * v->d);
-  v->p -= a->step_size * v->d / (sqrt(*v->m[0]) + a->eps);
+  update_average(v->m[0], 1, 1, v->direction * v->direction);
+  v->p -= a->step_size * v->direction / (sqrt(*v->m[0]) + a->eps);
 }
 
 static void step_rmsprop(const clv_step_args *a, value *v) {
-  update_average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d * v->d);
-  if (v->m[2]) update_average(v->m[2], a->decay[0], a->one_minus_decay[0], v->d);
+  update_average(v->m[0], a->decay[0], a->one_minus_decay[0], v->direction * v->direction);
+  if (v->m[2]) update_average(v->m[2], a->decay[0], a->one_minus_decay[0], v->direction);
   double mean = v->m[2] ? *v->m[2] : 0;
-  double step = v->d / (sqrt(*v->m[0] - mean * mean) + a->eps);
+  double step = v->direction / (sqrt(*v->m[0] - mean * mean) + a->eps);
   if (v->m[1]) update_average(v->m[1], a->momentum, 1, step);
   v->p -= a->step_size * (v->m[1] ? *v->m[1] : step);
 }
 
 static void step_adamax(const clv_step_args *a, value *v) {
-  update_average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d);
-  *v->m[1] = (float)fmax((double)a->decay[1] * *v->m[1], fabs(v->d) + a->eps);
+  update_average(v->m[0], a->decay[0], a->one_minus_decay[0], v->direction);
+  *v->m[1] = (float)fmax((double)a->decay[1] * *v->m[1], fabs(v->direction) + a->eps);
   v->p -= a->step_size * *v->m[0] / *v->m[1];
 }
 
@@ -61,24 +63,26 @@ static void apply_formula(const clv_step_args *a, float *p, const float *g,
       step_sgd, step_adam, step_adam, step_adagrad, step_rmsprop, step_adamax};
   for (size_t i = r->at; i < r->at + r->n; i++) {
     bool is_apart = a->kind == CLV_OPTIM_ADAMW;
-    value v = {.p = p[i], .d = (double)g[i] * a->grad_scale};
+    value v = {.p = p[i], .direction = (double)g[i] * a->grad_scale};
     if (is_apart) v.p *= a->weight_factor;
-    if (!is_apart) v.d += (double)a->weight_decay * v.p;
+    if (!is_apart) v.direction += (double)a->weight_decay * v.p;
     for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++) v.m[k] = moments[k] ? moments[k] + i : NULL;
     formulas[a->kind](a, &v);
     p[i] = (float)v.p;
   }
 }
 
-static void formula_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
-                         float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
-                         size_t n_runs) {
+static void step_by_formula(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
+                            float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
+                            size_t n_runs) {
   (void)b;
   for (size_t i = 0; i < n_runs; i++) apply_formula(a, p, g, moments, &runs[i]);
 }
 
-static const clv_backend formulas = {
-    .abi = CLV_KERNELS_ABI, .size = sizeof(clv_backend), .name = "formulas", .step = formula_step};
+static const clv_backend formulas = {.abi = CLV_KERNELS_ABI,
+                                     .size = sizeof(clv_backend),
+                                     .name = "formulas",
+                                     .step = step_by_formula};
 
 static clv_optim *make_groups(const clv_optim_config *c, size_t n_groups, size_t bytes,
                               const clv_optim_span *spans, size_t n) {
@@ -129,14 +133,14 @@ static void assert_near(const char *name, const char *what, const float *got, co
                (double)want[i]);
 }
 
-enum { N = 67, GAP = 5, BLOCK = N + GAP + 3 };
+enum { N = 67, GAP_VALUES = 5, BLOCK_VALUES = N + GAP_VALUES + 3 };
 
 /* Returns the position of value i: the 67 values are in two spans, with gaps that hold other
  * numbers. */
-static size_t get_position(size_t i) { return i < 20 ? i + 3 : i + 3 + GAP; }
+static size_t get_position(size_t i) { return i < 20 ? i + 3 : i + 3 + GAP_VALUES; }
 
 static void copy_to_block(float *block, const float *v, float gap) {
-  for (size_t i = 0; i < BLOCK; i++) block[i] = gap;
+  for (size_t i = 0; i < BLOCK_VALUES; i++) block[i] = gap;
   for (size_t i = 0; i < N; i++) block[get_position(i)] = v[i];
 }
 
@@ -157,29 +161,29 @@ static int count_golden_moments(const golden *g, const char *name) {
 static void check_golden(const golden *g, size_t c) {
   const clv_optim_config *groups = golden_cases[c].group;
   const size_t n_groups = groups[1].lr > 0 ? 2 : 1;
-  const clv_optim_span spans[] = {{3 * 4, 20, 0}, {(23 + GAP) * 4, N - 20, n_groups - 1}};
+  const clv_optim_span spans[] = {{3 * 4, 20, 0}, {(23 + GAP_VALUES) * 4, N - 20, n_groups - 1}};
   const char *name = golden_cases[c].name;
-  float p[BLOCK], grad[BLOCK], stepped[N];
+  float p[BLOCK_VALUES], block_grad[BLOCK_VALUES], got[N];
   size_t n;
   const float *grads = find_tensor(g, name, "grads", &n),
-              *after = find_tensor(g, name, "after", &n);
+              *wanted_params = find_tensor(g, name, "after", &n);
   clv_optim *o = make_groups(groups, n_groups, sizeof p, spans, 2);
   copy_to_block(p, find_tensor(g, name, "start", &n), 77);
   for (int t = 0; t < 5; t++) {
-    copy_to_block(grad, grads + t * N, NAN);
-    for (size_t i = 0; i < BLOCK; i++) grad[i] *= 4;
-    clv_optim_step(o, p, grad, (double[]){groups[0].lr, groups[1].lr}, 0.25);
-    copy_from_block(stepped, p);
-    assert_near(name, "after", stepped, after + t * N, N);
+    copy_to_block(block_grad, grads + t * N, NAN);
+    for (size_t i = 0; i < BLOCK_VALUES; i++) block_grad[i] *= 4;
+    clv_optim_step(o, p, block_grad, (double[]){groups[0].lr, groups[1].lr}, 0.25);
+    copy_from_block(got, p);
+    assert_near(name, "after", got, wanted_params + t * N, N);
     assert_true(*clv_optim_step_count(o) == t + 1);
   }
-  for (size_t i = 0; i < BLOCK; i++)
-    if (i < 3 || (i >= 23 && i < 23 + GAP)) assert_true(p[i] == 77);
+  for (size_t i = 0; i < BLOCK_VALUES; i++)
+    if (i < 3 || (i >= 23 && i < 23 + GAP_VALUES)) assert_true(p[i] == 77);
   int moments = clv_optim_n_moments(o);
   assert_int_equal(moments, count_golden_moments(g, name));
   for (int i = 0; i < moments; i++) {
-    copy_from_block(stepped, clv_optim_moment(o, i));
-    assert_near(name, "moment", stepped, find_tensor(g, name, clv_optim_moment_name(o, i), &n), N);
+    copy_from_block(got, clv_optim_moment(o, i));
+    assert_near(name, "moment", got, find_tensor(g, name, clv_optim_moment_name(o, i), &n), N);
     assert_true(clv_optim_moment(o, i)[0] == 0);
   }
   assert_null(clv_optim_moment(o, moments));
@@ -198,14 +202,14 @@ static void test_every_optimizer_matches_torch(void **state) {
 /* State that is read after two steps and loaded into a new optimiser continues with the same
  * bits. */
 static void test_restored_state_continues_with_the_same_bits(void **state) {
-  static const clv_optim_span all = {0, 9, 0};
+  static const clv_optim_span full_span = {0, 9, 0};
   static const double lr = 0.01;
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(golden_cases); c++) {
     float p[9], q[9], g[9];
     const clv_optim_config *config = golden_cases[c].group;
-    clv_optim *a = make_optim(config, sizeof p, &all, 1),
-              *b = make_optim(config, sizeof p, &all, 1);
+    clv_optim *a = make_optim(config, sizeof p, &full_span, 1),
+              *b = make_optim(config, sizeof p, &full_span, 1);
     for (int i = 0; i < 9; i++) p[i] = 1 - 0.3f * (float)i;
     for (int t = 0; t < 5; t++) {
       for (int i = 0; i < 9; i++) g[i] = (float)sin(t * 9 + i);
@@ -224,55 +228,181 @@ static void test_restored_state_continues_with_the_same_bits(void **state) {
   }
 }
 
+/* ---- the average of the parameters ----------------------------------------------------------- */
+
+/* Takes steps of sgd as backends do, in f32. */
+static void f32_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
+                     float *const m[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs, size_t n) {
+  (void)b;
+  for (const clv_extent *r = runs; r < runs + n; r++)
+    for (size_t i = r->at; i < r->at + r->n; i++) clv_step_sgd(a, i, p, g, m[0], m[1], m[2]);
+}
+
+static const clv_backend f32_backend = {
+    .abi = CLV_KERNELS_ABI, .size = sizeof(clv_backend), .name = "f32", .step = f32_step};
+
+static clv_optim *make_averaging(double decay, bool warmup, size_t bytes,
+                                 const clv_optim_span *spans, size_t n) {
+  const clv_optim_config c = {
+      .kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9, .ema = decay, .ema_warmup = warmup};
+  clv_optim *o = NULL;
+  clv_err err;
+  if (clv_optim_new((clv_optim_config[]){c, c}, 2, bytes, spans, n, &f32_backend, &o, &err) !=
+      CLV_OK)
+    fail_msg("%s", err.text);
+  return o;
+}
+
+/* Updates the average in double from the parameters after step t, by the formula of optim.h. */
+static void average_in_double(double *average, const float *p, int t, double decay, bool warmup) {
+  double d = warmup && (1.0 + t) / (10 + t) < decay ? (1.0 + t) / (10 + t) : decay;
+  for (size_t i = 0; i < N; i++)
+    average[i] = t == 1 ? (double)p[i] : d * average[i] + (1 - d) * (double)p[i];
+}
+
+static void check_average(const golden *g, bool warmup) {
+  const clv_optim_span spans[] = {{3 * 4, 20, 0}, {(23 + GAP_VALUES) * 4, N - 20, 1}};
+  float p[BLOCK_VALUES], grad[BLOCK_VALUES], stepped[N], average[N];
+  double expected[N] = {0};
+  size_t n;
+  const float *grads = find_tensor(g, "ema", "grads", &n),
+              *start = find_tensor(g, "ema", "start", &n),
+              *after = find_tensor(g, "ema", "after", &n),
+              *torch = find_tensor(g, "ema", warmup ? "warm" : "plain", &n);
+  clv_err err;
+  copy_to_block(p, start, 77);
+  clv_optim *o = make_averaging(0.9, warmup, sizeof p, spans, 2);
+  assert_int_equal(clv_optim_begin_ema(o, p, &err), CLV_OK);
+  assert_int_equal(clv_optim_n_moments(o), 2);
+  assert_string_equal(clv_optim_moment_name(o, 1), "ema");
+  assert_ptr_equal(clv_optim_moment(o, 1), clv_optim_ema(o));
+  assert_memory_equal(clv_optim_ema(o), p, sizeof p);
+  for (int t = 1; t <= 6; t++) {
+    copy_to_block(grad, grads + (t - 1) * N, NAN);
+    clv_optim_step(o, p, grad, (double[]){0.05, 0.02}, 1);
+    copy_from_block(stepped, p);
+    copy_from_block(average, clv_optim_ema(o));
+    average_in_double(expected, stepped, t, 0.9, warmup);
+    assert_near("ema", "parameters", stepped, after + (t - 1) * N, N);
+    assert_near("ema", "average", average, torch + (t - 1) * N, N);
+    if (!warmup) assert_memory_equal(average, torch + (t - 1) * N, sizeof average);
+    for (size_t i = 0; i < N; i++)
+      assert_true(fabs(average[i] - expected[i]) < 3e-7 * (1 + fabs(expected[i])));
+    if (t == 1) assert_memory_equal(average, stepped, sizeof average);
+  }
+  for (size_t i = 0; i < BLOCK_VALUES; i++)
+    if (i < 3 || (i >= 23 && i < 23 + GAP_VALUES)) assert_true(clv_optim_ema(o)[i] == 77);
+  clv_optim_free(o);
+}
+
+static void average_is_that_of_torch_and_of_doubles(void **state) {
+  golden g;
+  (void)state;
+  golden_open(&g, "ema");
+  check_average(&g, false);
+  check_average(&g, true);
+  golden_close(&g);
+}
+
+/* What the average was before does not matter, however large. */
+static void first_step_sets_the_average_to_the_parameters(void **state) {
+  static const clv_optim_span all = {0, 16, 0};
+  static const double lr[] = {0.05, 0.05};
+  float before[16], p[16], g[16];
+  clv_err err;
+  (void)state;
+  for (int i = 0; i < 16; i++) before[i] = 1e8f, p[i] = 0.1f * (float)i, g[i] = (float)sin(i);
+  clv_optim *o = make_averaging(0.9, false, sizeof p, &all, 1);
+  assert_int_equal(clv_optim_begin_ema(o, before, &err), CLV_OK);
+  clv_optim_step(o, p, g, lr, 1);
+  assert_memory_equal(clv_optim_ema(o), p, sizeof p);
+  clv_optim_free(o);
+}
+
+/* Parameters step with the same bits beside an average, and its state continues as that of moments
+ * does. */
+static void restored_average_continues_with_the_same_bits(void **state) {
+  static const clv_optim_span all = {0, 16, 0};
+  static const double lr[] = {0.05, 0.05};
+  float p[16], q[16], r[16], g[16];
+  (void)state;
+  for (int i = 0; i < 16; i++) p[i] = r[i] = 1 - 0.3f * (float)i;
+  clv_optim *a = make_averaging(0.99, true, sizeof p, &all, 1),
+            *b = make_averaging(0.99, true, sizeof p, &all, 1),
+            *without = make_averaging(0, false, sizeof p, &all, 1);
+  assert_int_equal(clv_optim_n_moments(without), 1);
+  assert_null(clv_optim_ema(without));
+  for (int t = 0; t < 5; t++) {
+    for (int i = 0; i < 16; i++) g[i] = (float)sin(t * 16 + i);
+    if (t == 2) {
+      memcpy(q, p, sizeof p);
+      *clv_optim_step_count(b) = *clv_optim_step_count(a);
+      for (int i = 0; i < clv_optim_n_moments(a); i++)
+        memcpy(clv_optim_moment(b, i), clv_optim_moment(a, i), sizeof p);
+    }
+    clv_optim_step(a, p, g, lr, 1);
+    clv_optim_step(without, r, g, lr, 1);
+    if (t >= 2) clv_optim_step(b, q, g, lr, 1);
+  }
+  assert_memory_equal(p, r, sizeof p);
+  assert_memory_equal(p, q, sizeof p);
+  assert_memory_equal(clv_optim_ema(a), clv_optim_ema(b), sizeof p);
+  assert_memory_not_equal(clv_optim_ema(a), p, sizeof p);
+  clv_optim_free(a);
+  clv_optim_free(b);
+  clv_optim_free(without);
+}
+
 /* ---- groups of parameters -------------------------------------------------------------------- */
 
 /* Two groups step with the bits of two separate optimisers. Spans 0 and 2 of three belong to the
  * first group. */
 static void check_groups(const clv_optim_config *groups) {
   static const clv_optim_span spans[] = {{0, 5, 0}, {20, 7, 1}, {48, 4, 0}};
-  static const clv_optim_span first[] = {{0, 5, 0}, {48, 4, 0}}, second = {20, 7, 0};
+  static const clv_optim_span first_spans[] = {{0, 5, 0}, {48, 4, 0}}, second_span = {20, 7, 0};
   float p[16], q[16], g[16];
-  clv_optim *both = make_groups(groups, 2, sizeof p, spans, 3);
-  clv_optim *one = make_optim(&groups[0], sizeof p, first, 2);
-  clv_optim *two = make_optim(&groups[1], sizeof p, &second, 1);
+  clv_optim *optim_of_groups = make_groups(groups, 2, sizeof p, spans, 3);
+  clv_optim *first_optim = make_optim(&groups[0], sizeof p, first_spans, 2);
+  clv_optim *second_optim = make_optim(&groups[1], sizeof p, &second_span, 1);
   for (int i = 0; i < 16; i++) p[i] = q[i] = 1 - 0.3f * (float)i;
   for (int t = 0; t < 5; t++) {
     double lr[] = {groups[0].lr, groups[1].lr / (t + 1)};
     for (int i = 0; i < 16; i++) g[i] = (float)sin(t * 16 + i);
-    clv_optim_step(both, p, g, lr, 0.5);
-    clv_optim_step(one, q, g, &lr[0], 0.5);
-    clv_optim_step(two, q, g, &lr[1], 0.5);
+    clv_optim_step(optim_of_groups, p, g, lr, 0.5);
+    clv_optim_step(first_optim, q, g, &lr[0], 0.5);
+    clv_optim_step(second_optim, q, g, &lr[1], 0.5);
   }
   assert_memory_equal(p, q, sizeof p);
-  assert_int_equal(clv_optim_n_groups(both), 2);
-  assert_true(*clv_optim_step_count(both) == 5);
-  for (int i = 0; i < clv_optim_n_moments(both); i++)
+  assert_int_equal(clv_optim_n_groups(optim_of_groups), 2);
+  assert_true(*clv_optim_step_count(optim_of_groups) == 5);
+  for (int i = 0; i < clv_optim_n_moments(optim_of_groups); i++)
     for (int k = 0; k < 16; k++) {
-      clv_optim *of = k >= 5 && k < 12 ? two : one;
-      float wanted = i < clv_optim_n_moments(of) ? clv_optim_moment(of, i)[k] : 0;
-      assert_true(clv_optim_moment(both, i)[k] == wanted);
+      clv_optim *separate_optim = k >= 5 && k < 12 ? second_optim : first_optim;
+      float wanted_moment =
+          i < clv_optim_n_moments(separate_optim) ? clv_optim_moment(separate_optim, i)[k] : 0;
+      assert_true(clv_optim_moment(optim_of_groups, i)[k] == wanted_moment);
     }
-  clv_optim_free(both);
-  clv_optim_free(one);
-  clv_optim_free(two);
+  clv_optim_free(optim_of_groups);
+  clv_optim_free(first_optim);
+  clv_optim_free(second_optim);
 }
 
-static const clv_optim_config plain = {.kind = CLV_OPTIM_SGD, .lr = 0.1};
+static const clv_optim_config plain_sgd = {.kind = CLV_OPTIM_SGD, .lr = 0.1};
 static const clv_optim_config with_momentum = {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9};
 
 static void test_each_group_uses_its_own_settings(void **state) {
   const clv_optim_config adam = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-  const clv_optim_config decayed = {.kind = CLV_OPTIM_ADAM,
-                                    .lr = 0.03,
-                                    .weight_decay = 0.1,
-                                    .beta1 = 0.8,
-                                    .beta2 = 0.95,
-                                    .eps = 1e-6};
+  const clv_optim_config adam_with_decay = {.kind = CLV_OPTIM_ADAM,
+                                            .lr = 0.03,
+                                            .weight_decay = 0.1,
+                                            .beta1 = 0.8,
+                                            .beta2 = 0.95,
+                                            .eps = 1e-6};
   (void)state;
-  check_groups((clv_optim_config[]){plain, with_momentum});
-  check_groups((clv_optim_config[]){with_momentum, plain});
-  check_groups((clv_optim_config[]){adam, decayed});
+  check_groups((clv_optim_config[]){plain_sgd, with_momentum});
+  check_groups((clv_optim_config[]){with_momentum, plain_sgd});
+  check_groups((clv_optim_config[]){adam, adam_with_decay});
 }
 
 /* The group with momentum decides how many moments there are. A backend gets none for the other
@@ -281,7 +411,7 @@ static void test_moment_count_is_the_maximum_over_groups(void **state) {
   static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
   float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};
   (void)state;
-  clv_optim *o = make_groups((clv_optim_config[]){plain, with_momentum}, 2, sizeof p, spans, 2);
+  clv_optim *o = make_groups((clv_optim_config[]){plain_sgd, with_momentum}, 2, sizeof p, spans, 2);
   assert_int_equal(clv_optim_n_moments(o), 1);
   clv_optim_step(o, p, g, (double[]){0.5, 0.25}, 1);
   clv_optim_step(o, p, g, (double[]){0.5, 0.25}, 1);
@@ -289,7 +419,7 @@ static void test_moment_count_is_the_maximum_over_groups(void **state) {
   assert_true(p[2] == 0.75f - 0.25f * 1.9f && p[3] == p[2]);
   assert_true(clv_optim_moment(o, 0)[1] == 0 && clv_optim_moment(o, 0)[2] == 1.9f);
   clv_optim_free(o);
-  assert_int_equal(clv_optim_count_moments(clv_optim_moment_mask(&plain)), 0);
+  assert_int_equal(clv_optim_count_moments(clv_optim_moment_mask(&plain_sgd)), 0);
 }
 
 static void assert_groups_refused(const clv_optim_config *groups, size_t n, size_t span_group,
@@ -303,18 +433,20 @@ static void assert_groups_refused(const clv_optim_config *groups, size_t n, size
 }
 
 static void test_invalid_groups_are_refused(void **state) {
-  clv_optim_config many[CLV_OPTIM_MAX_GROUPS + 1];
+  clv_optim_config equal_groups[CLV_OPTIM_MAX_GROUPS + 1];
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(many); i++) many[i] = plain;
-  assert_groups_refused(many, 0, 0, "groups, not 0");
-  assert_groups_refused(many, CLV_COUNT(many), 0, "groups, not 17");
-  assert_groups_refused(many, 2, 2, "in group 2, but there are 2 groups");
-  many[1] = (clv_optim_config){.kind = CLV_OPTIM_ADAM, .lr = 0.1};
-  assert_groups_refused(many, 2, 0, "group 1 is of kind 1, group 0 of kind 0");
-  many[1] = plain, many[1].momentum = 2;
-  assert_groups_refused(many, 2, 0, "momentum is 2");
-  many[1] = plain;
-  clv_optim_free(make_groups(many, CLV_OPTIM_MAX_GROUPS, 64, NULL, 0));
+  for (size_t i = 0; i < CLV_COUNT(equal_groups); i++) equal_groups[i] = plain_sgd;
+  assert_groups_refused(equal_groups, 0, 0, "groups, not 0");
+  assert_groups_refused(equal_groups, CLV_COUNT(equal_groups), 0, "groups, not 17");
+  assert_groups_refused(equal_groups, 2, 2, "in group 2, but there are 2 groups");
+  equal_groups[1] = (clv_optim_config){.kind = CLV_OPTIM_ADAM, .lr = 0.1};
+  assert_groups_refused(equal_groups, 2, 0, "group 1 is of kind 1, group 0 of kind 0");
+  equal_groups[1] = plain_sgd, equal_groups[1].momentum = 2;
+  assert_groups_refused(equal_groups, 2, 0, "momentum is 2");
+  equal_groups[1] = plain_sgd, equal_groups[1].ema = 0.5;
+  assert_groups_refused(equal_groups, 2, 0, "group 1 has ema 0.5, group 0 has 0");
+  equal_groups[1] = plain_sgd;
+  clv_optim_free(make_groups(equal_groups, CLV_OPTIM_MAX_GROUPS, 64, NULL, 0));
 }
 
 /* ---- settings that are refused --------------------------------------------------------------- */
@@ -339,6 +471,8 @@ static void test_invalid_settings_are_refused(void **state) {
   c = sgd, c.momentum = 1.5, assert_config_refused(c, "momentum is 1.5");
   c = sgd, c.nesterov = true, assert_config_refused(c, "nesterov");
   c = sgd, c.weight_decay = INFINITY, assert_config_refused(c, "weight_decay is inf");
+  c = sgd, c.ema = 1, assert_config_refused(c, "average of the weights (ema) is 1");
+  c = sgd, c.ema = NAN, assert_config_refused(c, "(ema) is nan");
   c = adam, c.beta1 = 1, assert_config_refused(c, "beta1 is 1");
   c = adam, c.beta2 = -0.1, assert_config_refused(c, "beta2 is -0.1");
   c = adam, c.eps = -1, assert_config_refused(c, "eps is -1");
@@ -353,20 +487,20 @@ static void test_invalid_settings_are_refused(void **state) {
 }
 
 static void test_invalid_spans_are_refused(void **state) {
-  static const clv_optim_span wrong[] = {
+  static const clv_optim_span bad_spans[] = {
       {0, 17, 0}, {64, 1, 0},           {2, 1, 0},
       {60, 2, 0}, {SIZE_MAX - 3, 1, 0}, {4, SIZE_MAX / 4 + 1, 0}};
   const clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 1};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
+  for (size_t i = 0; i < CLV_COUNT(bad_spans); i++) {
     clv_optim *o = NULL;
     clv_err err;
-    assert_int_equal(clv_optim_new(&c, 1, 64, &wrong[i], 1, &formulas, &o, &err), CLV_INVALID);
+    assert_int_equal(clv_optim_new(&c, 1, 64, &bad_spans[i], 1, &formulas, &o, &err), CLV_INVALID);
     assert_null(o);
     assert_non_null(strstr(err.text, "outside its block of 64 bytes"));
   }
-  clv_optim_span whole = {0, 16, 0};
-  clv_optim_free(make_optim(&c, 64, &whole, 1));
+  clv_optim_span valid_span = {0, 16, 0};
+  clv_optim_free(make_optim(&c, 64, &valid_span, 1));
   assert_null(clv_optim_free(NULL));
 }
 
@@ -390,14 +524,14 @@ static void test_omitted_settings_have_torch_defaults(void **state) {
 /* Making an optimiser allocates each moment, the optimiser and its spans. A step allocates nothing.
  */
 static void test_step_allocates_nothing(void **state) {
-  static const clv_optim_span all = {0, 16, 0};
+  static const clv_optim_span full_span = {0, 16, 0};
   static const double lr = 0.1;
   const clv_optim_config c = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
   float p[16] = {0}, g[16] = {0};
   (void)state;
   uint64_t before = clv_alloc_count();
-  clv_optim *o = make_optim(&c, 64, &all, 1);
+  clv_optim *o = make_optim(&c, 64, &full_span, 1);
   assert_true(clv_alloc_count() == before + 4);
   clv_optim_step(o, p, g, &lr, 1);
   assert_true(clv_alloc_count() == before + 4);
@@ -408,6 +542,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_optimizer_matches_torch),
       cmocka_unit_test(test_restored_state_continues_with_the_same_bits),
+      cmocka_unit_test(average_is_that_of_torch_and_of_doubles),
+      cmocka_unit_test(first_step_sets_the_average_to_the_parameters),
+      cmocka_unit_test(restored_average_continues_with_the_same_bits),
       cmocka_unit_test(test_each_group_uses_its_own_settings),
       cmocka_unit_test(test_moment_count_is_the_maximum_over_groups),
       cmocka_unit_test(test_invalid_settings_are_refused),

@@ -67,16 +67,16 @@ static void test_clip_scale_matches_torch(void **state) {
   static const char *const names[] = {"clip.cut", "clip.pass"};
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(names); c++) {
-    golden_tensor grads, limit, norm, after;
+    golden_tensor grads, max_norm, norm, clipped;
     double sum = 0;
     assert_true(golden_find_tensor(&numbers, names[c], "grads", &grads) &&
-                golden_find_tensor(&numbers, names[c], "max_norm", &limit) &&
+                golden_find_tensor(&numbers, names[c], "max_norm", &max_norm) &&
                 golden_find_tensor(&numbers, names[c], "norm", &norm) &&
-                golden_find_tensor(&numbers, names[c], "after", &after));
-    const float *g = grads.data, *want = after.data;
+                golden_find_tensor(&numbers, names[c], "after", &clipped));
+    const float *g = grads.data, *want = clipped.data;
     for (size_t i = 0; i < grads.n; i++) sum += (double)g[i] * g[i];
     assert_true(fabs(sqrt(sum) / *(const double *)norm.data - 1) < 1e-6);
-    double scale = clv_clip_scale(sum, *(const double *)limit.data);
+    double scale = clv_clip_scale(sum, *(const double *)max_norm.data);
     for (size_t i = 0; i < grads.n; i++) assert_true(fabs(g[i] * scale - want[i]) < 1e-6);
     assert_true(c == 0 ? scale < 0.5 : scale == 1);
   }

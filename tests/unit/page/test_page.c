@@ -17,7 +17,7 @@ static void write_file(const char *path, const char *text) {
   fclose(f);
 }
 
-#define EVIL "<script>alert(1)</script>\\\"'&\\u202e\\u0007"
+#define HOSTILE_TEXT "<script>alert(1)</script>\\\"'&\\u202e\\u0007"
 
 /* Makes the folder of a run that has finished, in which each text is hostile. */
 static void make_run(const char *folder) {
@@ -41,7 +41,7 @@ static void make_run(const char *folder) {
       {"evaluations.jsonl",
        "{\"step\":1,\"event\":\"validation\",\"loss\":2,\"accuracy\":0.5,\"samples\":4}\n"
        "{\"step\":2,\"event\":\"test\",\"loss\":1.25,\"accuracy\":0.75,\"samples\":4,\"scores\":{"
-       "\"f1\":{\"micro\":0.75,\"macro\":0.6},\"auc\":0.875,\"classes\":[{\"name\":\"" EVIL
+       "\"f1\":{\"micro\":0.75,\"macro\":0.6},\"auc\":0.875,\"classes\":[{\"name\":\"" HOSTILE_TEXT
        "\",\"precision\":1,\"recall\":0.5,\"f1\":0.6,\"auc\":0.9,\"places\":2},{\"name\":\"ill\"}],"
        "\"confusion\":[[1,2],[3,4]]},\"curves\":{\"roc\":[[0,0.5,1],[0,1,1]],\"calibration\":[[4,0."
        "3,0.25]]}}"
@@ -49,7 +49,7 @@ static void make_run(const char *folder) {
       {"intervals.json",
        "{\"step\":2,\"event\":\"eval\",\"samples\":4,\"scores\":{\"auc\":0.875,"
        "\"intervals\":{\"auc\":[0.8125,0.9375]}}}\n"},
-      {"worst_records.json", "[{\"id\":\"" EVIL "\",\"loss\":3.5}]"}};
+      {"worst_records.json", "[{\"id\":\"" HOSTILE_TEXT "\",\"loss\":3.5}]"}};
   for (size_t i = 0; i < CLV_COUNT(files); i++) {
     snprintf(path, sizeof path, "%s/%s", folder, files[i][0]);
     write_file(path, files[i][1]);
@@ -62,44 +62,45 @@ static clv_bytes write_page(const char *const *folders, size_t n) {
   return page;
 }
 
-#define HAS(page, text) assert_non_null(strstr((page).data, text))
-#define LACKS(page, text) assert_null(strstr((page).data, text))
+#define ASSERT_HAS(page, text) assert_non_null(strstr((page).data, text))
+#define ASSERT_LACKS(page, text) assert_null(strstr((page).data, text))
 
 static void texts_of_a_run_are_escaped(void **state) {
   (void)state;
   make_run("evil");
   CLV_AUTO(clv_bytes_done) clv_bytes page = write_page((const char *const[]){"evil"}, 1);
-  HAS(page, "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;??");
-  LACKS(page, "<script");
-  LACKS(page, "demo<b>");
-  LACKS(page, "<i>");
-  LACKS(page, "<w1>");
-  LACKS(page, "\xe2\x80\xae");
-  LACKS(page, "http:");
-  LACKS(page, "https:");
-  LACKS(page, " src=");
-  LACKS(page, " href=");
-  LACKS(page, " style=");
-  HAS(page, "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-");
+  ASSERT_HAS(page, "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;??");
+  ASSERT_LACKS(page, "<script");
+  ASSERT_LACKS(page, "demo<b>");
+  ASSERT_LACKS(page, "<i>");
+  ASSERT_LACKS(page, "<w1>");
+  ASSERT_LACKS(page, "\xe2\x80\xae");
+  ASSERT_LACKS(page, "http:");
+  ASSERT_LACKS(page, "https:");
+  ASSERT_LACKS(page, " src=");
+  ASSERT_LACKS(page, " href=");
+  ASSERT_LACKS(page, " style=");
+  ASSERT_HAS(page, "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-");
 }
 
-static void page_has_what_the_run_has(void **state) {
+static void page_shows_the_results_of_the_run(void **state) {
   (void)state;
   make_run("full");
   CLV_AUTO(clv_bytes_done) clv_bytes page = write_page((const char *const[]){"full"}, 1);
-  HAS(page, "This page shows records");
-  HAS(page, "<th>auc</th><td class=\"n\">0.875<br><small>0.875 (0.8125 to 0.9375), step 2</small>");
-  HAS(page, "<th>f1_macro</th><td class=\"n\">0.6</td>");
+  ASSERT_HAS(page, "This page shows records");
+  ASSERT_HAS(
+      page, "<th>auc</th><td class=\"n\">0.875<br><small>0.875 (0.8125 to 0.9375), step 2</small>");
+  ASSERT_HAS(page, "<th>f1_macro</th><td class=\"n\">0.6</td>");
   /* curve of the loss, from 2.5 to 1.5 */
-  HAS(page, "<polyline class=\"c c0\" points=\"54.0,10.0 444.0,212.0\"/>");
-  HAS(page, "<th>ill</th><td class=\"n\">3</td><td class=\"n\">4</td>");
-  HAS(page, "ROC");
-  HAS(page, "Calibration");
-  HAS(page, "</td><td class=\"n\">3.5</td>");
-  HAS(page, "a worker was lost, and the run recovered: lost &lt;w1&gt;");
-  HAS(page, "25.0 %");
-  HAS(page, "There is no record: no tensor was sent.");
-  HAS(page, "cleave-master train s&lt;i&gt;.yaml");
+  ASSERT_HAS(page, "<polyline class=\"c c0\" points=\"54.0,10.0 444.0,212.0\"/>");
+  ASSERT_HAS(page, "<th>ill</th><td class=\"n\">3</td><td class=\"n\">4</td>");
+  ASSERT_HAS(page, "ROC");
+  ASSERT_HAS(page, "Calibration");
+  ASSERT_HAS(page, "</td><td class=\"n\">3.5</td>");
+  ASSERT_HAS(page, "a worker was lost, and the run recovered: lost &lt;w1&gt;");
+  ASSERT_HAS(page, "25.0 %");
+  ASSERT_HAS(page, "There is no record: no tensor was sent.");
+  ASSERT_HAS(page, "cleave-master train s&lt;i&gt;.yaml");
 }
 
 static void two_runs_are_in_one_table(void **state) {
@@ -110,7 +111,7 @@ static void two_runs_are_in_one_table(void **state) {
   assert_int_equal(unlink("two/evaluations.jsonl"), 0);
   assert_int_equal(unlink("two/intervals.json"), 0);
   CLV_AUTO(clv_bytes_done) clv_bytes page = write_page(folders, 2);
-  HAS(page, "<th>f1_micro</th><td class=\"n\">0.75</td><td class=\"n\">\xe2\x80\x93</td>");
+  ASSERT_HAS(page, "<th>f1_micro</th><td class=\"n\">0.75</td><td class=\"n\">\xe2\x80\x93</td>");
 }
 
 static void damaged_files_are_refused_by_line(void **state) {
@@ -130,7 +131,7 @@ static void damaged_files_are_refused_by_line(void **state) {
 /* Curves of any length are drawn with at most 1,024 points. */
 static void long_curves_are_thinned_out(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
-  size_t points = 0, n_left = 0;
+  size_t n_points = 0, n_left = 0;
   (void)state;
   make_run("long");
   for (int i = 0; i < 5000; i++)
@@ -138,10 +139,10 @@ static void long_curves_are_thinned_out(void **state) {
   write_file("long/metrics.jsonl", lines.data);
   CLV_AUTO(clv_bytes_done) clv_bytes page = write_page((const char *const[]){"long"}, 1);
   const char *at = strstr(page.data, "points=\"") + strlen("points=\"");
-  for (double x, y; sscanf(at, "%lf,%lf", &x, &y) == 2; at += strcspn(at, " \"") + 1, points++)
+  for (double x, y; sscanf(at, "%lf,%lf", &x, &y) == 2; at += strcspn(at, " \"") + 1, n_points++)
     n_left += x < (54 + 444) / 2.0;
-  assert_in_range(points, 512, 1024);
-  assert_in_range(2 * n_left, points - 4, points + 4); /* the points are equally far apart */
+  assert_in_range(n_points, 512, 1024);
+  assert_in_range(2 * n_left, n_points - 4, n_points + 4); /* the points are equally far apart */
 }
 
 static int setup(void **state) { return scratch_setup(state) != 0 ? -1 : chdir(scratch); }
@@ -149,7 +150,7 @@ static int setup(void **state) { return scratch_setup(state) != 0 ? -1 : chdir(s
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(texts_of_a_run_are_escaped),
-      cmocka_unit_test(page_has_what_the_run_has),
+      cmocka_unit_test(page_shows_the_results_of_the_run),
       cmocka_unit_test(two_runs_are_in_one_table),
       cmocka_unit_test(damaged_files_are_refused_by_line),
       cmocka_unit_test(long_curves_are_thinned_out),

@@ -41,22 +41,22 @@ static clv_blueprint *make_accepted_blueprint(const char *stages, clv_session_co
 }
 
 static void assert_trained(const clv_stage_plan *s, const char *const *want, size_t n) {
-  size_t found = 0;
+  size_t n_found = 0;
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
     if (p->frozen) continue;
-    if (found == n || strcmp(p->name, want[found]) != 0) fail_msg("%s learns", p->name);
-    found++;
+    if (n_found == n || strcmp(p->name, want[n_found]) != 0) fail_msg("%s learns", p->name);
+    n_found++;
   }
-  assert_int_equal(found, n);
+  assert_int_equal(n_found, n);
   assert_int_equal(s->n_learning_params, n);
 }
 
 static void only_adapters_and_named_modules_learn(void **state) {
   (void)state;
   static const char *const adapters[] = {"a.query.lora_A.weight", "a.query.lora_B.weight"};
-  static const char *const more[] = {"a.query.lora_A.weight", "a.query.lora_B.weight",
-                                     "a.key.weight", "a.key.bias"};
+  static const char *const adapters_and_module[] = {
+      "a.query.lora_A.weight", "a.query.lora_B.weight", "a.key.weight", "a.key.bias"};
   for (int i = 0; i < 2; i++) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
     CLV_AUTO(clv_blueprint_freep)
@@ -64,7 +64,7 @@ static void only_adapters_and_named_modules_learn(void **state) {
         i ? FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], train: [key]}}\n" HEAD
           : FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], r: 4}}\n" HEAD,
         &c);
-    assert_trained(&b->stages[1], i ? more : adapters, i ? 4 : 2);
+    assert_trained(&b->stages[1], i ? adapters_and_module : adapters, i ? 4 : 2);
     /* stages without lora are trained as before */
     assert_int_equal(b->stages[0].n_learning_params, 2);
     assert_int_equal(b->stages[1].first_layer, 1);
@@ -76,18 +76,18 @@ static void only_adapters_and_named_modules_learn(void **state) {
 /* Writes a session with lora and reads it again; without lora, no such key is written. */
 static void lora_config_round_trips(void **state) {
   (void)state;
-  for (int with = 0; with < 2; with++) {
+  for (int has_lora = 0; has_lora < 2; has_lora++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL, *read = NULL;
     clv_err err;
     CLV_AUTO(clv_blueprint_freep)
     clv_blueprint *b =
-        make_accepted_blueprint(with ? FRONT "  - {name: m, at: w1, " LAYERS
-                                             ", lora: {targets: [query], rslora: true}}\n" HEAD
-                                     : FRONT HEAD,
+        make_accepted_blueprint(has_lora ? FRONT "  - {name: m, at: w1, " LAYERS
+                                                 ", lora: {targets: [query], rslora: true}}\n" HEAD
+                                         : FRONT HEAD,
                                 &c);
     assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
-    assert_int_equal(strstr((char *)text.data, "lora") != NULL, with);
+    assert_int_equal(strstr((char *)text.data, "lora") != NULL, has_lora);
     if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &read, &err) != CLV_OK)
       fail_msg("%s", err.text);
     assert_int_equal(clv_session_config_write(read, &again, &err), CLV_OK);
@@ -95,13 +95,13 @@ static void lora_config_round_trips(void **state) {
   }
 }
 
-typedef struct bad_row {
+typedef struct bad_lora {
   const char *lora_keys, *refusal_text;
-} bad_row;
+} bad_lora;
 
 static void invalid_lora_options_are_refused(void **state) {
   (void)state;
-  static const bad_row bad[] = {
+  static const bad_lora bad[] = {
       {"lora: {targets: [qurey]}",
        "12:112: stage 'm': lora.targets: no layer here has the name 'qurey', "
        "did you mean 'query'?"},
@@ -132,8 +132,8 @@ static void invalid_lora_options_are_refused(void **state) {
 
 /* ---- secret layers, which adapters must not replace ------------------------------------------ */
 
-static clv_code make_blueprint(const char *train, const char *front, const char *head,
-                               clv_err *err) {
+static clv_code make_blueprint(const char *train_keys, const char *front_keys,
+                               const char *head_keys, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
@@ -141,8 +141,8 @@ static clv_code make_blueprint(const char *train, const char *front, const char 
                    "  - {name: front, at: master, layers: [{op: linear, out: 8}]%s}\n"
                    "  - {name: m, at: w1, layers: [{op: linear, out: 4}]}\n"
                    "  - {name: head, at: master, layers: [{op: linear, out: 3}]%s}\n",
-                   front, head);
-  CLV_TRY(parse_session("", train, (char *)stages.data, &c, err));
+                   front_keys, head_keys);
+  CLV_TRY(parse_session("", train_keys, (char *)stages.data, &c, err));
   return clv_blueprint_new(c, &CLV_SHAPE(1, 9), CLV_I64, &b, err);
 }
 

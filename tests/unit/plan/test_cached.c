@@ -18,8 +18,9 @@ static const char *const none = "";
 
 /* Checks whether the front of a session can be cached. data: keys of data, and further keys;
  * refusal: the expected refusal, or "". */
-static void assert_cache_result(const char *data, const clv_model_inputs *inputs, const char *front,
-                                const char *rest, const char *refusal) {
+static void assert_cache_result(const char *data_keys, const clv_model_inputs *inputs,
+                                const char *front_layers, const char *rest_layers,
+                                const char *refusal) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -32,7 +33,7 @@ static void assert_cache_result(const char *data, const clv_model_inputs *inputs
                    "train: {batch: 8, optimizer: {kind: sgd, lr: 0.1}}\nstages:\n"
                    "  - {name: front, at: master, freeze: true, cache: true, layers: [%s]}\n"
                    "  - {name: rest, at: w1, layers: [%s]}\n",
-                   data, front, rest);
+                   data_keys, front_layers, rest_layers);
   if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, &err) != CLV_OK)
     fail_msg("%s", err.text);
   clv_code code = clv_blueprint_new_of_inputs(c, inputs, CLV_I64, &b, &err);
@@ -46,25 +47,27 @@ static void assert_cache_result(const char *data, const clv_model_inputs *inputs
     fail_msg("'%s' does not say '%s'", err.text, refusal);
 }
 
-static const clv_model_inputs picture = {1, {{"input", CLV_F32, {4, {1, 3, 8, 8}}}}};
+static const clv_model_inputs picture_input = {1, {{"input", CLV_F32, {4, {1, 3, 8, 8}}}}};
 #define CONV "{op: conv2d, out: 4, kernel: 3}, {op: relu}"
 #define CLASSES "{op: flatten}, {op: linear, out: 3}"
 
 static void cache_of_augmented_images_is_refused(void **state) {
   (void)state;
-  assert_cache_result("format: images, train: [t], images: {crop: 8}", &picture, CONV, CLASSES,
-                      none);
+  assert_cache_result("format: images, train: [t], images: {crop: 8}", &picture_input, CONV,
+                      CLASSES, none);
   assert_cache_result(
-      "format: images, train: [t], images: {crop: 8, train_crop: random, pad: 2}", &picture, CONV,
-      CLASSES, "data.images.train_crop draws another part of an image in each epoch: set it to");
+      "format: images, train: [t], images: {crop: 8, train_crop: random, pad: 2}", &picture_input,
+      CONV, CLASSES,
+      "data.images.train_crop draws another part of an image in each epoch: set it to");
   assert_cache_result("format: images, train: [t], images: {crop: 8, train_crop: random_resized}",
-                      &picture, CONV, CLASSES,
+                      &picture_input, CONV, CLASSES,
                       "data.images.train_crop draws another part of an image");
-  assert_cache_result("format: images, train: [t], images: {crop: 8, flip: 0.5}", &picture, CONV,
-                      CLASSES, "data.images.flip flips other images in each epoch: set it to 0");
+  assert_cache_result("format: images, train: [t], images: {crop: 8, flip: 0.5}", &picture_input,
+                      CONV, CLASSES,
+                      "data.images.flip flips other images in each epoch: set it to 0");
 }
 
-static const clv_model_inputs words = {
+static const clv_model_inputs text_inputs = {
     2, {{"ids", CLV_I64, {2, {1, 6}}}, {"lengths", CLV_I64, {1, {1}}}}};
 #define TEXT "format: text, train: [t.csv], inputs: [ids, lengths], tokenizer: {file: v.txt}"
 #define TABLE "{op: embedding, rows: 9, out: 4}, {op: linear, out: 4, name: x}"
@@ -72,10 +75,10 @@ static const clv_model_inputs words = {
 
 static void cache_of_masked_or_packed_text_is_refused(void **state) {
   (void)state;
-  assert_cache_result(TEXT ", objective: causal", &words, TABLE, ATTEND, none);
-  assert_cache_result(TEXT ", objective: masked", &words, TABLE, ATTEND,
+  assert_cache_result(TEXT ", objective: causal", &text_inputs, TABLE, ATTEND, none);
+  assert_cache_result(TEXT ", objective: masked", &text_inputs, TABLE, ATTEND,
                       "data.objective: masked hides other tokens in each epoch");
-  assert_cache_result(TEXT ", objective: causal, packed: true", &words, TABLE, ATTEND,
+  assert_cache_result(TEXT ", objective: causal, packed: true", &text_inputs, TABLE, ATTEND,
                       "data.packed is true: packed sequences have not one row for each record");
 }
 

@@ -26,7 +26,7 @@ static void write_zeros(const char *name, const char *descr, const char *shape, 
   write_npy_file(name, descr, shape, zeros, bytes);
 }
 
-static const char small[] =
+static const char small_session[] =
     "version: 1\nname: small\ndata: {format: npy, train: [x.npy, y.npy], test: [x.npy, y.npy]}\n"
     "stages: [{name: a, at: master, layers: [{op: linear, out: 3}, {op: batchnorm}]}]\n"
     "loss: {kind: cross_entropy}\n"
@@ -54,7 +54,7 @@ static void assert_check_result(const char *text, const char *const *sets, size_
     const char *const sets_[] = {__VA_ARGS__};                              \
     assert_check_result(text, sets_, sizeof sets_ / sizeof sets_[0], says); \
   } while (0)
-#define EXPECT(...) EXPECT_FOR(small, __VA_ARGS__)
+#define EXPECT(...) EXPECT_FOR(small_session, __VA_ARGS__)
 
 static void mismatched_sets_and_batches_are_refused(void **state) {
   (void)state;
@@ -76,7 +76,7 @@ static void mismatched_sets_and_batches_are_refused(void **state) {
 
 /* Two records of three tokens: token numbers, left and right edges of their boxes, lengths, and one
  * class each. */
-static const char tokens[] =
+static const char token_session[] =
     "version: 1\nname: tokens\n"
     "data: {format: npy, inputs: [ids, boxes, lengths], train: [ids.npy, boxes.npy, n.npy, "
     "y.npy]}\n"
@@ -104,28 +104,32 @@ static void write_tokens(void) {
 static void out_of_range_tokens_boxes_and_lengths_are_refused(void **state) {
   (void)state;
   write_tokens();
-  EXPECT_FOR(tokens, "", "train.seed=1");
+  EXPECT_FOR(token_session, "", "train.seed=1");
   write_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, 9, 4}, 6);
-  EXPECT_FOR(tokens, "ids.npy: record 1 has the number 9, and the embedding 'words' has rows: 9",
+  EXPECT_FOR(token_session,
+             "ids.npy: record 1 has the number 9, and the embedding 'words' has rows: 9",
              "train.seed=1");
   write_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, INT64_MIN, 4}, 6);
-  EXPECT_FOR(tokens, "ids.npy: record 1 has the number -9223372036854775808, and the embedding",
+  EXPECT_FOR(token_session,
+             "ids.npy: record 1 has the number -9223372036854775808, and the embedding",
              "train.seed=1");
   write_tokens();
   write_numbers("boxes.npy", "2, 3, 2", (const int64_t[]){7, 7, 1, 2, 1, 2, 3, 4, 6, 5, 7, 8}, 12);
-  EXPECT_FOR(tokens, "boxes.npy: record 1 has the number -1 (its column 1 less column 0), and the",
+  EXPECT_FOR(token_session,
+             "boxes.npy: record 1 has the number -1 (its column 1 less column 0), and the",
              "train.seed=1");
   write_numbers("boxes.npy", "2, 3, 2",
                 (const int64_t[]){7, 7, 1, 2, INT64_MIN, INT64_MAX, 3, 4, 6, 8, 7, 8}, 12);
-  EXPECT_FOR(tokens, "boxes.npy: record 0 has the number 9223372036854775807 (its column 1 less",
+  EXPECT_FOR(token_session,
+             "boxes.npy: record 0 has the number 9223372036854775807 (its column 1 less",
              "train.seed=1");
   write_tokens();
   write_numbers("n.npy", "2,", (const int64_t[]){4, 3}, 2);
-  EXPECT_FOR(tokens,
+  EXPECT_FOR(token_session,
              "n.npy: record 0 has the length 4, and its sequence 3 places: 'lengths' is how",
              "train.seed=1");
   write_numbers("n.npy", "2,", (const int64_t[]){3, -1}, 2);
-  EXPECT_FOR(tokens, "n.npy: record 1 has the length -1, and its sequence 3 places",
+  EXPECT_FOR(token_session, "n.npy: record 1 has the length -1, and its sequence 3 places",
              "train.seed=1");
 }
 
@@ -133,38 +137,39 @@ static void wrong_dtypes_and_class_counts_are_refused(void **state) {
   (void)state;
   write_tokens();
   write_zeros("n.npy", "<f4", "2,", 8);
-  EXPECT_FOR(tokens,
+  EXPECT_FOR(token_session,
              "attention needs i64 lengths as input 3, got f32 (in files whole numbers are <i4",
              "train.seed=1");
   write_tokens();
   /* bytes are fractions of 255, so they are no token numbers */
   write_zeros("ids.npy", "|u1", "2, 3", 6);
-  EXPECT_FOR(tokens, "embedding needs i64 row numbers as input 0, got f32", "train.seed=1");
+  EXPECT_FOR(token_session, "embedding needs i64 row numbers as input 0, got f32", "train.seed=1");
   write_tokens();
   write_numbers("y.npy", "2,", (const int64_t[]){0, 2}, 2);
-  EXPECT_FOR(tokens,
+  EXPECT_FOR(token_session,
              "y.npy has labels of [], one per record, and the last layer ('4') gives [3, 3]: "
              "it must give the classes of each record",
              "train.seed=1");
   write_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, -100, 1}, 6);
   EXPECT_FOR(
-      tokens,
+      token_session,
       "y.npy: labels go up to 3 (record 0), and the last layer has 3 outputs: it needs 4, one",
       "train.seed=1");
   write_numbers("y.npy", "2, 3", (const int64_t[]){0, INT64_MAX, -100, -100, -100, 1}, 6);
-  EXPECT_FOR(tokens, "labels go up to 9223372036854775807 (record 0), which is the number of no",
+  EXPECT_FOR(token_session,
+             "labels go up to 9223372036854775807 (record 0), which is the number of no",
              "train.seed=1");
   write_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, 7, 7}, 6);
-  EXPECT_FOR(tokens, "y.npy: labels go up to 7 (record 1), and the last layer has 3 outputs",
+  EXPECT_FOR(token_session, "y.npy: labels go up to 7 (record 1), and the last layer has 3 outputs",
              "train.seed=1");
 }
 
 /* ---- padding tokens and lengths of the records ----------------------------------------------- */
 
-static const char sizes[] =
+static const char config_sizes[] =
     "\"vocab_size\": 9, \"hidden_size\": 4, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, "
     "\"intermediate_size\": 4, \"max_position_embeddings\": 12";
-static const char model[] =
+static const char model_session[] =
     "version: 1\nname: pads\n"
     "data: {format: npy, inputs: [ids, lengths], train: [ids.npy, n.npy, y.npy]}\n"
     "model: {hf: %s, head: %s, labels: 9}\n"
@@ -175,7 +180,8 @@ static void write_model_with_pad(const char *family, int pad) {
   char text[400], path[64];
   snprintf(path, sizeof path, "%s/config.json", family);
   snprintf(text, sizeof text, "{\"model_type\": \"%s\", %s, \"%s\": %d, \"pad_token_id\": %d}",
-           family, sizes, strcmp(family, "llama") ? "type_vocab_size" : "num_key_value_heads",
+           family, config_sizes,
+           strcmp(family, "llama") ? "type_vocab_size" : "num_key_value_heads",
            strcmp(family, "llama") ? 1 : 2, pad);
   clv_err err;
   assert_ok(clv_mkdirs(at(family), &err), &err);
@@ -189,7 +195,7 @@ static void assert_model_check_result(const char *family, const char *head, cons
                                       const int64_t *lengths, const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   bool is_roberta = strcmp(family, "roberta") == 0;
-  clv_bytes_printf(&text, model, family, head,
+  clv_bytes_printf(&text, model_session, family, head,
                    is_roberta               ? "embeddings..classifier"
                    : strcmp(head, "causal") ? "embed_tokens..score"
                                             : "embed_tokens..lm_head");
@@ -202,8 +208,9 @@ static void assert_model_check_result(const char *family, const char *head, cons
 }
 
 static void pads_inside_the_length_are_refused(void **state) {
-  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, inside[] = {2, 3, 4, 5, 6, 1, 7, 1};
-  static const int64_t other[] = {2, 3, 4, 5, 6, 7, 1, 8};
+  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1},
+                       ids_with_inner_pad[] = {2, 3, 4, 5, 6, 1, 7, 1};
+  static const int64_t ids_with_late_token[] = {2, 3, 4, 5, 6, 7, 1, 8};
   (void)state;
   write_model("roberta");
   write_model("llama");
@@ -213,26 +220,27 @@ static void pads_inside_the_length_are_refused(void **state) {
       "roberta", "token", ids, NULL,
       "ids.npy: record 1, place 2 is a pad, and the record has the length 4 "
       "(pad_token_id of model.hf is 1): this model numbers places without pads");
-  assert_model_check_result("roberta", "token", inside, (const int64_t[]){4, 3},
+  assert_model_check_result("roberta", "token", ids_with_inner_pad, (const int64_t[]){4, 3},
                             "record 1, place 1 is a pad");
-  assert_model_check_result("llama", "token", inside, (const int64_t[]){4, 3}, "");
+  assert_model_check_result("llama", "token", ids_with_inner_pad, (const int64_t[]){4, 3}, "");
   write_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
   assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 2}, "");
-  assert_model_check_result("llama", "sequence", inside, (const int64_t[]){4, 3}, "");
+  assert_model_check_result("llama", "sequence", ids_with_inner_pad, (const int64_t[]){4, 3}, "");
   assert_model_check_result(
       "llama", "sequence", ids, NULL,
       "record 1, place 1 has its last token that is no pad, and the record has the "
       "length 4");
   assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 3},
                             "record 1, place 1 has its last token");
-  assert_model_check_result("llama", "sequence", other, (const int64_t[]){4, 2},
+  assert_model_check_result("llama", "sequence", ids_with_late_token, (const int64_t[]){4, 2},
                             "record 1, place 3 has its last token that is no pad");
 }
 
 /* transformers scores position 0 of a record of padding only, even if attention ignores padding.
  * Cleave has no token to score there, so it refuses the record. */
-static void records_of_only_pads_are_refused(void **state) {
-  static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1}, one[] = {2, 3, 4, 5, 6, 1, 1, 1};
+static void records_of_padding_alone_are_refused(void **state) {
+  static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1},
+                       ids_with_one_token[] = {2, 3, 4, 5, 6, 1, 1, 1};
   (void)state;
   write_model("llama");
   write_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
@@ -242,14 +250,14 @@ static void records_of_only_pads_are_refused(void **state) {
       "record has the length 4");
   assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 0},
                             "record has the length 0");
-  assert_model_check_result("llama", "sequence", one, (const int64_t[]){4, 0},
+  assert_model_check_result("llama", "sequence", ids_with_one_token, (const int64_t[]){4, 0},
                             "record has the length 0");
   assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 1}, "");
 }
 
 /* -1 is no token, so that transformers scores the last place of every row. */
 static void negative_pad_with_short_lengths_is_refused(void **state) {
-  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 0, 0}, full[] = {4, 4};
+  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 0, 0}, full_lengths[] = {4, 4};
   (void)state;
   write_model_with_pad("llama", -1);
   write_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
@@ -257,7 +265,7 @@ static void negative_pad_with_short_lengths_is_refused(void **state) {
       "llama", "sequence", ids, (const int64_t[]){4, 2},
       "record 1, place 3 has its last number, and the record has the length 2 "
       "(pad_token_id of model.hf is -1): no token is that number");
-  assert_model_check_result("llama", "sequence", ids, full, "");
+  assert_model_check_result("llama", "sequence", ids, full_lengths, "");
   assert_model_check_result("llama", "sequence", ids, NULL, "");
 }
 
@@ -290,21 +298,22 @@ static void unshifted_causal_labels_are_refused(void **state) {
   assert_model_check_result("llama", "causal", ids, n, "");
 }
 
-/* Asserts the note that `check` prints about such labels with this head; NULL: no note. */
+/* Asserts the note that `check` prints about labels that equal the tokens of their own position;
+ * NULL: no note. */
 static void assert_note(const char *head, const int64_t *labels, const char *want) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, notes = {0};
   const char *const sets[] = {"train.seed=1"};
   const clv_config_overrides over = {.sets = sets, .n_sets = 1};
   clv_run_data d = {0};
-  uint64_t left_out;
+  uint64_t n_left_out;
   clv_err err = {0};
   write_numbers("y.npy", "2, 4", labels, 8);
-  clv_bytes_printf(&text, model, "llama", head,
+  clv_bytes_printf(&text, model_session, "llama", head,
                    strcmp(head, "causal") ? "embed_tokens..score" : "embed_tokens..lm_head");
   assert_ok(clv_session_config_parse(at("s.yaml"), text.data, text.len, &over, &c, &err), &err);
   assert_ok(clv_run_data_open(c, true, &d, &err), &err);
-  assert_ok(clv_run_data_scan(c, &d, &(clv_run_scan){0}, &left_out, &notes, &err), &err);
+  assert_ok(clv_run_data_scan(c, &d, &(clv_run_scan){0}, &n_left_out, &notes, &err), &err);
   const char *got = notes.data ? strstr(notes.data, "token of their own place") : NULL;
   if (!want != !got || (want && !strstr(notes.data, want)))
     fail_msg("%s", notes.data ? (const char *)notes.data : "");
@@ -312,23 +321,25 @@ static void assert_note(const char *head, const int64_t *labels, const char *wan
 }
 
 /* Only positions whose token differs from the next one count: five of these. */
-static void most_labels_of_their_own_place_are_noted(void **state) {
-  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
+static void mostly_unshifted_labels_are_noted(void **state) {
+  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, lengths[] = {4, 2};
   (void)state;
   write_model("llama");
   write_numbers("ids.npy", "2, 4", ids, 8);
-  write_numbers("n.npy", "2,", n, 2);
-  static const int64_t three[] = {2, 3, 8, 8, 6, 8, -100, -100},
-                       half[] = {2, 8, -100, -100, 6, 8, -100, -100},
-                       two[] = {2, 8, 8, 8, 6, 8, -100, -100},
-                       all[] = {2, 3, 4, 5, 6, 7, -100, -100};
-  assert_note("causal", three,
+  write_numbers("n.npy", "2,", lengths, 2);
+  static const int64_t three_of_five[] = {2, 3, 8, 8, 6, 8, -100, -100},
+                       two_of_four[] = {2, 8, -100, -100, 6, 8, -100, -100},
+                       two_of_five[] = {2, 8, 8, 8, 6, 8, -100, -100},
+                       all_own_tokens[] = {2, 3, 4, 5, 6, 7, -100, -100};
+  assert_note("causal", three_of_five,
               "data.train: 3 of 5 labels are the token of their own place; head: causal is to say "
               "the next one, and nothing shifts labels here\n");
-  assert_note("causal", half, NULL); /* 2 of 4 labels are the token of their own place: not most */
-  assert_note("causal", two, NULL);
-  assert_note("causal", all, NULL); /* all labels: the session is refused, so there is no note */
-  assert_note("token", three, NULL);
+  /* 2 of 4 labels equal the token of their own position, which is not more than half */
+  assert_note("causal", two_of_four, NULL);
+  assert_note("causal", two_of_five, NULL);
+  /* all labels: the session is refused, so there is no note */
+  assert_note("causal", all_own_tokens, NULL);
+  assert_note("token", three_of_five, NULL);
 }
 
 int main(void) {
@@ -337,9 +348,9 @@ int main(void) {
       cmocka_unit_test(out_of_range_tokens_boxes_and_lengths_are_refused),
       cmocka_unit_test(wrong_dtypes_and_class_counts_are_refused),
       cmocka_unit_test(pads_inside_the_length_are_refused),
-      cmocka_unit_test(records_of_only_pads_are_refused),
+      cmocka_unit_test(records_of_padding_alone_are_refused),
       cmocka_unit_test(negative_pad_with_short_lengths_is_refused),
       cmocka_unit_test(unshifted_causal_labels_are_refused),
-      cmocka_unit_test(most_labels_of_their_own_place_are_noted)};
+      cmocka_unit_test(mostly_unshifted_labels_are_noted)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

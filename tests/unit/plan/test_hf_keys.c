@@ -18,12 +18,13 @@
 #include "master/tokens/tokens.h"
 #include "tests/unit/must.h"
 
-enum { MAX_LINES = 256, NAMES_IN_A_LINE = 16, ALL = (1 << CLV_HF_FAMILIES) - 1 };
+enum { MAX_LINES = 256, MAX_NAMES_IN_A_LINE = 16, ALL_FAMILIES = (1 << CLV_HF_FAMILIES) - 1 };
 static const char page_path[] = "deploy/CHECKPOINTS.md";
 
-/* A line of a table: the keys of one treatment. */
+/* A line of a table: keys with the same outcome, such as "done" or "refused", and the families that
+ * have them. */
 typedef struct line {
-  char names[1024], what[400];
+  char names[1024], outcome_text[400];
   unsigned families;
   int n_names;
 } line;
@@ -33,32 +34,34 @@ typedef struct table {
   size_t n;
 } table;
 
-static void add_name(table *t, const char *name, size_t len, unsigned families, const char *what) {
-  line *at = NULL;
+static void add_name(table *t, const char *name, size_t len, unsigned families,
+                     const char *outcome_text) {
+  line *found_line = NULL;
   for (size_t i = 0; i < t->n; i++)
-    if (t->lines[i].families == families && strcmp(t->lines[i].what, what) == 0 &&
-        t->lines[i].n_names < NAMES_IN_A_LINE)
-      at = &t->lines[i];
-  if (!at) {
+    if (t->lines[i].families == families && strcmp(t->lines[i].outcome_text, outcome_text) == 0 &&
+        t->lines[i].n_names < MAX_NAMES_IN_A_LINE)
+      found_line = &t->lines[i];
+  if (!found_line) {
     assert_true(t->n < MAX_LINES);
-    at = &t->lines[t->n++];
-    *at = (line){.families = families};
-    snprintf(at->what, sizeof at->what, "%s", what);
+    found_line = &t->lines[t->n++];
+    *found_line = (line){.families = families};
+    snprintf(found_line->outcome_text, sizeof found_line->outcome_text, "%s", outcome_text);
   }
-  size_t used = strlen(at->names);
-  snprintf(at->names + used, sizeof at->names - used, "%s`%.*s`", used ? ", " : "", (int)len, name);
-  at->n_names++;
+  size_t used = strlen(found_line->names);
+  snprintf(found_line->names + used, sizeof found_line->names - used, "%s`%.*s`", used ? ", " : "",
+           (int)len, name);
+  found_line->n_names++;
 }
 
 /* Adds a row of the code. outcome: such as "done", or "refused unless" with a word. */
 static void add_row(table *t, const char *names, unsigned families, const char *outcome,
                     const char *word, const char *reason) {
-  char what[400];
-  snprintf(what, sizeof what, "%s%s%s%s%s%s", outcome, word ? " `" : "", word ? word : "",
-           word ? "`" : "", reason ? ": " : "", reason ? reason : "");
+  char outcome_text[400];
+  snprintf(outcome_text, sizeof outcome_text, "%s%s%s%s%s%s", outcome, word ? " `" : "",
+           word ? word : "", word ? "`" : "", reason ? ": " : "", reason ? reason : "");
   for (const char *at = names; at;) {
     size_t len = strcspn(at, " ");
-    add_name(t, at, len, families, what);
+    add_name(t, at, len, families, outcome_text);
     at = at[len] ? at + len + 1 : NULL;
   }
 }
@@ -79,21 +82,22 @@ static void append_table(const table *t, bool has_families, clv_bytes *out) {
   for (size_t i = 0; i < t->n; i++) {
     clv_bytes_printf(out, "| %s | ", t->lines[i].names);
     if (has_families) append_families(t->lines[i].families, out);
-    clv_bytes_printf(out, "%s%s |\n", has_families ? " | " : "", t->lines[i].what);
+    clv_bytes_printf(out, "%s%s |\n", has_families ? " | " : "", t->lines[i].outcome_text);
   }
 }
 
-/* Joins lines with the same keys and treatment: the code has a row for each default of a key. */
+/* Joins lines with the same keys and the same outcome, because the code has a row for each default
+ * of a key. */
 static void join_lines(table *t) {
   size_t n = 0;
   for (size_t i = 0; i < t->n; i++) {
-    line *same = NULL;
-    for (size_t k = 0; k < n && !same; k++)
+    line *equal_line = NULL;
+    for (size_t k = 0; k < n && !equal_line; k++)
       if (strcmp(t->lines[k].names, t->lines[i].names) == 0 &&
-          strcmp(t->lines[k].what, t->lines[i].what) == 0)
-        same = &t->lines[k];
-    if (same)
-      same->families |= t->lines[i].families;
+          strcmp(t->lines[k].outcome_text, t->lines[i].outcome_text) == 0)
+        equal_line = &t->lines[k];
+    if (equal_line)
+      equal_line->families |= t->lines[i].families;
     else
       t->lines[n++] = t->lines[i];
   }
@@ -106,10 +110,12 @@ static void make_key_table(bool (*describe)(size_t i, clv_hf_key *ret), bool has
   clv_hf_key k;
   t.n = 0;
   for (size_t i = 0; describe(i, &k); i++) {
-    char second[96];
-    snprintf(second, sizeof second, "a second name of `%s`; refused where both differ",
+    char second_name_text[96];
+    snprintf(second_name_text, sizeof second_name_text,
+             "a second name of `%s`; refused where both differ",
              k.primary_key ? k.primary_key : "");
-    add_row(&t, k.names, k.families, k.outcome, k.word, k.primary_key ? second : k.reason);
+    add_row(&t, k.names, k.families, k.outcome, k.word,
+            k.primary_key ? second_name_text : k.reason);
   }
   join_lines(&t);
   append_table(&t, has_families, out);
@@ -128,10 +134,11 @@ static void make_settings_table(clv_bytes *out) {
   clv_tokenizer_setting k;
   t.n = 0;
   for (size_t i = 0; clv_tokenizer_describe_setting(i, &k); i++) {
-    char where[400];
-    snprintf(where, sizeof where, "%s %s", k.outcome, k.reason);
-    bool compares = strcmp(k.outcome, "refused where") == 0;
-    add_row(&t, k.keys, 0, compares ? where : k.outcome, NULL, compares ? NULL : k.reason);
+    char outcome_and_reason[400];
+    snprintf(outcome_and_reason, sizeof outcome_and_reason, "%s %s", k.outcome, k.reason);
+    bool joins_reason = strcmp(k.outcome, "refused where") == 0;
+    add_row(&t, k.keys, 0, joins_reason ? outcome_and_reason : k.outcome, NULL,
+            joins_reason ? NULL : k.reason);
   }
   append_table(&t, false, out);
 }
@@ -150,19 +157,19 @@ static void check_part(clv_bytes *page, const char *name, const char *want, bool
   char begin[48], end[48];
   snprintf(begin, sizeof begin, "<!-- %s -->\n", name);
   snprintf(end, sizeof end, "<!-- /%s -->\n", name);
-  char *from = strstr(page->data, begin), *to = strstr(page->data, end);
-  if (!from || !to) {
+  char *part_start = strstr(page->data, begin), *part_end = strstr(page->data, end);
+  if (!part_start || !part_end) {
     fail_msg("%s has no %s", page_path, begin);
     return;
   }
-  from += strlen(begin);
+  part_start += strlen(begin);
   size_t len = strlen(want);
   if (writes) {
     clv_bytes out = {0};
-    clv_bytes_printf(&out, "%.*s%s%s", (int)(from - page->data), page->data, want, to);
+    clv_bytes_printf(&out, "%.*s%s%s", (int)(part_start - page->data), page->data, want, part_end);
     clv_bytes_done(page);
     *page = out;
-  } else if ((size_t)(to - from) != len || memcmp(from, want, len) != 0) {
+  } else if ((size_t)(part_end - part_start) != len || memcmp(part_start, want, len) != 0) {
     fail_msg(
         "%s: the table of %s is not that of the code, which is\n%s"
         "CLV_WRITE_TABLES=1 tests/unit/plan/test_hf_keys writes it there",
@@ -192,19 +199,21 @@ static void tables_of_the_page_are_those_of_the_code(void **state) {
   if (writes) must(clv_file_write_durable(page_path, page.data, page.len, 0644, &err), &err);
 }
 
-/* A key that a family has in two rows would be read by the first alone. */
+/* If a family had two rows for a key, only the first would be used. */
 static void each_key_has_one_row_for_a_family(void **state) {
   clv_hf_key a, b;
   (void)state;
   for (size_t i = 0; clv_hf_describe_key(i, &a); i++)
     for (size_t k = i + 1; clv_hf_describe_key(k, &b); k++) {
-      char names[2048], *save = NULL;
+      char names[2048], *names_left = NULL;
       snprintf(names, sizeof names, "%s", a.names);
       if (!(a.families & b.families)) continue;
-      for (char *name = strtok_r(names, " ", &save); name; name = strtok_r(NULL, " ", &save)) {
-        char other[2048], *rest = NULL;
-        snprintf(other, sizeof other, "%s", b.names);
-        for (char *n = strtok_r(other, " ", &rest); n; n = strtok_r(NULL, " ", &rest))
+      for (char *name = strtok_r(names, " ", &names_left); name;
+           name = strtok_r(NULL, " ", &names_left)) {
+        char other_names[2048], *other_names_left = NULL;
+        snprintf(other_names, sizeof other_names, "%s", b.names);
+        for (char *n = strtok_r(other_names, " ", &other_names_left); n;
+             n = strtok_r(NULL, " ", &other_names_left))
           if (strcmp(n, name) == 0) fail_msg("'%s' has two rows for one family", name);
       }
     }

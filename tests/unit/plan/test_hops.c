@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that plan, policy and record have the same words for a direct hop, which one worker sends
- * to another.
+ * Tests that plan, policy and record have the same words for a direct hop, a tensor that one worker
+ * sends to another without the master.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,8 +55,8 @@ static clv_blueprint *make_blueprint(const char *layers, clv_session_config **re
   return b;
 }
 
-/* Returns a policy that permits all but `without`, and RAW INPUT only if `is_raw`. */
-static clv_policy *make_policy_without(const char *without, bool is_raw) {
+/* Returns a policy that permits all keys but denied_key, and RAW INPUT only if `allows_raw`. */
+static clv_policy *make_policy_without(const char *denied_key, bool allows_raw) {
   static const char *const keys[] = {"tokens", "labels", "labels_readable", "front_known"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_policy *p = NULL;
@@ -65,10 +65,10 @@ static clv_policy *make_policy_without(const char *without, bool is_raw) {
                    "version: 1\nworkers: [\"spiffe://t/w1\", \"spiffe://t/w2\"]\n"
                    "kinds: [activation, gradient, weights]\nlargest_shape: [64, 128]\n"
                    "dtypes: [f32, i64]\nbytes_per_epoch: 1000000000\nallow:\n  raw: %s\n",
-                   is_raw ? "true" : "false");
+                   allows_raw ? "true" : "false");
   for (size_t i = 0; i < CLV_COUNT(keys); i++)
     clv_bytes_printf(&text, "  %s: %s\n", keys[i],
-                     strcmp(keys[i], without) == 0 ? "false" : "true");
+                     strcmp(keys[i], denied_key) == 0 ? "false" : "true");
   assert_int_equal(clv_alloc(1, sizeof *p, &p, &err), CLV_OK);
   assert_int_equal(
       clv_policy_config_parse("/p.yaml", (const char *)text.data, text.len, &p->config, &err),
@@ -79,9 +79,9 @@ static clv_policy *make_policy_without(const char *without, bool is_raw) {
 /* Checks only the direct hop, what w1 sends to w2, against the policy. The policy may also refuse
  * that the records are sent to w1. */
 static clv_code check_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
-  const clv_planned_sends nothing = {0};
+  const clv_planned_sends no_planned_sends = {0};
   b->policy = p;
-  return clv_blueprint_check_policy(b, &nothing, err);
+  return clv_blueprint_check_policy(b, &no_planned_sends, err);
 }
 
 static void hop_names_match_in_plan_policy_and_record(void **state) {
@@ -94,19 +94,21 @@ static void hop_names_match_in_plan_policy_and_record(void **state) {
     CLV_AUTO(clv_policy_freep) clv_policy *none = make_policy_without(cases[i].policy_key, false);
     CLV_AUTO(clv_policy_freep)
     clv_policy *enough = make_policy_without("none", strcmp(cases[i].policy_key, "raw") == 0);
-    clv_egress_row there = clv_blueprint_hop_row(b, 0, false),
-                   back = clv_blueprint_hop_row(b, 0, true);
+    clv_egress_row activation_row = clv_blueprint_hop_row(b, 0, false),
+                   gradient_row = clv_blueprint_hop_row(b, 0, true);
     char words[CLV_FINDINGS_TEXT], name[160];
     clv_err err = {0};
-    assert_string_equal(clv_findings_words(there.findings, words), cases[i].plan_words);
-    assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(there.kind, there.findings)),
-                        cases[i].record_words);
-    assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(back.kind, back.findings)),
-                        cases[i].gradient_words);
+    assert_string_equal(clv_findings_words(activation_row.findings, words), cases[i].plan_words);
+    assert_string_equal(
+        clv_egress_kind_name(clv_egress_record_kind(activation_row.kind, activation_row.findings)),
+        cases[i].record_words);
+    assert_string_equal(
+        clv_egress_kind_name(clv_egress_record_kind(gradient_row.kind, gradient_row.findings)),
+        cases[i].gradient_words);
     assert_int_equal(clv_blueprint_describe(b, false, &text, &err), CLV_OK);
     assert_non_null(strstr((const char *)text.data, cases[i].plan_words));
     snprintf(name, sizeof name, "direct %s of stage 'one'", cases[i].plan_words);
-    assert_string_equal(there.name, name);
+    assert_string_equal(activation_row.name, name);
     assert_int_equal(check_hop_alone(b, none, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, name));
     assert_non_null(strstr(err.text, cases[i].policy_key));

@@ -47,11 +47,11 @@ static clv_code make_blueprint(const clv_session_config *c, clv_blueprint **ret,
   "  - {name: head, at: master, layers: [{op: mean, dim: 1, name: m}, {op: concat, from: [m, " \
   "extra]}, {op: linear, out: 3}]}\n"
 
-static void assert_table(const char *privacy, const char *middle, const char *want) {
+static void assert_table(const char *privacy, const char *middle_stage, const char *want) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0}, got = {0};
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   clv_err err;
-  clv_bytes_printf(&stages, FRONT "%s" HEAD, middle);
+  clv_bytes_printf(&stages, FRONT "%s" HEAD, middle_stage);
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_session(privacy, stages.data);
   if (make_blueprint(c, &b, &err) != CLV_OK) fail_msg("%s", err.text);
   clv_blueprint_egress_text(b, &got);
@@ -80,18 +80,18 @@ static void egress_table_lists_every_sent_tensor(void **state) {
                "activation of stage 'front' (2 values) | ");
 }
 
-static void assert_refused(const char *layers, const char *input) {
+static void assert_refused(const char *middle_layers, const char *input_name) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0}, want = {0};
   clv_blueprint *b = NULL;
   clv_err err = {0};
   clv_bytes_printf(&stages,
                    FRONT "  - {name: tail, at: w1, layers: [" ATTEND
                          ", {op: mean, dim: 1, name: m}, %s, {op: linear, out: 3}]}\n",
-                   layers);
+                   middle_layers);
   clv_bytes_printf(&want,
                    "worker 'w1' is sent the records: layers of stage 'tail' read '%s'; read it at "
                    "master, or set privacy.raw_input_leaves: true",
-                   input);
+                   input_name);
   CLV_AUTO(clv_session_config_freep)
   clv_session_config *c =
       parse_session("tokens_readable: true, labels_readable: true", stages.data);

@@ -16,7 +16,7 @@
 
 #include "master/plan/plan_int.h"
 
-static const clv_shape image = {4, {1, 1, 6, 6}}, words = {2, {1, 12}}, number = {2, {1, 1}};
+static const clv_shape image = {4, {1, 1, 6, 6}}, words = {2, {1, 12}}, single_value = {2, {1, 1}};
 
 #define ALL                                                                                   \
   "raw_input_leaves: true, tokens_readable: true, front_known: true, labels_readable: true, " \
@@ -54,14 +54,14 @@ static clv_blueprint *make_blueprint(const clv_session_config *c, const clv_shap
 
 /* ---- findings about records in the front's output -------------------------------------------- */
 
-typedef struct front_row {
+typedef struct front_case {
   const clv_shape *sample_shape;
   const char *first_layers, *other_layers, *train_keys;
   clv_findings wanted_findings;
   /* fewest positions of a record on which an output depends, for the finding PICTURE; 0: not
    * checked */
   int64_t min_positions;
-} front_row;
+} front_case;
 
 enum {
   RAW = CLV_FINDING_RAW_INPUT,
@@ -98,7 +98,7 @@ static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, two_halves
 #define PUBLIC "weights: {file: p}, "
 #define SECRET "weights: {file: p, secret: true}, "
 
-static const front_row fronts[] = {
+static const front_case fronts[] = {
     /* each output depends on one position */
     {&image, "{op: scale, factor: 2}", "", "", RAW, 0},
     {&image, "{op: flatten}, {op: slice, dim: 1, start: 0, stop: 20}", "", "", RAW, 0},
@@ -112,7 +112,7 @@ static const front_row fronts[] = {
     {&rows, "{op: linear, out: 4}", "", "", RAW | PICTURE, 0},
     {&rgb, "{op: globalavgpool}, {op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
     {&rgb, "{op: mean, dim: 3}, {op: mean, dim: 2}, {op: linear, out: 4}", "", "", RAW, 0},
-    {&number, "{op: linear, out: 5}, {op: relu}", "", "", RAW, 0},
+    {&single_value, "{op: linear, out: 5}, {op: relu}", "", "", RAW, 0},
     {&pixel, "{op: conv2d, out: 4, kernel: 3, pad: 1}", "", "", RAW, 0},
     {&image, "{op: conv2d, out: 4, kernel: 3, dilation: 6, pad: 6}", "", "", RAW, 0},
     {&signal, "{op: conv1d, out: 2, kernel: 2, pad: 1, stride: 18}", "", "", RAW, 0},
@@ -383,13 +383,13 @@ static const front_row fronts[] = {
      "add, from: [e, f]}, {op: linear, out: 5}",
      "", "", TOKENS, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}", PUBLIC, "", TOKENS | KNOWN, 0},
-    {&number, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
+    {&single_value, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
 };
 
 static void front_findings_match_the_table(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(fronts); i++) {
-    const front_row *r = &fronts[i];
+    const front_case *r = &fronts[i];
     CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
     clv_bytes_printf(&stages,
                      "  - {name: front, at: master, %slayers: [%s]}\n"
@@ -494,12 +494,12 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
 
 /* ---- layers that hide labels in gradients ---------------------------------------------------- */
 
-typedef struct head_row {
+typedef struct head_case {
   const char *first_layers, *other_layers, *train_keys;
   uint32_t wanted_findings; /* number of layers that hide labels; 0: labels are readable */
-} head_row;
+} head_case;
 
-static const head_row heads[] = {
+static const head_case heads[] = {
     {"{op: relu}", "", "", 0},
     {"{op: layernorm}, {op: dropout, p: 0.5}", "", "", 0},
     {"{op: linear, out: 3}", "", "", 1},
@@ -529,10 +529,11 @@ static const head_row heads[] = {
     /* dropout may leave the gradient of a single output */
     {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0},
     {"{op: dropout, p: 0.9}, {op: linear, out: 3}", "", "", 1},
-    {"{op: linear, out: 1}", "", "", 1}, /* the gradient's sign still shows, which `plan` reports */
+    /* the sign of the gradient stays readable, which `plan` reports */
+    {"{op: linear, out: 1}", "", "", 1},
 };
 
-static void check_head(const head_row *r) {
+static void check_head(const head_case *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
   bool is_unused = strstr(r->train_keys, "head.*") != NULL; /* each glob must match something */
   clv_bytes_printf(&stages,
@@ -600,7 +601,8 @@ static const gradient_findings_case gradient_cases[] = {
      "{op: attention, heads: 2, from: [input, input, back]}" END, RAW},
     {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
      "{op: attention, heads: 2, from: [back, input, back]}" END, RAW},
-    /* derivatives that depend on the value: of signs, maxima and curves */
+    /* derivatives that depend on the value of their input: those of relu, of maxima and of curves
+     * */
     {&features, FLAT, "{op: add, from: [back, input]}" END, 0},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: relu}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: tanh}" END, RAW},
@@ -831,26 +833,31 @@ static void assert_front(const char *weights, const char *train, const char *lay
 /* If others can compute the front, all tokens are readable. */
 static void plan_reports_token_exposure_by_front_secrecy(void **state) {
   (void)state;
-  static const char table[] = "{op: embedding, rows: 9, out: 4}",
-                    both[] = "{op: embedding, rows: 9, out: 4}, {op: linear, out: 5}";
-  static const char known[] = TOKENS_TEXT "layers whose weights are known: with these, 92 %",
-                    secret[] =
+  static const char embedding_only[] = "{op: embedding, rows: 9, out: 4}",
+                    embedding_and_linear[] =
+                        "{op: embedding, rows: 9, out: 4}, {op: linear, out: 5}";
+  static const char text_of_known_layers[] =
+      TOKENS_TEXT "layers whose weights are known: with these, 92 %",
+                    text_of_secret_layers[] =
                         TOKENS_TEXT "layers with secret weights: with the words of ten pages, 54 %";
-  static const char is_known[] =
+  static const char json_of_known_layers[] =
       "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"known\",",
-                    is_secret[] =
+                    json_of_secret_layers[] =
                         "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"secret\",";
-  assert_front("", "", table, secret, is_secret);
-  assert_front("weights: {file: p}, ", "", table, known, is_known);
+  assert_front("", "", embedding_only, text_of_secret_layers, json_of_secret_layers);
+  assert_front("weights: {file: p}, ", "", embedding_only, text_of_known_layers,
+               json_of_known_layers);
   assert_front("", "", "{op: embedding, rows: 9, out: 4}, {op: mean, dim: 1}",
                "records: TOKENS: one vector per text is sent, made of those of its tokens "
                "(privacy.tokens_readable), by layers with secret weights: with the words of ten "
                "pages, 54 % of tokens were read off behind the first block of a LayoutLM that "
                "sends one per token",
-               is_secret);
-  assert_front("weights: {file: p, secret: true}, ", "", both, secret, is_secret);
-  assert_front("", "seed: 7, ", both, known, is_known);
-  assert_front("weights: {folder: p, new: [\"1\"]}, ", "", both, secret, is_secret);
+               json_of_secret_layers);
+  assert_front("weights: {file: p, secret: true}, ", "", embedding_and_linear,
+               text_of_secret_layers, json_of_secret_layers);
+  assert_front("", "seed: 7, ", embedding_and_linear, text_of_known_layers, json_of_known_layers);
+  assert_front("weights: {folder: p, new: [\"1\"]}, ", "", embedding_and_linear,
+               text_of_secret_layers, json_of_secret_layers);
 }
 
 /* ---- an attack that infers labels from gradients --------------------------------------------- */
@@ -876,15 +883,15 @@ static void draw_weights(clv_graph *g, const clv_params *p, uint64_t seed, void 
   clv_params_init(g, p, values);
 }
 
-/* Computes the gradient for a worker's output, with `head_layers` linear layers at the master. */
-static void train_step(int head, uint64_t seed, attacked_step *v) {
+/* Computes the gradient for a worker's output, with n_head_layers linear layers at the master. */
+static void train_step(int n_head_layers, uint64_t seed, attacked_step *v) {
   static float values[16384], grads[16384];
   clv_graph *g;
   clv_params *p;
   clv_plan *plan;
   clv_call *call;
   clv_err err;
-  float loss, one = 1;
+  float loss, loss_gradient = 1;
   int x, y, z;
   clv_attrs linear = {.out = CLASSES, .bias = true};
   assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
@@ -892,7 +899,7 @@ static void train_step(int head, uint64_t seed, attacked_step *v) {
       clv_graph_add_input(g, "h", CLV_F32, &(clv_shape){2, {SAMPLES, CLASSES}}, &x, &err), CLV_OK);
   assert_int_equal(clv_graph_add_input(g, "labels", CLV_I64, &(clv_shape){1, {SAMPLES}}, &y, &err),
                    CLV_OK);
-  for (int i = 0; i < head; i++)
+  for (int i = 0; i < n_head_layers; i++)
     assert_int_equal(clv_graph_add(g, CLV_OP_LINEAR, &linear, "", (uint32_t)i, &x, 1, &x, &err),
                      CLV_OK);
   assert_int_equal(clv_graph_add(g, CLV_OP_CROSS_ENTROPY, &(clv_attrs){.ignore_index = -100}, "", 9,
@@ -913,8 +920,8 @@ static void train_step(int head, uint64_t seed, attacked_step *v) {
                                     &loss, &(clv_rng_key){0}, &err),
                    CLV_OK);
   assert_int_equal(
-      clv_plan_backward_input(plan, call, values, &one, (void *[]){v->label_gradients, NULL}, grads,
-                              false, &err),
+      clv_plan_backward_input(plan, call, values, &loss_gradient,
+                              (void *[]){v->label_gradients, NULL}, grads, false, &err),
       CLV_OK);
   clv_plan_call_put(plan, call);
   clv_plan_free(plan);
@@ -922,14 +929,15 @@ static void train_step(int head, uint64_t seed, attacked_step *v) {
   clv_graph_free(g);
 }
 
-/* Reads labels by sign: softmax minus one-hot is negative only at the label. */
-static double check_reading_by_sign(const attacked_step *v) {
+/* Returns the share of labels that the sign of the gradient reveals: softmax minus one-hot is
+ * negative only at the label. */
+static double measure_reading_by_sign(const attacked_step *v) {
   int n_right = 0;
   for (int i = 0; i < SAMPLES; i++) {
-    int least = 0;
+    int lowest_class = 0;
     for (int k = 1; k < CLASSES; k++)
-      if (v->label_gradients[i][k] < v->label_gradients[i][least]) least = k;
-    n_right += least == v->labels[i];
+      if (v->label_gradients[i][k] < v->label_gradients[i][lowest_class]) lowest_class = k;
+    n_right += lowest_class == v->labels[i];
   }
   return (double)n_right / SAMPLES;
 }
@@ -944,36 +952,37 @@ static double compute_cosine(const float *a, const float *b) {
   return ab / sqrt(aa * bb);
 }
 
-/* Reads labels with one known label per class (the first ten rows): nearest direction of the
- * gradient. */
-static double check_inference_by_direction(const attacked_step *v) {
+/* Returns the share of labels that an attacker infers who knows one label per class, those of the
+ * first ten rows: each other row gets the label of the known row whose gradient has the nearest
+ * direction. */
+static double measure_inference_by_direction(const attacked_step *v) {
   int n_right = 0;
   for (int i = CLASSES; i < SAMPLES; i++) {
-    int best = 0;
+    int nearest = 0;
     for (int k = 1; k < CLASSES; k++)
       if (compute_cosine(v->label_gradients[i], v->label_gradients[k]) >
-          compute_cosine(v->label_gradients[i], v->label_gradients[best]))
-        best = k;
-    n_right += v->labels[best] == v->labels[i];
+          compute_cosine(v->label_gradients[i], v->label_gradients[nearest]))
+        nearest = k;
+    n_right += v->labels[nearest] == v->labels[i];
   }
   return (double)n_right / (SAMPLES - CLASSES);
 }
 
 static void u_shape_stops_reading_but_not_inferring_labels(void **state) {
   static attacked_step v;
-  uint32_t random = 1;
+  uint32_t rng_state = 1;
   (void)state;
   for (int i = 0; i < SAMPLES; i++) {
-    v.labels[i] = i < CLASSES ? i : (int64_t)(next_random(&random) % CLASSES);
-    for (int k = 0; k < CLASSES; k++) v.h[i][k] = (float)next_random(&random) / (1 << 23) - 1;
+    v.labels[i] = i < CLASSES ? i : (int64_t)(next_random(&rng_state) % CLASSES);
+    for (int k = 0; k < CLASSES; k++) v.h[i][k] = (float)next_random(&rng_state) / (1 << 23) - 1;
   }
   train_step(0, 1, &v);
-  assert_true(check_reading_by_sign(&v) == 1);
+  assert_true(measure_reading_by_sign(&v) == 1);
   double read_share = 0, inferred_share = 1;
   for (uint64_t seed = 1; seed <= HEADS; seed++) {
     train_step(1, seed, &v);
-    read_share += check_reading_by_sign(&v) / HEADS;
-    inferred_share = fmin(inferred_share, check_inference_by_direction(&v));
+    read_share += measure_reading_by_sign(&v) / HEADS;
+    inferred_share = fmin(inferred_share, measure_inference_by_direction(&v));
   }
   print_message("U shape: %.1f %% by sign, %.1f %% by direction with one known label a class\n",
                 100 * read_share, 100 * inferred_share);

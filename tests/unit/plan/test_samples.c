@@ -20,15 +20,15 @@
 enum { ROWS = 300, COLUMNS = 70, VALUES = ROWS * COLUMNS };
 
 static clv_sha256 compute_digest(clv_dtype dtype, const clv_shape *shape, const void *data,
-                                 size_t piece) {
+                                 size_t piece_bytes) {
   clv_weights_sample s;
   clv_sha256 d;
   size_t bytes;
   assert_true(clv_weights_sample_begin(&s, dtype, shape));
   assert_int_equal(clv_shape_bytes(shape, dtype, &bytes, NULL), CLV_OK);
   memset(s.values, 0xee, sizeof s.values);
-  for (size_t at = 0; at < bytes; at += piece)
-    clv_weights_sample_add(&s, at, (const char *)data + at, CLV_MIN(piece, bytes - at));
+  for (size_t at = 0; at < bytes; at += piece_bytes)
+    clv_weights_sample_add(&s, at, (const char *)data + at, CLV_MIN(piece_bytes, bytes - at));
   assert_int_equal(clv_weights_sample_digest(&s, &d, NULL), CLV_OK);
   clv_weights_sample_done(&s);
   return d;
@@ -60,12 +60,12 @@ static void digest_does_not_depend_on_piece_size(void **state) {
 static void bf16_copy_has_the_same_digest(void **state) {
   (void)state;
   static float v[VALUES];
-  static uint16_t half[VALUES];
+  static uint16_t bf16_values[VALUES];
   const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS);
   fill_uniform(v);
-  for (size_t i = 0; i < VALUES; i++) half[i] = clv_bf16_of(v[i]);
+  for (size_t i = 0; i < VALUES; i++) bf16_values[i] = clv_bf16_of(v[i]);
   assert_true(is_equal_digest(compute_digest(CLV_F32, &shape, v, 4096),
-                              compute_digest(CLV_BF16, &shape, half, 4096)));
+                              compute_digest(CLV_BF16, &shape, bf16_values, 4096)));
 }
 
 /* ---- forms of tensors, compared by moments of their values ----------------------------------- */
@@ -74,13 +74,14 @@ enum { SIDE = 64, DRAWINGS = 40 };
 
 static uint64_t get_n_drawings(void) { return is_long() ? DRAWINGS : 12; }
 
-static clv_weights_moments compute_form(const float *v, size_t rows, size_t columns, bool all) {
+static clv_weights_moments compute_form(const float *v, size_t rows, size_t columns,
+                                        bool uses_all_values) {
   static clv_weights_sample s;
   clv_weights_moments ret;
   const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &shape));
   clv_weights_sample_add(&s, 0, v, rows * columns * sizeof *v);
-  assert_true(clv_weights_sample_moments(&s, all, &ret));
+  assert_true(clv_weights_sample_moments(&s, uses_all_values, &ret));
   clv_weights_sample_done(&s);
   return ret;
 }
@@ -90,12 +91,12 @@ static clv_weights_moments compute_form(const float *v, size_t rows, size_t colu
 static bool is_same_form(const clv_weights_moments *first_moments,
                          const clv_weights_moments *second_moments) {
   clv_sha256 a, b;
-  bool near, is_found = false;
-  assert_int_equal(clv_weights_moments_digest(first_moments, 0, &a, &near, NULL), CLV_OK);
+  bool has_neighbour, is_found = false;
+  assert_int_equal(clv_weights_moments_digest(first_moments, 0, &a, &has_neighbour, NULL), CLV_OK);
   for (unsigned neighbour = 0; neighbour < 1u << CLV_SPREAD_MEANS; neighbour++) {
-    assert_int_equal(clv_weights_moments_digest(second_moments, neighbour, &b, &near, NULL),
-                     CLV_OK);
-    is_found |= near && is_equal_digest(a, b);
+    assert_int_equal(
+        clv_weights_moments_digest(second_moments, neighbour, &b, &has_neighbour, NULL), CLV_OK);
+    is_found |= has_neighbour && is_equal_digest(a, b);
   }
   return is_found;
 }
@@ -103,39 +104,41 @@ static bool is_same_form(const clv_weights_moments *first_moments,
 /* Draws values: uniform for even seeds, nearly normal for odd ones. */
 static void draw_random_values(uint64_t seed, float *v) {
   const clv_rng_key key = {.seed = seed};
-  static float more[4 * VALUES];
+  static float uniform_values[4 * VALUES];
   clv_rng_uniform(&key, -1, 1, v, VALUES);
-  clv_rng_uniform(&key, -1, 1, more, 4 * (size_t)VALUES);
+  clv_rng_uniform(&key, -1, 1, uniform_values, 4 * (size_t)VALUES);
   for (size_t i = 0; i < VALUES && seed % 2; i++)
-    v[i] = more[4 * i] + more[4 * i + 1] + more[4 * i + 2] + more[4 * i + 3];
+    v[i] = uniform_values[4 * i] + uniform_values[4 * i + 1] + uniform_values[4 * i + 2] +
+           uniform_values[4 * i + 3];
 }
 
 static void scaled_converted_or_permuted_copies_are_recognized(void **state) {
   (void)state;
   static float v[VALUES], w[VALUES];
-  static const float by[] = {2, 3, -0.7F, 1e-3F};
+  static const float factors[] = {2, 3, -0.7F, 1e-3F};
   for (uint64_t seed = 1; seed <= get_n_drawings(); seed++) {
     draw_random_values(seed, v);
     const size_t sides[][2] = {{SIDE, SIDE}, {16, 16}, {ROWS, COLUMNS}};
     for (size_t k = 0; k < CLV_COUNT(sides); k++) {
       size_t rows = sides[k][0], columns = sides[k][1], n = rows * columns;
-      clv_weights_moments own = compute_form(v, rows, columns, false), other;
-      for (size_t i = 0; i < CLV_COUNT(by) + 2; i++) {
-        float factor = i < CLV_COUNT(by) ? by[i] : 1 + (float)i;
+      clv_weights_moments form = compute_form(v, rows, columns, false), form_of_copy;
+      for (size_t i = 0; i < CLV_COUNT(factors) + 2; i++) {
+        float factor = i < CLV_COUNT(factors) ? factors[i] : 1 + (float)i;
         for (size_t j = 0; j < n; j++) w[j] = factor * v[j];
-        for (size_t j = 0; i >= CLV_COUNT(by) && j < n; j++)
+        for (size_t j = 0; i >= CLV_COUNT(factors) && j < n; j++)
           w[j] = clv_bf16_value(clv_bf16_of(w[j]));
-        other = compute_form(w, rows, columns, false);
-        if (!is_same_form(&own, &other)) fail_msg("drawing %d of %zu, way %zu", (int)seed, n, i);
+        form_of_copy = compute_form(w, rows, columns, false);
+        if (!is_same_form(&form, &form_of_copy))
+          fail_msg("drawing %d of %zu, way %zu", (int)seed, n, i);
       }
-      bool all = rows == ROWS; /* more values than a sample has */
-      own = compute_form(v, rows, columns, all);
+      bool uses_all_values = rows == ROWS; /* more values than a sample has */
+      form = compute_form(v, rows, columns, uses_all_values);
       for (size_t j = 0; j < n; j++) w[j] = v[j % rows * columns + j / rows];
-      other = compute_form(w, columns, rows, all);
-      assert_true(is_same_form(&own, &other));
+      form_of_copy = compute_form(w, columns, rows, uses_all_values);
+      assert_true(is_same_form(&form, &form_of_copy));
       for (size_t j = 0; j < n; j++) w[j] = -2 * v[(j + 5 * columns) % n];
-      other = compute_form(w, rows, columns, all);
-      assert_true(is_same_form(&own, &other));
+      form_of_copy = compute_form(w, rows, columns, uses_all_values);
+      assert_true(is_same_form(&form, &form_of_copy));
     }
   }
 }
@@ -161,7 +164,7 @@ static void large_tensors_are_found_in_any_order(void **state) {
 
 /* The pieces of a tensor arrive in any order. Before the last piece has arrived, the tensor has no
  * moments. */
-static void a_tensor_that_is_not_whole_has_no_form(void **state) {
+static void incomplete_tensor_has_no_form(void **state) {
   (void)state;
   static float v[VALUES];
   static clv_weights_sample s;
@@ -186,15 +189,15 @@ static void a_tensor_that_is_not_whole_has_no_form(void **state) {
 static void independent_random_weights_are_not_confused(void **state) {
   (void)state;
   static float v[VALUES];
-  clv_weights_moments of[2 * DRAWINGS];
+  clv_weights_moments forms[2 * DRAWINGS];
   static const size_t sides[][2] = {{SIDE, SIDE}, {8, 2}, {ROWS, COLUMNS}};
-  for (size_t way = 0; way < CLV_COUNT(sides); way++) {
+  for (size_t side_index = 0; side_index < CLV_COUNT(sides); side_index++) {
     for (uint64_t seed = 0; seed < 2 * get_n_drawings(); seed++) {
       draw_random_values(seed + 1, v);
-      of[seed] = compute_form(v, sides[way][0], sides[way][1], way == 2);
+      forms[seed] = compute_form(v, sides[side_index][0], sides[side_index][1], side_index == 2);
     }
     for (size_t i = 0; i < 2 * get_n_drawings(); i++)
-      for (size_t k = 0; k < i; k++) assert_false(is_same_form(&of[i], &of[k]));
+      for (size_t k = 0; k < i; k++) assert_false(is_same_form(&forms[i], &forms[k]));
   }
 }
 
@@ -302,7 +305,7 @@ int main(void) {
       cmocka_unit_test(bf16_copy_has_the_same_digest),
       cmocka_unit_test(scaled_converted_or_permuted_copies_are_recognized),
       cmocka_unit_test(large_tensors_are_found_in_any_order),
-      cmocka_unit_test(a_tensor_that_is_not_whole_has_no_form),
+      cmocka_unit_test(incomplete_tensor_has_no_form),
       cmocka_unit_test(independent_random_weights_are_not_confused),
       cmocka_unit_test(biases_and_integer_tensors_are_not_sampled),
       cmocka_unit_test(shuffled_labels_have_no_order),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares the reach analysis, which finds the values of a record that each sent element depends
- * on, with numbers: a graph is run, each value of a record is changed in turn, and the outputs that
- * change are counted. Here each element depends on a value by one path. Gradients are tested in the
- * same way: those of a value that is no record, in graphs that also read a record.
+ * on, with experiments: a graph is run, each value of a record is changed in turn, and the outputs
+ * that change are counted. In these graphs each element depends on a value by one path. The
+ * gradients of a value that is no record are tested likewise, in graphs that also read a record.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +49,7 @@ static clv_attrs draw_window(uint32_t *r, const clv_shape *in) {
   return a;
 }
 
-static void add_shape(clv_graph *g, uint32_t *r, int *at) {
+static void add_reshape(clv_graph *g, uint32_t *r, int *at) {
   const clv_shape *in = &g->nodes[*at].shape;
   clv_attrs a = {0};
   int64_t n = 1;
@@ -71,13 +71,13 @@ static void add_slice(clv_graph *g, uint32_t *r, int *at) {
 
 static void add_concat(clv_graph *g, uint32_t *r, int *at) {
   clv_err err;
-  int one, node, of = *at;
-  clv_attrs a = {.dim = 1 + draw_below(r, g->nodes[of].shape.rank - 1)};
-  assert_int_equal(
-      clv_graph_add(g, CLV_OP_SILU, &(clv_attrs){0}, "", (uint32_t)g->n_nodes, &of, 1, &one, &err),
-      CLV_OK);
-  if (clv_graph_add(g, CLV_OP_CONCAT, &a, "", (uint32_t)g->n_nodes, (int[]){of, one}, 2, &node,
-                    &err) == CLV_OK)
+  int activated, node, input = *at;
+  clv_attrs a = {.dim = 1 + draw_below(r, g->nodes[input].shape.rank - 1)};
+  assert_int_equal(clv_graph_add(g, CLV_OP_SILU, &(clv_attrs){0}, "", (uint32_t)g->n_nodes, &input,
+                                 1, &activated, &err),
+                   CLV_OK);
+  if (clv_graph_add(g, CLV_OP_CONCAT, &a, "", (uint32_t)g->n_nodes, (int[]){input, activated}, 2,
+                    &node, &err) == CLV_OK)
     *at = node;
 }
 
@@ -97,7 +97,8 @@ static void add_resampling(clv_graph *g, uint32_t *r, int *at) {
   add_fitting_layer(g, ops[draw_below(r, 4)], a, at);
 }
 
-/* Adds an LSTM or GRU over few steps, because it forgets early ones. */
+/* Adds an LSTM or GRU over few steps, because such a layer forgets early steps of a long sequence.
+ * */
 static void add_recurrence(clv_graph *g, uint32_t *r, int *at) {
   const clv_shape *in = &g->nodes[*at].shape;
   clv_op op = draw_below(r, 2) ? CLV_OP_GRU : CLV_OP_LSTM;
@@ -111,12 +112,12 @@ static const clv_op windows[] = {CLV_OP_CONV1D, CLV_OP_CONV2D, CLV_OP_CONV_TRANS
 static void add_layer(clv_graph *g, uint32_t *r, int *at) {
   const clv_shape *in = &g->nodes[*at].shape;
   if (in->rank < 2) return;
-  clv_attrs w = draw_window(r, in), order = {.order = {2, {2, 1}}};
-  if (in->rank == 4) order.order = (clv_shape){3, {2 + draw_below(r, 2), 1, 2}};
-  if (in->rank == 4) order.order.dim[2] = 6 - order.order.dim[0] - 1;
+  clv_attrs window = draw_window(r, in), permutation = {.order = {2, {2, 1}}};
+  if (in->rank == 4) permutation.order = (clv_shape){3, {2 + draw_below(r, 2), 1, 2}};
+  if (in->rank == 4) permutation.order.dim[2] = 6 - permutation.order.dim[0] - 1;
   switch (draw_below(r, 13)) {
     case 0:
-      add_shape(g, r, at);
+      add_reshape(g, r, at);
       break;
     case 1:
       add_slice(g, r, at);
@@ -132,14 +133,14 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add_recurrence(g, r, at);
       break;
     case 5:
-      add_fitting_layer(g, CLV_OP_PERMUTE, order, at);
+      add_fitting_layer(g, CLV_OP_PERMUTE, permutation, at);
       break;
     case 6:
       add_fitting_layer(g, CLV_OP_MEAN, (clv_attrs){.dim = 1 + draw_below(r, in->rank - 1)}, at);
       break;
     case 7:
-      w.dilation[0] = w.dilation[1] = 0; /* pools have no dilation */
-      add_fitting_layer(g, in->rank == 3 ? CLV_OP_AVGPOOL1D : CLV_OP_AVGPOOL, w, at);
+      window.dilation[0] = window.dilation[1] = 0; /* pools have no dilation */
+      add_fitting_layer(g, in->rank == 3 ? CLV_OP_AVGPOOL1D : CLV_OP_AVGPOOL, window, at);
       break;
     case 8:
       add_flip_roll_or_cumsum(g, r, at);
@@ -148,7 +149,7 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add_resampling(g, r, at);
       break;
     default:
-      add_fitting_layer(g, windows[draw_below(r, 4)], w, at);
+      add_fitting_layer(g, windows[draw_below(r, 4)], window, at);
       break;
   }
 }
@@ -162,7 +163,7 @@ static clv_graph *draw_graph(uint32_t *r) {
                    CLV_OK);
   /* The first shape has no channels, so each feature is a position. */
   add_fitting_layer(g, CLV_OP_RESHAPE, (clv_attrs){.shape = {3, {1, 1, PLACES}}}, &at);
-  add_shape(g, r, &at);
+  add_reshape(g, r, &at);
   for (int i = 0; i < LAYERS; i++) add_layer(g, r, &at);
   add_slice(g, r, &at);
   for (int i = 0; i < g->n_nodes; i++)
@@ -222,7 +223,7 @@ static void run_forward(runner *w, const float *x, float *y) {
 /* Counts, by changing each position: the fewest positions on which any output depends (of those
  * that depend on some), and the fewest outputs that depend on a position; 0: none. */
 static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
-  static float before[MAX_OUT], after[MAX_OUT], other[MAX_OUT];
+  static float before[MAX_OUT], after_first_change[MAX_OUT], after_second_change[MAX_OUT];
   static int64_t n_changing_positions[MAX_OUT];
   float x[PLACES];
   runner w = {0};
@@ -234,18 +235,19 @@ static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_
   for (int i = 0; i < PLACES; i++) x[i] = 0.1f * ((float)(i % 7) - 3.1f);
   run_forward(&w, x, before);
   for (int i = 0; i < PLACES; i++) {
-    int64_t outputs = 0;
+    int64_t n_outputs_of_position = 0;
     x[i] += 0.17f;
-    run_forward(&w, x, after);
+    run_forward(&w, x, after_first_change);
     x[i] -= 0.94f; /* a second change, because rounding may hide one */
-    run_forward(&w, x, other);
+    run_forward(&w, x, after_second_change);
     x[i] = 0.1f * ((float)(i % 7) - 3.1f);
     for (size_t k = 0; k < w.n_outputs; k++) {
-      bool changes = before[k] != after[k] || before[k] != other[k];
-      n_changing_positions[k] += changes;
-      outputs += changes;
+      bool is_changed = before[k] != after_first_change[k] || before[k] != after_second_change[k];
+      n_changing_positions[k] += is_changed;
+      n_outputs_of_position += is_changed;
     }
-    if (outputs && (!*ret_outputs || outputs < *ret_outputs)) *ret_outputs = outputs;
+    if (n_outputs_of_position && (!*ret_outputs || n_outputs_of_position < *ret_outputs))
+      *ret_outputs = n_outputs_of_position;
   }
   for (size_t k = 0; k < w.n_outputs; k++)
     if (n_changing_positions[k] && (!*ret_places || n_changing_positions[k] < *ret_places))
@@ -276,22 +278,22 @@ static void assert_same_count(const clv_graph *g, const char *what, int64_t got,
 
 static void computed_reach_matches_perturbation_counts(void **state) {
   static const clv_reach_layer at_worker[64];
-  clv_reach found[64];
+  clv_reach reach[64];
   uint32_t r = 1;
   int n_compared = 0;
   (void)state;
   for (int i = 0; i < GRAPHS; i++) {
     clv_err err;
-    int64_t places, outputs;
+    int64_t n_places, n_outputs;
     clv_graph *g = draw_graph(&r);
-    count_by_differences(g, &places, &outputs);
+    count_by_differences(g, &n_places, &n_outputs);
     assert_true(g->n_nodes <= 64);
-    assert_int_equal(clv_reach_forward(g, at_worker, UINT32_MAX, found, &err), CLV_OK);
-    assert_same_count(g, "places of an output", found[g->output_node].n_fewest_places, places);
-    assert_int_equal(clv_reach_backward(g, at_worker, 0, found, &err), CLV_OK);
+    assert_int_equal(clv_reach_forward(g, at_worker, UINT32_MAX, reach, &err), CLV_OK);
+    assert_same_count(g, "places of an output", reach[g->output_node].n_fewest_places, n_places);
+    assert_int_equal(clv_reach_backward(g, at_worker, 0, reach, &err), CLV_OK);
     if (!has_two_readers(g))
-      assert_same_count(g, "outputs of a place", found[0].n_fewest_places, outputs);
-    n_compared += places > 0;
+      assert_same_count(g, "outputs of a place", reach[0].n_fewest_places, n_outputs);
+    n_compared += n_places > 0;
     clv_graph_free(g);
   }
   print_message("%d graphs compared\n", n_compared);
@@ -357,19 +359,20 @@ static clv_graph *draw_graph_with_gradient(uint32_t *r, bool *ret_smooth) {
     assert_int_equal(
         clv_graph_add_input(g, i ? "w" : "x", CLV_F64, &(clv_shape){2, {1, PLACES}}, &in[i], &err),
         CLV_OK);
-  uint32_t again = *r, layers = (uint32_t)draw_below(r, 3);
+  uint32_t drawn_state = *r, n_layers = (uint32_t)draw_below(r, 3);
   for (int i = 0; i < 2; i++) {
-    *r = again;
+    *r = drawn_state;
     (void)draw_below(r, 3);
-    add_shape(g, r, &in[i]);
-    for (uint32_t k = 0; k < layers; k++) add_layer(g, r, &in[i]);
+    add_reshape(g, r, &in[i]);
+    for (uint32_t k = 0; k < n_layers; k++) add_layer(g, r, &in[i]);
   }
-  int curve = (int)draw_below(r, 5);
-  *ret_smooth = curve < 3;
+  int curve_index = (int)draw_below(r, 5);
+  *ret_smooth = curve_index < 3;
   if (!add_join(g, r, in, &at)) return NULL;
   clv_attrs pool = draw_window(r, &g->nodes[at].shape);
   pool.dilation[0] = pool.dilation[1] = 0;
-  add_fitting_layer(g, curves[curve], curve == 4 ? pool : (clv_attrs){.factor = 2}, &at);
+  add_fitting_layer(g, curves[curve_index], curve_index == 4 ? pool : (clv_attrs){.factor = 2},
+                    &at);
   if (draw_below(r, 2)) add_slice(g, r, &at);
   add_layer(g, r, &at);
   for (int i = 0; i < g->n_nodes; i++)
@@ -380,8 +383,8 @@ static clv_graph *draw_graph_with_gradient(uint32_t *r, bool *ret_smooth) {
   return clv_steal(&g);
 }
 
-/* Computes the gradient of the loss y^2 / 2. sum: of the sum of all y, whose derivative reads no
- * value. */
+/* Computes the gradient of the loss y^2 / 2. is_sum: the loss is the sum of all y instead, whose
+ * derivative reads no value. */
 static void run_forward_and_backward(runner *w, bool is_sum, const double *x, const double *other,
                                      double *y, double *dw) {
   clv_call *call;
@@ -422,20 +425,20 @@ static int64_t count_gradient_positions(const clv_graph *g, bool is_sum) {
 
 /* Each addend of a gradient is a path of its own, so the analysis may find fewer positions than a
  * perturbation shows, but never more. */
-static void gradient_analysis_never_finds_more_places_than_numbers(void **state) {
+static void gradient_analysis_never_finds_more_positions_than_experiments(void **state) {
   static const clv_reach_layer at_worker[64];
   clv_reach found[64];
   uint32_t r = 2;
   int n_compared = 0, n_equal = 0;
   (void)state;
   for (int i = 0; i < GRAPHS; i++) {
-    bool is_known[64] = {false, true}, is_smooth, sum = i % 2;
+    bool is_known[64] = {false, true}, is_smooth, is_sum = i % 2;
     clv_err err;
     CLV_AUTO(clv_graph_freep) clv_graph *g = draw_graph_with_gradient(&r, &is_smooth);
     if (!g) continue;
-    int64_t min_positions = count_gradient_positions(g, sum);
+    int64_t min_positions = count_gradient_positions(g, is_sum);
     assert_true(g->n_nodes <= 64);
-    is_known[g->output_node] = sum;
+    is_known[g->output_node] = is_sum;
     assert_int_equal(clv_reach_returned(g, at_worker, is_known, 0, found, &err), CLV_OK);
     if (min_positions &&
         (!found[1].is_unmixed || (is_smooth && found[1].n_fewest_places > min_positions)))
@@ -449,7 +452,7 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
 
 /* A slice leaves nine rows of a product, so the derivative reads nine positions of the other
  * factor. */
-static void derivative_behind_a_cut_is_not_read(void **state) {
+static void slice_limits_what_the_derivative_reads(void **state) {
   static const clv_reach_layer at_worker[64];
   bool is_known[64] = {false, true};
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
@@ -478,8 +481,8 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(computed_reach_matches_perturbation_counts),
-      cmocka_unit_test(gradient_analysis_never_finds_more_places_than_numbers),
-      cmocka_unit_test(derivative_behind_a_cut_is_not_read),
+      cmocka_unit_test(gradient_analysis_never_finds_more_positions_than_experiments),
+      cmocka_unit_test(slice_limits_what_the_derivative_reads),
       cmocka_unit_test(large_windows_exceed_the_budget)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

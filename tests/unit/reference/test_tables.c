@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the state machines of references cell by cell. A short program leads a node to each cell.
- * The results of the program's last word and the state after it are written here from PROTOCOL.md
- * 12, not from the tables. A cell that no program reaches is a failure, and so is an additional
- * cell.
+ * Tests the state machines of references cell by cell. A program, a text of commands such as "keep
+ * pass", leads a node to each cell. The results of its last command and the state after it are
+ * written here from PROTOCOL.md 12, not from the tables. A cell that no program reaches is a
+ * failure, and so is an additional cell.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,11 +17,21 @@
 
 #include "common/engine/reference/rref_int.h"
 
-enum { SELF, OWNER, OTHER, NODES, REF = 1, FORK = 10, CHILD = 11, KEY = 9, KINDS = CLV_RREF_KINDS };
-enum { MS = 1000000, WINDOW = CLV_WIRE_REF_WINDOW };
-static const uint64_t lease = 60000 * (uint64_t)MS, retry = 100 * (uint64_t)MS;
+enum {
+  SELF_NODE,
+  OWNER_NODE,
+  OTHER_NODE,
+  NODES,
+  REF_ID = 1,
+  FORK_ID = 10,
+  CHILD_ID = 11,
+  REF_KEY = 9,
+  KINDS = CLV_RREF_KINDS
+};
+enum { NS_PER_MS = 1000000, WINDOW = CLV_WIRE_REF_WINDOW };
+static const uint64_t LEASE_NS = 60000 * (uint64_t)NS_PER_MS, RETRY_NS = 100 * (uint64_t)NS_PER_MS;
 
-/* ---- a node and the words of its programs ---------------------------------------------------- */
+/* ---- a node and the commands of its programs ------------------------------------------------- */
 
 typedef struct node {
   clv_pool *pool;
@@ -40,14 +50,14 @@ static const char *const results[CLV_RREF_RESULTS] = {"send",    "create", "used
                                                       "fetched", "unused", "freed"};
 static const clv_rref_failure failure = {.code = CLV_ABORTED, .text = "it failed"};
 
-static void add_result(node *n, const char *fmt, ...) CLV_PRINTF(2, 3);
-static void add_result(node *n, const char *fmt, ...) {
+static void add_result(node *n, const char *format, ...) CLV_PRINTF(2, 3);
+static void add_result(node *n, const char *format, ...) {
   size_t len = strlen(n->results_text);
   va_list args;
   if (len + 32 > sizeof n->results_text) return;
   if (len) n->results_text[len++] = ' ';
-  va_start(args, fmt);
-  vsnprintf(n->results_text + len, sizeof n->results_text - len, fmt, args);
+  va_start(args, format);
+  vsnprintf(n->results_text + len, sizeof n->results_text - len, format, args);
   va_end(args);
 }
 
@@ -55,21 +65,21 @@ static void take_results_as_text(node *n) {
   clv_rref_result r;
   while (clv_rrefs_next_result(n->t, &r)) {
     const clv_rref_message *m = &r.message;
-    const char *sign = r.failure || m->failure ? "!" : "";
+    const char *failure_mark = r.failure || m->failure ? "!" : "";
     if (r.kind != CLV_RREF_RESULT_SEND) {
-      add_result(n, "%s%s", results[r.kind], sign);
+      add_result(n, "%s%s", results[r.kind], failure_mark);
       continue;
     }
-    add_result(n, "%s%u%s", kinds[m->kind], r.to, sign);
+    add_result(n, "%s%u%s", kinds[m->kind], r.to, failure_mark);
     if (m->kind != CLV_RREF_ACK) n->last_sent_numbers[r.to][m->kind] = m->number;
   }
 }
 
 static void receive_message(node *n, uint32_t from, clv_rref_message m) {
   if (m.kind != CLV_RREF_ACK && m.kind != CLV_RREF_VALUE) m.number = ++n->last_numbers[from];
-  if (!m.ref) m.ref = REF;
-  if (!m.fork) m.fork = FORK;
-  if (!m.key) m.key = KEY;
+  if (!m.ref) m.ref = REF_ID;
+  if (!m.fork) m.fork = FORK_ID;
+  if (!m.key) m.key = REF_KEY;
   clv_rrefs_receive_message(n->t, from, &m, n->now_ns);
 }
 
@@ -91,7 +101,7 @@ static void tick_until(node *n, uint64_t ns, bool hears_others) {
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
   for (uint64_t due; (due = clv_rrefs_due_ns(n->t)) <= end;) {
     n->now_ns = CLV_MAX(n->now_ns, due);
-    for (uint32_t i = OWNER; hears_others && i < NODES; i++) receive_message(n, i, m);
+    for (uint32_t i = OWNER_NODE; hears_others && i < NODES; i++) receive_message(n, i, m);
     clv_rrefs_tick(n->t, n->now_ns);
     if (hears_others) take_results_as_text(n);
   }
@@ -99,98 +109,100 @@ static void tick_until(node *n, uint64_t ns, bool hears_others) {
 }
 
 static void do_create_owned(node *n) {
-  clv_rref_new_ids b = {REF, FORK, KEY};
+  clv_rref_new_ids b = {REF_ID, FORK_ID, REF_KEY};
   n->code = clv_rrefs_new_owned(n->t, &b, n->v, n->now_ns, NULL);
 }
 static void do_create_at_owner(node *n) {
-  clv_rref_new_ids b = {REF, FORK, KEY};
-  n->code = clv_rrefs_new_kept(n->t, &b, OWNER, 1, 2, n->now_ns, NULL);
+  clv_rref_new_ids b = {REF_ID, FORK_ID, REF_KEY};
+  n->code = clv_rrefs_new_kept(n->t, &b, OWNER_NODE, 1, 2, n->now_ns, NULL);
 }
 static void do_create_at_self(node *n) {
-  clv_rref_new_ids b = {REF, FORK, KEY};
-  n->code = clv_rrefs_new_kept(n->t, &b, SELF, 1, 2, n->now_ns, NULL);
+  clv_rref_new_ids b = {REF_ID, FORK_ID, REF_KEY};
+  n->code = clv_rrefs_new_kept(n->t, &b, SELF_NODE, 1, 2, n->now_ns, NULL);
 }
 static void do_pass_handle(node *n) {
-  clv_rref_pass_args what = {CHILD, OTHER, 1, 2};
-  n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now_ns, NULL);
+  clv_rref_pass_args pass_args = {CHILD_ID, OTHER_NODE, 1, 2};
+  n->code = clv_rrefs_pass_handle(n->t, FORK_ID, &pass_args, n->now_ns, NULL);
 }
 static void do_pass_handle_to_owner(node *n) {
-  clv_rref_pass_args what = {CHILD, OWNER, 1, 2};
-  n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now_ns, NULL);
+  clv_rref_pass_args pass_args = {CHILD_ID, OWNER_NODE, 1, 2};
+  n->code = clv_rrefs_pass_handle(n->t, FORK_ID, &pass_args, n->now_ns, NULL);
 }
 /* Sends so many messages to the other node that the next one is outside the window. */
 static void do_fill_window(node *n) {
   for (uint64_t i = 0; i < WINDOW; i++) {
-    clv_rref_pass_args what = {1000 + i, OTHER, 1, 2};
-    n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now_ns, NULL);
+    clv_rref_pass_args what = {1000 + i, OTHER_NODE, 1, 2};
+    n->code = clv_rrefs_pass_handle(n->t, FORK_ID, &what, n->now_ns, NULL);
   }
 }
 static void do_fetch_value(node *n) {
-  n->code = clv_rrefs_fetch_value(n->t, FORK, n->now_ns, NULL);
+  n->code = clv_rrefs_fetch_value(n->t, FORK_ID, n->now_ns, NULL);
 }
 static void do_release_handle(node *n) {
-  n->code = clv_rrefs_release_handle(n->t, FORK, n->now_ns, NULL);
+  n->code = clv_rrefs_release_handle(n->t, FORK_ID, n->now_ns, NULL);
 }
 static void do_settle_with_value(node *n) {
-  clv_rrefs_settle_entry(n->t, REF, n->v, NULL, n->now_ns);
+  clv_rrefs_settle_entry(n->t, REF_ID, n->v, NULL, n->now_ns);
 }
 static void do_settle_with_failure(node *n) {
-  clv_rrefs_settle_entry(n->t, REF, NULL, &failure, n->now_ns);
+  clv_rrefs_settle_entry(n->t, REF_ID, NULL, &failure, n->now_ns);
 }
 
 static void do_receive_use(node *n) {
-  receive_message(n, OTHER,
-                  (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER, .is_before_join = true});
+  receive_message(
+      n, OTHER_NODE,
+      (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER_NODE, .is_before_join = true});
 }
 static void do_receive_use_of_known(node *n) {
-  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER});
+  receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER_NODE});
 }
 static void do_receive_value(node *n) {
-  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_VALUE, .tensor = n->v});
+  receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_VALUE, .tensor = n->v});
 }
 static void do_receive_accept(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD_ID});
 }
 /* These functions give this node, as the owner, frames of the creator (KEEP) and of the other node.
  */
 static void do_receive_keep(node *n) {
-  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_KEEP});
+  receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_KEEP});
 }
 static void do_receive_fork(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD_ID});
 }
 static void do_receive_fork_without_key(node *n) {
-  receive_message(n, OTHER,
-                  (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD, .key = KEY + 1});
+  receive_message(n, OTHER_NODE,
+                  (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD_ID, .key = REF_KEY + 1});
 }
 static void do_receive_fetch(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD_ID});
 }
 static void do_receive_early_fetch(node *n) {
   receive_message(
-      n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD, .is_before_join = true});
+      n, OTHER_NODE,
+      (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD_ID, .is_before_join = true});
 }
 static void do_receive_delete(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_DELETE, .fork = CHILD});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_DELETE, .fork = CHILD_ID});
 }
 static void do_receive_delete_first(node *n) {
-  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_DELETE});
+  receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_DELETE});
 }
 static void do_receive_first_ack(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = 1});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_ACK, .number = 1});
 }
 static void do_receive_old_ack(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = WINDOW + 1});
+  receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_ACK, .number = WINDOW + 1});
 }
 /* Lets a lease pass without any message from the others. */
-static void do_miss_lease(node *n) { tick_until(n, lease * 5 / 4, false); }
-static void do_hear_for_half_lease(node *n) { tick_until(n, lease / 2, true); }
-static void do_tick_retry(node *n) { clv_rrefs_tick(n->t, n->now_ns += 2 * retry); }
+static void do_miss_lease(node *n) { tick_until(n, LEASE_NS * 5 / 4, false); }
+static void do_hear_for_half_lease(node *n) { tick_until(n, LEASE_NS / 2, true); }
+static void do_tick_retry(node *n) { clv_rrefs_tick(n->t, n->now_ns += 2 * RETRY_NS); }
 
-static const struct word {
+static const struct command {
   const char *name;
   void (*run)(node *n);
-} words[] = {
+} commands[] = {
     {"own", do_create_owned},
     {"keep", do_create_at_owner},
     {"keep-here", do_create_at_self},
@@ -219,39 +231,42 @@ static const struct word {
     {"again", do_tick_retry},
 };
 
-static void run_word(node *n, const char *word) {
+static void run_command(node *n, const char *command) {
   n->results_text[0] = '\0';
   n->code = CLV_OK;
   n->visits_before = n->visits;
-  if (word[0] == '+' || word[0] == '-') {
-    acknowledge_message(n, word + 1, word[0] == '+');
+  if (command[0] == '+' || command[0] == '-') {
+    acknowledge_message(n, command + 1, command[0] == '+');
     take_results_as_text(n);
     return;
   }
-  for (size_t i = 0; i < CLV_COUNT(words); i++) {
-    if (strcmp(words[i].name, word) != 0) continue;
-    words[i].run(n);
+  for (size_t i = 0; i < CLV_COUNT(commands); i++) {
+    if (strcmp(commands[i].name, command) != 0) continue;
+    commands[i].run(n);
     take_results_as_text(n);
     return;
   }
-  fail_msg("no word '%s'", word);
+  fail_msg("no word '%s'", command);
 }
 
 static void run_program(node *n, const char *program) {
   char copy[256], *rest = NULL;
   snprintf(copy, sizeof copy, "%s", program);
-  for (char *w = strtok_r(copy, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) run_word(n, w);
+  for (char *w = strtok_r(copy, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) run_command(n, w);
 }
 
 static void make_node(node *n) {
   clv_err err;
   clv_shape scalar = {0};
   memset(n, 0, sizeof *n);
-  n->now_ns = MS;
+  n->now_ns = NS_PER_MS;
   assert_int_equal(clv_pool_new((size_t)1 << 26, 16, &n->pool, &err), CLV_OK);
   assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &n->v, &err), CLV_OK);
-  clv_rrefs_options o = {
-      .pool = n->pool, .n_nodes = NODES, .self = SELF, .lease_ns = lease, .retry_ns = retry};
+  clv_rrefs_options o = {.pool = n->pool,
+                         .n_nodes = NODES,
+                         .self = SELF_NODE,
+                         .lease_ns = LEASE_NS,
+                         .retry_ns = RETRY_NS};
   assert_int_equal(clv_rrefs_new(&o, &n->t, &err), CLV_OK);
   n->t->visits = &n->visits;
 }
@@ -267,14 +282,14 @@ static void free_node(node *n) {
 typedef struct cell {
   clv_rref_machine state_machine;
   uint8_t state, event; /* the event, which the last command causes */
-  const char *words;
+  const char *program_text;
   uint8_t next_state;       /* state of the record after all commands */
   const char *results_text; /* results of the last command */
   clv_code code;            /* code of the last command */
 } cell;
 
 /* clang-format off */
-/* Cells of the table of entries, the references that this node owns: entry REF. */
+/* Cells of the table of entries, the references that this node owns: entry REF_ID. */
 static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<KEEP", RREF_ENTRY_EXPECTED, "create ACK1", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<FORK <KEEP", RREF_ENTRY_EXPECTED, "ACK2 create ACK1", CLV_OK},
@@ -472,10 +487,12 @@ static uint8_t get_state(const node *n, clv_rref_machine m) {
                                       [RREF_FORKS] = &n->t->forks,
                                       [RREF_HANDLES] = &n->t->handles,
                                       [RREF_CHILDREN] = &n->t->children};
-  const uint64_t ids[] = {
-      [RREF_ENTRIES] = REF, [RREF_FORKS] = CHILD, [RREF_HANDLES] = FORK, [RREF_CHILDREN] = CHILD};
+  const uint64_t ids[] = {[RREF_ENTRIES] = REF_ID,
+                          [RREF_FORKS] = CHILD_ID,
+                          [RREF_HANDLES] = FORK_ID,
+                          [RREF_CHILDREN] = CHILD_ID};
   if (m == RREF_POSTS) {
-    const clv_rref_child *c = clv_rref_record_find(&n->t->children, CHILD);
+    const clv_rref_child *c = clv_rref_record_find(&n->t->children, CHILD_ID);
     return c ? c->use.state : RREF_POST_NONE;
   }
   const clv_rref_record *r = clv_rref_record_find(maps[m], ids[m]);
@@ -483,67 +500,73 @@ static uint8_t get_state(const node *n, clv_rref_machine m) {
 }
 
 static void add_visits(const node *n) {
-  uint32_t *sum = &all_visits.n[0][0][0];
-  const uint32_t *add = &n->visits.n[0][0][0];
-  for (size_t i = 0; i < sizeof all_visits / sizeof *sum; i++) sum[i] += add[i];
+  uint32_t *all_counts = &all_visits.n[0][0][0];
+  const uint32_t *counts_of_node = &n->visits.n[0][0][0];
+  for (size_t i = 0; i < sizeof all_visits / sizeof *all_counts; i++)
+    all_counts[i] += counts_of_node[i];
 }
 
-static void walk_cell(const cell *c) {
+static void check_cell(const cell *c) {
   node n;
   make_node(&n);
-  run_program(&n, c->words);
+  run_program(&n, c->program_text);
   uint32_t n_hits = n.visits.n[c->state_machine][c->state][c->event] -
                     n.visits_before.n[c->state_machine][c->state][c->event];
-  if (!n_hits) fail_msg("'%s' does not bring fact %u to state %u", c->words, c->event, c->state);
+  if (!n_hits)
+    fail_msg("'%s' does not bring event %u to state %u", c->program_text, c->event, c->state);
   if (strcmp(n.results_text, c->results_text) != 0)
-    fail_msg("'%s' gives '%s', not '%s'", c->words, n.results_text, c->results_text);
-  if (n.code != c->code) fail_msg("'%s' is code %d, not %d", c->words, (int)n.code, (int)c->code);
+    fail_msg("'%s' gives '%s', not '%s'", c->program_text, n.results_text, c->results_text);
+  if (n.code != c->code)
+    fail_msg("'%s' is code %d, not %d", c->program_text, (int)n.code, (int)c->code);
   if (get_state(&n, c->state_machine) != c->next_state)
-    fail_msg("'%s' leads to state %u, not %u", c->words, get_state(&n, c->state_machine),
+    fail_msg("'%s' leads to state %u, not %u", c->program_text, get_state(&n, c->state_machine),
              c->next_state);
   own_visits.n[c->state_machine][c->state][c->event]++;
   add_visits(&n);
   free_node(&n);
 }
 
-static void walk_cells(const cell *cells, size_t n) {
-  for (size_t i = 0; i < n; i++) walk_cell(&cells[i]);
+static void check_cells(const cell *cells, size_t n) {
+  for (size_t i = 0; i < n; i++) check_cell(&cells[i]);
 }
 
-static void walk_cells_after(const char *first, uint8_t state, const cell *cells, size_t n) {
+static void check_cells_after(const char *first_commands, uint8_t state, const cell *cells,
+                              size_t n) {
   char program[128];
   for (size_t i = 0; i < n; i++) {
     cell c = cells[i];
-    snprintf(program, sizeof program, "%s %s", first, c.words);
-    c.words = program;
+    snprintf(program, sizeof program, "%s %s", first_commands, c.program_text);
+    c.program_text = program;
     c.state = c.next_state = state;
-    walk_cell(&c);
+    check_cell(&c);
   }
 }
 
 static void each_table_cell_has_its_documented_effect(void **state) {
   (void)state;
-  walk_cells(entry_cells, CLV_COUNT(entry_cells));
-  walk_cells(fork_cells, CLV_COUNT(fork_cells));
-  walk_cells(handle_cells, CLV_COUNT(handle_cells));
-  walk_cells(child_cells, CLV_COUNT(child_cells));
-  walk_cells(post_cells, CLV_COUNT(post_cells));
+  check_cells(entry_cells, CLV_COUNT(entry_cells));
+  check_cells(fork_cells, CLV_COUNT(fork_cells));
+  check_cells(handle_cells, CLV_COUNT(handle_cells));
+  check_cells(child_cells, CLV_COUNT(child_cells));
+  check_cells(post_cells, CLV_COUNT(post_cells));
   for (uint8_t s = RREF_HANDLE_JOINING; s < RREF_HANDLE_STATES; s++)
-    walk_cells_after(state_programs[s], s, taken_cells, CLV_COUNT(taken_cells));
+    check_cells_after(state_programs[s], s, taken_cells, CLV_COUNT(taken_cells));
   for (uint8_t s = RREF_HANDLE_JOINING_RELEASED; s < RREF_HANDLE_STATES; s++)
-    walk_cells_after(state_programs[s], s, released_cells, CLV_COUNT(released_cells));
+    check_cells_after(state_programs[s], s, released_cells, CLV_COUNT(released_cells));
 }
 
 /* Asserts that an excluded event changes nothing and is refused. */
-static void check_excluded_event(clv_rref_machine m, uint8_t s, uint8_t f) {
-  static clv_rref_action_fn *const nothing[RREF_ACTIONS] = {0};
+static void check_excluded_event(clv_rref_machine m, uint8_t cell_state, uint8_t event) {
+  static clv_rref_action_fn *const no_actions[RREF_ACTIONS] = {0};
   clv_rrefs t = {0};
-  clv_rref_event_args given = {0};
-  uint8_t state = s;
-  if (all_visits.n[m][s][f]) fail_msg("machine %d: fact %u came in state %u", (int)m, f, s);
-  assert_int_equal(clv_rref_on_event(&t, m, nothing, NULL, &state, f, &given), CLV_INTERNAL);
-  assert_true(given.is_refused);
-  assert_int_equal(state, s);
+  clv_rref_event_args event_args = {0};
+  uint8_t state = cell_state;
+  if (all_visits.n[m][cell_state][event])
+    fail_msg("machine %d: event %u came in state %u", (int)m, event, cell_state);
+  assert_int_equal(clv_rref_on_event(&t, m, no_actions, NULL, &state, event, &event_args),
+                   CLV_INTERNAL);
+  assert_true(event_args.is_refused);
+  assert_int_equal(state, cell_state);
 }
 
 static void each_table_cell_is_reached_or_impossible(void **state) {
@@ -554,7 +577,7 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
         if (clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE)
           check_excluded_event(m, s, f);
         else if (!own_visits.n[m][s][f])
-          fail_msg("machine %d: no program brings fact %u to state %u", (int)m, f, s);
+          fail_msg("machine %d: no program brings event %u to state %u", (int)m, f, s);
       }
 }
 
@@ -588,12 +611,12 @@ static void repeated_message_is_only_acknowledged(void **state) {
   (void)state;
   make_node(&n);
   run_program(&n, "<KEEP");
-  n.last_numbers[OWNER]--;
+  n.last_numbers[OWNER_NODE]--;
   run_program(&n, "<KEEP");
   assert_string_equal(n.results_text, "ACK1");
-  n.last_numbers[OWNER] += WINDOW;
+  n.last_numbers[OWNER_NODE] += WINDOW;
   run_program(&n, "<DELETE-first");
-  n.last_numbers[OWNER] = 0;
+  n.last_numbers[OWNER_NODE] = 0;
   run_program(&n, "<KEEP");
   assert_string_equal(n.results_text, "");
   free_node(&n);
@@ -607,10 +630,10 @@ static void late_acknowledgment_is_dropped(void **state) {
   clv_code code;
   (void)state;
   make_node(&n);
-  clv_rref_peer *p = &n.t->peers[OTHER];
+  clv_rref_peer *p = &n.t->peers[OTHER_NODE];
   assert_true(clv_rref_is_new_message(n.t, p, 1));
   assert_true(clv_rref_is_new_message(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
-  clv_rref_queue_ack(n.t, OTHER, 1, CLV_NOT_FOUND);
+  clv_rref_queue_ack(n.t, OTHER_NODE, 1, CLV_NOT_FOUND);
   assert_false(clv_rref_next_ack(p, &number, &code));
   assert_true(clv_rref_is_new_message(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
   free_node(&n);
@@ -625,28 +648,28 @@ static void count_records(const node *n, uint32_t *ret) {
 /* Only the first value is stored, and it is released once. */
 static void first_settled_value_is_kept(void **state) {
   clv_shape scalar = {0};
-  clv_tensor *other;
+  clv_tensor *second_value;
   clv_err err;
   node n;
   (void)state;
   make_node(&n);
-  assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &other, &err), CLV_OK);
+  assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &second_value, &err), CLV_OK);
   run_program(&n, "<KEEP settle");
-  clv_rrefs_settle_entry(n.t, REF, other, NULL, n.now_ns);
-  const clv_rref_entry *e = clv_rref_record_find(&n.t->entries, REF);
+  clv_rrefs_settle_entry(n.t, REF_ID, second_value, NULL, n.now_ns);
+  const clv_rref_entry *e = clv_rref_record_find(&n.t->entries, REF_ID);
   assert_ptr_equal(e->tensor, n.v);
-  assert_int_equal(other->refs, 1);
+  assert_int_equal(second_value->refs, 1);
   assert_int_equal(n.v->refs, 2);
   run_program(&n, "<DELETE-first");
   assert_int_equal(n.v->refs, 1);
-  clv_tensor_unref(other);
+  clv_tensor_unref(second_value);
   free_node(&n);
 }
 
 /* No result is lost, and a cancelled one is not delivered. */
 static void queued_results_survive_later_messages(void **state) {
   node n;
-  uint32_t left;
+  uint32_t n_records;
   (void)state;
   make_node(&n);
   do_create_owned(&n);
@@ -658,8 +681,8 @@ static void queued_results_survive_later_messages(void **state) {
   assert_string_equal(n.results_text, "joined fetched ACK2! ACK2");
   n.results_text[0] = '\0';
   do_release_handle(&n);
-  count_records(&n, &left);
-  assert_int_equal(left, 0);
+  count_records(&n, &n_records);
+  assert_int_equal(n_records, 0);
   take_results_as_text(&n);
   assert_string_equal(n.results_text, "freed");
   free_node(&n);
@@ -668,7 +691,7 @@ static void queued_results_survive_later_messages(void **state) {
 /* A record is not reused before its last result has been taken. */
 static void record_is_reused_only_after_its_last_result(void **state) {
   node n;
-  uint32_t left;
+  uint32_t n_records;
   (void)state;
   make_node(&n);
   do_create_owned(&n);
@@ -678,8 +701,8 @@ static void record_is_reused_only_after_its_last_result(void **state) {
   assert_string_equal(n.results_text, "joined freed joined");
   run_program(&n, "release");
   assert_string_equal(n.results_text, "freed");
-  count_records(&n, &left);
-  assert_int_equal(left, 0);
+  count_records(&n, &n_records);
+  assert_int_equal(n_records, 0);
   free_node(&n);
 }
 
@@ -697,7 +720,7 @@ static void table_free_releases_queued_results(void **state) {
     do_receive_value(&n);
     do_receive_fetch(&n);
     do_settle_with_value(&n);
-    tick_until(&n, lease * 5 / 4, false);
+    tick_until(&n, LEASE_NS * 5 / 4, false);
     free_node(&n);
   }
   clv_rrefs_free(NULL);
@@ -710,7 +733,7 @@ static void number_jump_drops_acks_outside_the_window(void **state) {
   (void)state;
   make_node(&n);
   do_receive_keep(&n);
-  n.last_numbers[OWNER] = UINT64_MAX - 1;
+  n.last_numbers[OWNER_NODE] = UINT64_MAX - 1;
   do_receive_keep(&n);
   take_results_as_text(&n);
   assert_string_equal(n.results_text, "create ACK1!");

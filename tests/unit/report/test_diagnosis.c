@@ -19,7 +19,7 @@ static clv_status_module modules[] = {
     {.index = 2, .name = "s2", .is_stage = true, .calls_per_s = 4},
     {.index = 0, .calls_per_s = 1}};
 static clv_status_link links[2][2];
-static clv_status_session first, second[2];
+static clv_status_session session_at_1, sessions_at_2[2];
 static clv_status_worker workers[2];
 static const clv_status_view view = {.title = "t", .clock = "", .n_workers = 2, .workers = workers};
 
@@ -53,18 +53,18 @@ static int set_up(void **state) {
   links[0][0] = links[1][0] = (clv_status_link){.peer = "", .round_trip_s = 0.0002};
   links[0][1] = (clv_status_link){.peer = "worker-2", .round_trip_s = 0.0002};
   links[1][1] = (clv_status_link){.peer = "worker-1", .round_trip_s = 0.0002};
-  first = make_session("films", "aa", &modules[0], links[0], 2);
-  second[0] = make_session("films", "aa", &modules[1], links[1], 2);
-  second[1] = make_session("heavy", "bb", &modules[2], NULL, 0);
-  first.idle = second[0].idle = second[1].idle = 1;
-  workers[0] = make_worker("worker-1", &first, 1);
-  workers[1] = make_worker("worker-2", second, 2);
+  session_at_1 = make_session("films", "aa", &modules[0], links[0], 2);
+  sessions_at_2[0] = make_session("films", "aa", &modules[1], links[1], 2);
+  sessions_at_2[1] = make_session("heavy", "bb", &modules[2], NULL, 0);
+  session_at_1.idle = sessions_at_2[0].idle = sessions_at_2[1].idle = 1;
+  workers[0] = make_worker("worker-1", &session_at_1, 1);
+  workers[1] = make_worker("worker-2", sessions_at_2, 2);
   return 0;
 }
 
 static void assert_diagnosis(const clv_status_session *s, const char *want) {
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
-  clv_status_diagnosis(&view, s == &first ? &workers[0] : &workers[1], s, &got);
+  clv_status_diagnosis(&view, s == &session_at_1 ? &workers[0] : &workers[1], s, &got);
   assert_string_equal(got.data, want);
 }
 
@@ -76,35 +76,37 @@ static void set_shares(clv_status_session *s, double busy, double idle, double c
 
 static void session_without_work_names_the_missing_step(void **state) {
   (void)state;
-  first.attached = false;
-  assert_diagnosis(&first, "no master is attached; the session is closed when its lease is over");
-  first.attached = true;
-  first.n_modules = 0;
-  assert_diagnosis(&first, "nothing is loaded yet");
-  first.n_modules = 1;
-  first.contexts = 0;
+  session_at_1.attached = false;
+  assert_diagnosis(&session_at_1,
+                   "no master is attached; the session is closed when its lease is over");
+  session_at_1.attached = true;
+  session_at_1.n_modules = 0;
+  assert_diagnosis(&session_at_1, "nothing is loaded yet");
+  session_at_1.n_modules = 1;
+  session_at_1.contexts = 0;
   modules[0].calls_per_s = 0;
-  assert_diagnosis(&first, "idle: its master asks for nothing");
+  assert_diagnosis(&session_at_1, "idle: its master asks for nothing");
   links[0][0].round_trip_s = 4;
-  assert_diagnosis(&first, "idle: its master asks for nothing, and has not answered for 4.0 s");
+  assert_diagnosis(&session_at_1,
+                   "idle: its master asks for nothing, and has not answered for 4.0 s");
   modules[0].calls_per_s = 4;
 }
 
 static void busy_session_reports_its_computing_share(void **state) {
   (void)state;
-  set_shares(&first, 0.99, 0.01, 0);
-  assert_diagnosis(&first, "computing 99 %");
-  set_shares(&first, 0.70, 0.30, 0);
+  set_shares(&session_at_1, 0.99, 0.01, 0);
+  assert_diagnosis(&session_at_1, "computing 99 %");
+  set_shares(&session_at_1, 0.70, 0.30, 0);
   links[0][0].waiting_share = 0.3;
   assert_diagnosis(
-      &first,
+      &session_at_1,
       "computing 70 %, waiting for the master 30 %: it computes or reads data (link in use "
       "0 %, 0.2 ms round trip)");
 }
 
 static void slow_link_is_named_with_rate_and_round_trip(void **state) {
   (void)state;
-  set_shares(&first, 0.2, 0.8, 0);
+  set_shares(&session_at_1, 0.2, 0.8, 0);
   links[0][0] = (clv_status_link){.peer = "",
                                   .round_trip_s = 0.082,
                                   .waiting_share = 0.71,
@@ -112,11 +114,13 @@ static void slow_link_is_named_with_rate_and_round_trip(void **state) {
                                   .receiving_share = 0.6,
                                   .sending_share = 0.05,
                                   .link_in_per_s = 1.5e6};
-  assert_diagnosis(&first, "waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip");
+  assert_diagnosis(&session_at_1,
+                   "waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip");
   links[0][0].sending_share = 0.3;
   links[0][0].link_out_per_s = 125e6;
   assert_diagnosis(
-      &first, "waiting for the master 71 %: link 12 Mbit/s in, 1.0 Gbit/s out, 82 ms round trip");
+      &session_at_1,
+      "waiting for the master 71 %: link 12 Mbit/s in, 1.0 Gbit/s out, 82 ms round trip");
 }
 
 static void long_round_trip_to_a_peer_is_named(void **state) {
@@ -126,7 +130,7 @@ static void long_round_trip_to_a_peer_is_named(void **state) {
   links[1][1].awaits_per_s = 6;
   links[1][0].awaits_per_s = 3;
   links[1][0].waiting_share = 0.2;
-  assert_diagnosis(&second[0],
+  assert_diagnosis(&sessions_at_2[0],
                    "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
 }
 
@@ -136,17 +140,17 @@ static void program_module_is_named_instead_of_a_stage(void **state) {
   (void)state;
   static clv_status_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
   static clv_status_module decoder[] = {{.index = 2, .name = "decoder", .calls_per_s = 4}};
-  first.modules = encoder;
-  second[0].modules = decoder;
+  session_at_1.modules = encoder;
+  sessions_at_2[0].modules = decoder;
   links[1][1].waiting_share = 0.8;
   links[1][1].round_trip_s = 0.08;
   links[1][1].awaits_per_s = 9;
-  assert_diagnosis(&second[0],
+  assert_diagnosis(&sessions_at_2[0],
                    "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
   links[1][1] = (clv_status_link){.peer = "worker-1", .waiting_share = 0.9};
-  first.busy = 0.95;
-  first.idle = 0.05;
-  assert_diagnosis(&second[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
+  session_at_1.busy = 0.95;
+  session_at_1.idle = 0.05;
+  assert_diagnosis(&sessions_at_2[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
 }
 
 /* A wait that is shorter than a round trip is not attributed to a link. */
@@ -156,7 +160,7 @@ static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
   links[1][0].round_trip_s = 0.08;
   links[1][0].awaits_per_s = 50;
   assert_diagnosis(
-      &second[0],
+      &sessions_at_2[0],
       "waiting for the master 90 %: it computes or reads data (link in use 0 %, 80 ms round "
       "trip)");
 }
@@ -164,25 +168,26 @@ static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
 /* A PING that waits in the queue of a busy host does not make its link the cause. */
 static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   (void)state;
-  set_shares(&first, 0.75, 0.25, 0);
+  set_shares(&session_at_1, 0.75, 0.25, 0);
   links[1][0].waiting_share = 0.97;
   links[1][0].round_trip_s = 0.013;
   links[1][0].awaits_per_s = 52;
-  assert_diagnosis(&second[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
-  set_shares(&first, 0.6, 0.4, 0);
-  assert_diagnosis(&second[0], "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
+  assert_diagnosis(&sessions_at_2[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
+  set_shares(&session_at_1, 0.6, 0.4, 0);
+  assert_diagnosis(&sessions_at_2[0],
+                   "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
 }
 
 /* The master waits as well, so the module that computes is named, whichever link brought the last
  * packets. */
 static void computing_stage_is_named_as_the_cause(void **state) {
   (void)state;
-  set_shares(&first, 0.95, 0.05, 0);
+  set_shares(&session_at_1, 0.95, 0.05, 0);
   links[1][0].waiting_share = 0.6;
   links[1][1].waiting_share = 0.4;
-  assert_diagnosis(&second[0], "waiting 100 %: stage s1 on worker-1 computes 95 %");
-  set_shares(&first, 0.1, 0.1, 0.8);
-  assert_diagnosis(&second[0],
+  assert_diagnosis(&sessions_at_2[0], "waiting 100 %: stage s1 on worker-1 computes 95 %");
+  set_shares(&session_at_1, 0.1, 0.1, 0.8);
+  assert_diagnosis(&sessions_at_2[0],
                    "waiting 100 %: stage s1 on worker-1 waits for the cores there 80 %");
 }
 
@@ -190,40 +195,40 @@ static void waiting_peer_is_named_with_its_own_wait(void **state) {
   (void)state;
   links[1][1].waiting_share = 0.9;
   assert_diagnosis(
-      &second[0],
+      &sessions_at_2[0],
       "stage s2 waits for s1 on worker-1 90 %: it takes its time (link in use 0 %, 0.2 ms "
       "round trip)");
   links[1][1].awaits_per_s = 4;
   links[1][1].in_per_s = 1.5e6;
   links[1][1].out_per_s = 1e5;
-  assert_diagnosis(&second[0],
+  assert_diagnosis(&sessions_at_2[0],
                    "stage s2 waits for s1 on worker-1 90 %: 12 Mbit/s in, 800 kbit/s out, 0.2 ms "
                    "round trip; it takes its time or the link is slow");
   links[1][1].missing_in = 2 << 20;
   assert_diagnosis(
-      &second[0],
+      &sessions_at_2[0],
       "stage s2 waits for s1 on worker-1 90 %: 2.0 MiB still to receive, 0.2 ms round trip");
   links[0][0].waiting_share = 0.9;
-  assert_diagnosis(&second[0],
+  assert_diagnosis(&sessions_at_2[0],
                    "stage s2 waits for s1 on worker-1 90 %, which itself waits for the master");
 }
 
 static void ongoing_wait_is_reported(void **state) {
   (void)state;
-  first.calls_waiting = 3;
-  assert_diagnosis(&first, "waiting 100 %: nothing has come, 3 calls wait for values");
-  first.n_links = 1;
-  first.calls_waiting = 1;
+  session_at_1.calls_waiting = 3;
+  assert_diagnosis(&session_at_1, "waiting 100 %: nothing has come, 3 calls wait for values");
+  session_at_1.n_links = 1;
+  session_at_1.calls_waiting = 1;
   assert_diagnosis(
-      &first,
+      &session_at_1,
       "waiting for the master 100 %: nothing has come, 0.2 ms round trip, 1 call waits for "
       "values");
-  first.n_links = 2;
-  first.calls_waiting = 0;
+  session_at_1.n_links = 2;
+  session_at_1.calls_waiting = 0;
   links[0][1].missing_in = 3 << 20;
   links[0][1].link_in_per_s = 1.5e6;
   assert_diagnosis(
-      &first,
+      &session_at_1,
       "waiting for worker-2 100 %: 3.0 MiB still to receive, link 12 Mbit/s in, 0.2 ms round "
       "trip");
   links[0][0].round_trip_s = 1.4;
@@ -231,7 +236,7 @@ static void ongoing_wait_is_reported(void **state) {
   links[0][1].last_outage_s = 4.2;
   links[0][1].last_outage_age_s = 720;
   links[0][1].outage_s = 8;
-  assert_diagnosis(&first,
+  assert_diagnosis(&session_at_1,
                    "waiting for the master 100 %: nothing has come, not even an answer for 1.4 s");
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_status_text(&view, 80, &text);
@@ -242,25 +247,26 @@ static void ongoing_wait_is_reported(void **state) {
   links[0][0].round_trip_s = 0.0002;
   links[0][1].missing_in = 0;
   links[0][1].missing_out = 3 << 20;
-  assert_diagnosis(&first, "waiting for worker-2 100 %: 3.0 MiB still to send, 0.2 ms round trip");
+  assert_diagnosis(&session_at_1,
+                   "waiting for worker-2 100 %: 3.0 MiB still to send, 0.2 ms round trip");
   links[0][1].missing_out = 0;
   workers[1].error = "no connection";
-  assert_diagnosis(&first, "waiting 100 %: nothing has come; worker-2 does not answer");
+  assert_diagnosis(&session_at_1, "waiting 100 %: nothing has come; worker-2 does not answer");
 }
 
 static void core_wait_names_the_computing_session(void **state) {
   (void)state;
-  set_shares(&second[0], 0.2, 0.2, 0.6);
-  set_shares(&second[1], 0.9, 0.1, 0);
-  assert_diagnosis(&second[0], "waiting for the cores 60 %: session heavy computes");
+  set_shares(&sessions_at_2[0], 0.2, 0.2, 0.6);
+  set_shares(&sessions_at_2[1], 0.9, 0.1, 0);
+  assert_diagnosis(&sessions_at_2[0], "waiting for the cores 60 %: session heavy computes");
   workers[1].n_sessions = 1; /* another identity's sessions are not shown */
-  assert_diagnosis(&second[0],
+  assert_diagnosis(&sessions_at_2[0],
                    "waiting for the cores 60 %: a session of another identity computes");
 }
 
 static void core_wait_names_at_most_three_sessions(void **state) {
   (void)state;
-  static clv_status_session many[5];
+  static clv_status_session five_sessions[5];
   static const char *const want[] = {
       "waiting for the cores 60 %: session b computes",
       "waiting for the cores 60 %: sessions b, c compute",
@@ -268,14 +274,14 @@ static void core_wait_names_at_most_three_sessions(void **state) {
       "waiting for the cores 60 %: sessions b, c, d, ... compute",
   };
   static const char *const names[] = {"a", "b", "c", "d", "e"};
-  for (uint32_t i = 0; i < CLV_COUNT(many); i++) {
-    many[i] = make_session(names[i], names[i], &modules[1], NULL, 0);
-    set_shares(&many[i], 0.3, 0.1, 0.6);
+  for (uint32_t i = 0; i < CLV_COUNT(five_sessions); i++) {
+    five_sessions[i] = make_session(names[i], names[i], &modules[1], NULL, 0);
+    set_shares(&five_sessions[i], 0.3, 0.1, 0.6);
   }
-  workers[1].sessions = many;
-  for (uint32_t n = 2; n <= CLV_COUNT(many); n++) {
+  workers[1].sessions = five_sessions;
+  for (uint32_t n = 2; n <= CLV_COUNT(five_sessions); n++) {
     workers[1].n_sessions = n;
-    assert_diagnosis(&many[0], want[n - 2]);
+    assert_diagnosis(&five_sessions[0], want[n - 2]);
   }
 }
 
@@ -283,13 +289,14 @@ static void core_wait_names_at_most_three_sessions(void **state) {
 static void impossible_numbers_do_not_break_the_report(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
-  static const double odd[] = {-1, 1e300, 0.0 / 0.0, 1.0 / 0.0};
-  for (size_t i = 0; i < CLV_COUNT(odd); i++) {
-    set_shares(&first, odd[i], odd[i], odd[i]);
-    links[0][0].waiting_share = links[0][0].round_trip_s = links[0][0].awaits_per_s = odd[i];
-    links[0][0].receiving_share = links[0][0].link_in_per_s = odd[i];
-    first.age_s = odd[i];
-    workers[0].uptime_s = workers[0].interval_s = odd[i];
+  static const double impossible_numbers[] = {-1, 1e300, 0.0 / 0.0, 1.0 / 0.0};
+  for (size_t i = 0; i < CLV_COUNT(impossible_numbers); i++) {
+    set_shares(&session_at_1, impossible_numbers[i], impossible_numbers[i], impossible_numbers[i]);
+    links[0][0].waiting_share = links[0][0].round_trip_s = links[0][0].awaits_per_s =
+        impossible_numbers[i];
+    links[0][0].receiving_share = links[0][0].link_in_per_s = impossible_numbers[i];
+    session_at_1.age_s = impossible_numbers[i];
+    workers[0].uptime_s = workers[0].interval_s = impossible_numbers[i];
     clv_status_text(&view, 80, &got);
     clv_status_json(&view, &got);
   }

@@ -29,21 +29,21 @@ static clv_event_file *open_event_file(const char *folder, uint64_t step) {
 
 /* Lists the folder's event files in reading order. */
 static size_t list_event_files(const char *folder, char paths[8][200]) {
-  struct dirent **list;
-  int n = scandir(folder, &list, NULL, alphasort);
-  size_t found = 0;
+  struct dirent **entries;
+  int n = scandir(folder, &entries, NULL, alphasort);
+  size_t n_found = 0;
   for (int i = 0; i < n; i++) {
-    if (list[i]->d_name[0] != '.' && found < 8)
-      snprintf(paths[found++], 200, "%s/%.120s", folder, list[i]->d_name);
-    free(list[i]);
+    if (entries[i]->d_name[0] != '.' && n_found < 8)
+      snprintf(paths[n_found++], 200, "%s/%.120s", folder, entries[i]->d_name);
+    free(entries[i]);
   }
-  free(list);
-  return found;
+  free(entries);
+  return n_found;
 }
 
 /* ---- reading event files --------------------------------------------------------------------- */
 
-static uint64_t le(const char *p, size_t n) {
+static uint64_t read_little_endian(const char *p, size_t n) {
   uint64_t v = 0;
   memcpy(&v, p, n);
   return v;
@@ -65,10 +65,10 @@ static const char *next_event(const clv_bytes *file, size_t *at, size_t *ret_len
   if (*at == file->len) return NULL;
   const char *p = file->data + *at;
   assert_true(file->len - *at >= 16);
-  size_t n = le(p, 8);
+  size_t n = read_little_endian(p, 8);
   assert_true(n <= file->len - *at - 16);
-  assert_int_equal(le(p + 8, 4), compute_masked_crc(p, 8));
-  assert_int_equal(le(p + 12 + n, 4), compute_masked_crc(p + 12, n));
+  assert_int_equal(read_little_endian(p + 8, 4), compute_masked_crc(p, 8));
+  assert_int_equal(read_little_endian(p + 12 + n, 4), compute_masked_crc(p + 12, n));
   *at += 16 + n;
   *ret_len = n;
   return p + 12;
@@ -100,7 +100,7 @@ static void assert_event(const clv_bytes *file, size_t *at, const char *want, si
 /* ---- writing event files --------------------------------------------------------------------- */
 
 static void event_file_bytes_match_the_protobuf(void **state) {
-  static const clv_scalar two[] = {{"a", 1.5}, {"bc", -2}};
+  static const clv_scalar two_scalars[] = {{"a", 1.5}, {"bc", -2}};
   char folder[100], paths[8][200];
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   size_t at = 0, len;
@@ -108,7 +108,7 @@ static void event_file_bytes_match_the_protobuf(void **state) {
   snprintf(folder, sizeof folder, "%s/one/deep", scratch);
   clv_event_file *e = open_event_file(folder, 301);
   clv_event_file_add_text(e, 300, "t", "hello");
-  clv_event_file_add_scalars(e, 301, two, 2);
+  clv_event_file_add_scalars(e, 301, two_scalars, 2);
   clv_event_file_close(e);
   assert_int_equal(list_event_files(folder, paths), 1);
   assert_int_equal(clv_file_read(paths[0], 1 << 20, &file, NULL), CLV_OK);
@@ -136,41 +136,42 @@ static void event_file_bytes_match_the_protobuf(void **state) {
 }
 
 static void later_event_file_sorts_last(void **state) {
-  char folder[100], paths[8][200], old[200];
+  char folder[100], paths[8][200], last_path[200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/order", scratch);
   for (int i = 0; i < 3; i++) { /* three files within a second, by one process */
     clv_event_file_close(open_event_file(folder, (uint64_t)i));
     assert_int_equal(list_event_files(folder, paths), i + 1);
-    if (i) assert_string_equal(paths[i - 1], old);
-    strcpy(old, paths[i]);
+    if (i) assert_string_equal(paths[i - 1], last_path);
+    strcpy(last_path, paths[i]);
   }
-  snprintf(old, sizeof old, "%s/events.out.tfevents.9999999998.z.1.0", folder);
-  fclose(fopen(old, "w")); /* the name of a file that was written with a clock that was ahead */
+  snprintf(last_path, sizeof last_path, "%s/events.out.tfevents.9999999998.z.1.0", folder);
+  /* the name of a file that was written with a clock that was ahead */
+  fclose(fopen(last_path, "w"));
   clv_event_file_close(open_event_file(folder, 9));
   assert_int_equal(list_event_files(folder, paths), 5);
   assert_non_null(strstr(paths[4], ".9999999999."));
 }
 
 static void records_are_buffered_until_flush(void **state) {
-  static const clv_scalar one[] = {{"x", 1}};
+  static const clv_scalar one_scalar[] = {{"x", 1}};
   char folder[100], paths[8][200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/wait", scratch);
   clv_event_file *e = open_event_file(folder, 0);
   assert_int_equal(list_event_files(folder, paths), 1);
   assert_int_equal(count_events(paths[0]), 2);
-  clv_event_file_add_scalars(e, 1, one, 1);
+  clv_event_file_add_scalars(e, 1, one_scalar, 1);
   assert_int_equal(count_events(paths[0]), 2);
   clv_event_file_flush(e);
   assert_int_equal(count_events(paths[0]), 3);
   uint64_t before = clv_alloc_count();
   /* adds more records than the buffer holds */
-  for (uint64_t i = 2; i <= 10000; i++) clv_event_file_add_scalars(e, i, one, 1);
+  for (uint64_t i = 2; i <= 10000; i++) clv_event_file_add_scalars(e, i, one_scalar, 1);
   assert_true(count_events(paths[0]) > 1000);
   assert_true(clv_alloc_count() - before < 16); /* only the growing buffers allocate */
   before = clv_alloc_count();
-  for (uint64_t i = 1; i <= 10000; i++) clv_event_file_add_scalars(e, 10000 + i, one, 1);
+  for (uint64_t i = 1; i <= 10000; i++) clv_event_file_add_scalars(e, 10000 + i, one_scalar, 1);
   assert_int_equal(clv_alloc_count(), before);
   clv_event_file_close(e);
   assert_int_equal(count_events(paths[0]), 2 + 20000);
@@ -178,7 +179,7 @@ static void records_are_buffered_until_flush(void **state) {
 
 /* Records that were written stay readable. When the disk has space again, later records follow. */
 static void full_disk_loses_only_unwritten_records(void **state) {
-  static const clv_scalar one[] = {{"x", 1}};
+  static const clv_scalar one_scalar[] = {{"x", 1}};
   const struct rlimit small_limit = {4096, RLIM_INFINITY},
                       no_limit = {RLIM_INFINITY, RLIM_INFINITY};
   char folder[100], paths[8][200];
@@ -189,17 +190,17 @@ static void full_disk_loses_only_unwritten_records(void **state) {
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &small_limit);
   for (uint64_t i = 1; i <= 300; i++) {
-    clv_event_file_add_scalars(e, i, one, 1);
+    clv_event_file_add_scalars(e, i, one_scalar, 1);
     if (i % 20 == 0) clv_event_file_flush(e);
   }
   setrlimit(RLIMIT_FSIZE, &no_limit);
   assert_int_equal(n_notices, 1);
   assert_int_equal(list_event_files(folder, paths), 1);
-  size_t kept = count_events(paths[0]);
-  assert_true(kept > 40 && kept < 200);
-  clv_event_file_add_scalars(e, 301, one, 1);
+  size_t n_readable = count_events(paths[0]);
+  assert_true(n_readable > 40 && n_readable < 200);
+  clv_event_file_add_scalars(e, 301, one_scalar, 1);
   clv_event_file_close(e);
-  assert_int_equal(count_events(paths[0]), kept + 1);
+  assert_int_equal(count_events(paths[0]), n_readable + 1);
 }
 
 static void folder_that_cannot_be_created_is_an_error(void **state) {

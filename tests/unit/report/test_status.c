@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests a fixed view, drawn: the text at several widths, bytes that must not reach a terminal, and
- * the JSON.
+ * Tests how `status` draws one fixed view of workers: the text at several widths, bytes that must
+ * not reach a terminal, and the JSON.
  */
 #include "tests/unit/report/status_test.h"
 
 /* clang-format off */
-static const char at_60[] =
+static const char text_at_60[] =
     "19:42:07  films: 1 of 3 workers answer\n"
     "    rates and shares over 1.0 s\n"
     "\n"
@@ -56,7 +56,7 @@ static const char at_60[] =
     "\n"
     "worker-3  10.0.0.4:7443  asking\n";
 
-static const char at_80[] =
+static const char text_at_80[] =
     "19:42:07  films: 1 of 3 workers answer  rates and shares over 1.0 s\n"
     "\n"
     "worker-1  10.0.0.2:7443  calls itself gpu-a  DRAINING: takes no new sessions\n"
@@ -94,7 +94,7 @@ static const char at_80[] =
     "\n"
     "worker-3  10.0.0.4:7443  asking\n";
 
-static const char at_120[] =
+static const char text_at_120[] =
     "19:42:07  films: 1 of 3 workers answer  rates and shares over 1.0 s\n"
     "\n"
     "worker-1  10.0.0.2:7443  calls itself gpu-a  DRAINING: takes no new sessions\n"
@@ -132,7 +132,7 @@ static const char at_120[] =
 /* clang-format on */
 
 /* clang-format off */
-static const char brief_at_80[] =
+static const char brief_text_at_80[] =
     "19:42:07  films: 1 of 3 workers answer  rates and shares over 1.0 s\n"
     "\n"
     "worker-1  10.0.0.2:7443  calls itself gpu-a  DRAINING: takes no new sessions\n"
@@ -162,7 +162,7 @@ static void status_text_matches_the_expected_text(void **state) {
   static const struct {
     unsigned width;
     const char *want;
-  } rows[] = {{60, at_60}, {80, at_80}, {120, at_120}};
+  } rows[] = {{60, text_at_60}, {80, text_at_80}, {120, text_at_120}};
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
     clv_status_text(&a_status, rows[i].width, &got);
@@ -170,7 +170,7 @@ static void status_text_matches_the_expected_text(void **state) {
   }
   CLV_AUTO(clv_bytes_done) clv_bytes brief = {0};
   clv_status_brief_text(&a_status, 80, &brief);
-  assert_string_equal(brief.data, brief_at_80);
+  assert_string_equal(brief.data, brief_text_at_80);
 }
 
 /* Asserts for each width that no line is longer, and that only printable ASCII and line ends are
@@ -222,7 +222,7 @@ static const clv_status_view a_tenants_status = {
     .title = "t", .clock = "19:42:07", .n_workers = 1, .workers = &a_tenants_worker};
 
 /* clang-format off */
-static const char at_20[] =
+static const char text_at_20[] =
     "19:42:07\n"
     "    t: 1 of 1 worker\n"
     "    answers\n"
@@ -276,7 +276,7 @@ static const char at_20[] =
     "        memory 0 B\n"
     "        of 0 B\n";
 
-static const char tenant_at_100[] =
+static const char tenant_text_at_100[] =
     "19:42:07  t: 1 of 1 worker answers  rates and shares over 0.0 ms\n"
     "\n"
     "worker-1  10.0.0.2:7443\n"
@@ -295,9 +295,9 @@ static void tenant_sees_only_its_own_session(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes wide = {0}, narrow = {0}, json = {0};
   clv_status_text(&a_tenants_status, 100, &wide);
-  assert_string_equal(wide.data, tenant_at_100);
+  assert_string_equal(wide.data, tenant_text_at_100);
   clv_status_text(&a_tenants_status, 20, &narrow);
-  assert_string_equal(narrow.data, at_20);
+  assert_string_equal(narrow.data, text_at_20);
   clv_status_json(&a_tenants_status, &json);
   assert_non_null(strstr(json.data, "\"resident_bytes\":null,\"memory_bytes\":1048576,"));
   assert_non_null(strstr(json.data, "\"connections\":null,\"connections_limit\":null,"));
@@ -308,10 +308,10 @@ static void tenant_sees_only_its_own_session(void **state) {
 
 static void worker_that_must_be_upgraded_is_named(void **state) {
   (void)state;
-  clv_status_worker old = a_tenants_worker;
-  const clv_status_view view = {.title = "t", .clock = "1", .n_workers = 1, .workers = &old};
+  clv_status_worker old_worker = a_tenants_worker;
+  const clv_status_view view = {.title = "t", .clock = "1", .n_workers = 1, .workers = &old_worker};
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
-  old.must_upgrade = true;
+  old_worker.must_upgrade = true;
   clv_status_brief_text(&view, 100, &got);
   assert_non_null(
       strstr(got.data, "  speaks protocol 4: a lost connection ends its link; upgrade it\n"));
@@ -345,7 +345,7 @@ static void status_without_workers_is_one_line(void **state) {
 static void json_has_a_line_per_worker(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
-  static const char *const wanted[] = {
+  static const char *const wanted_keys[] = {
       "{\"worker\":\"worker-1\",\"address\":\"10.0.0.2:7443\",\"ok\":true,",
       ",\"draining\":true,",
       ",\"certificate_days\":5.5,",
@@ -359,16 +359,16 @@ static void json_has_a_line_per_worker(void **state) {
       "\\u001b[2J",
       "\n{\"worker\":\"worker-2\",\"address\":\"10.0.0.3:7443\",\"ok\":false,\"error\":\"10.0",
   };
-  size_t lines = 0;
+  size_t n_lines = 0;
   clv_status_json(&a_status, &got);
-  for (size_t i = 0; i < CLV_COUNT(wanted); i++)
-    if (!strstr(got.data, wanted[i])) fail_msg("no %s in %s", wanted[i], got.data);
+  for (size_t i = 0; i < CLV_COUNT(wanted_keys); i++)
+    if (!strstr(got.data, wanted_keys[i])) fail_msg("no %s in %s", wanted_keys[i], got.data);
   for (size_t i = 0; i < got.len; i++) {
     unsigned char c = (unsigned char)got.data[i];
-    lines += c == '\n';
+    n_lines += c == '\n';
     assert_true(c == '\n' || c >= ' ');
   }
-  assert_int_equal(lines, 3);
+  assert_int_equal(n_lines, 3);
 }
 
 int main(void) {

@@ -134,18 +134,19 @@ static UNUSED unsigned event_get_count(event *e) {
 }
 
 static UNUSED bool event_wait_for_count(event *e, unsigned count, unsigned ms) {
-  struct timespec until;
+  struct timespec deadline;
   ms *= TIME_SCALE;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += ms / 1000;
-  until.tv_nsec += (long)(ms % 1000) * 1000000;
-  if (until.tv_nsec >= 1000000000) {
-    until.tv_nsec -= 1000000000;
-    until.tv_sec++;
+  clock_gettime(CLOCK_REALTIME, &deadline);
+  deadline.tv_sec += ms / 1000;
+  deadline.tv_nsec += (long)(ms % 1000) * 1000000;
+  if (deadline.tv_nsec >= 1000000000) {
+    deadline.tv_nsec -= 1000000000;
+    deadline.tv_sec++;
   }
   pthread_mutex_lock(&e->lock);
   int rc = 0;
-  while (e->n_raised < count && rc == 0) rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
+  while (e->n_raised < count && rc == 0)
+    rc = pthread_cond_timedwait(&e->changed, &e->lock, &deadline);
   bool is_reached = e->n_raised >= count;
   pthread_mutex_unlock(&e->lock);
   return is_reached;
@@ -238,8 +239,8 @@ static UNUSED clv_code serve_stream(void *user, const char *method, const clv_rp
     return CLV_OK;
   }
   if (strcmp(method, "/test/Greet") == 0) {
-    clv_rpc_piece hello = {"hello", 5, NULL, NULL};
-    CLV_TRY(clv_rpc_stream_send(stream, &hello, 1, err));
+    clv_rpc_piece greeting = {"hello", 5, NULL, NULL};
+    CLV_TRY(clv_rpc_stream_send(stream, &greeting, 1, err));
     clv_rpc_stream_close(stream);
   }
   if (strcmp(method, "/test/Kill") == 0)

@@ -22,14 +22,14 @@
 enum { DESCRIPTORS = 64 };
 
 static identity master, worker;
-static char target[64];
-static pid_t server;
+static char server_address[64];
+static pid_t server_pid;
 
 static _Noreturn void run_server(const char *dir) {
   clv_err err;
-  struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
+  struct rlimit descriptor_limit = {DESCRIPTORS, DESCRIPTORS};
   must(clv_tls_set_min_version(&err), &err);
-  setrlimit(RLIMIT_NOFILE, &limit);
+  setrlimit(RLIMIT_NOFILE, &descriptor_limit);
   serve_forever(dir);
 }
 
@@ -38,14 +38,14 @@ static int group_up(void **state) {
   make_scratch();
   master = issue_identity_with_uri("home", "master", MASTER_URI);
   worker = issue_identity_with_uri("home", "worker", WORKER_URI);
-  server = start_process(target);
+  server_pid = start_process(server_address);
   return 0;
 }
 
 static int group_down(void **state) {
   (void)state;
-  kill(server, SIGKILL);
-  waitpid(server, NULL, 0);
+  kill(server_pid, SIGKILL);
+  waitpid(server_pid, NULL, 0);
   free_identity(&master);
   free_identity(&worker);
   return remove_scratch();
@@ -53,7 +53,7 @@ static int group_down(void **state) {
 
 static void open_silent_connections(int *fds, int n) {
   struct sockaddr_in at = {.sin_family = AF_INET,
-                           .sin_port = htons((uint16_t)atoi(strrchr(target, ':') + 1)),
+                           .sin_port = htons((uint16_t)atoi(strrchr(server_address, ':') + 1)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   for (int i = 0; i < n; i++) {
     fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -67,7 +67,7 @@ static unsigned count_good_handshakes(clv_rpc_runtime *runtime, unsigned n) {
   for (unsigned i = 0; i < n; i++) {
     clv_err err;
     CLV_AUTO(clv_rpc_channel_freep)
-    clv_rpc_channel *channel = make_channel(runtime, target, &master, WORKER_URI);
+    clv_rpc_channel *channel = make_channel(runtime, server_address, &master, WORKER_URI);
     CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
     clv_code code = clv_rpc_channel_connect(channel, 2000, &err);
     if (code == CLV_OK) code = clv_rpc_call_unary(channel, "/test/Say", "x", 1, 2000, &reply, &err);

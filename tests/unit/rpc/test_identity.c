@@ -19,32 +19,32 @@ static int group_up(void **state) {
   clv_err err;
   must(clv_tls_set_min_version(&err), &err);
   make_scratch();
-  const char *const pair[] = {MASTER_URI, OTHER_URI};
-  const char *const worker_pair[] = {WORKER_URI, OTHER_URI};
+  const char *const two_uris[] = {MASTER_URI, OTHER_URI};
+  const char *const two_worker_uris[] = {WORKER_URI, OTHER_URI};
   master = issue_identity_with_uri("home", "master", MASTER_URI);
   other = issue_identity_with_uri("home", "other", OTHER_URI);
   worker = issue_identity_with_uri("home", "worker", WORKER_URI);
   of_other_ca = issue_identity_with_uri("foreign", "master", MASTER_URI);
   without_uri = issue_identity("home", "none", NULL, 0, "master.example");
-  with_two_uris = issue_identity("home", "two", pair, 2, NULL);
+  with_two_uris = issue_identity("home", "two", two_uris, 2, NULL);
   dns_fake = issue_identity("home", "dns", NULL, 0, MASTER_URI);
-  worker_with_two_uris = issue_identity("home", "worker-two", worker_pair, 2, NULL);
+  worker_with_two_uris = issue_identity("home", "worker-two", two_worker_uris, 2, NULL);
   worker_without_uri = issue_identity("home", "worker-none", NULL, 0, "localhost");
   return 0;
 }
 
 static int group_down(void **state) {
   (void)state;
-  identity *all[] = {&master,
-                     &other,
-                     &worker,
-                     &of_other_ca,
-                     &without_uri,
-                     &with_two_uris,
-                     &dns_fake,
-                     &worker_with_two_uris,
-                     &worker_without_uri};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) free_identity(all[i]);
+  identity *identities[] = {&master,
+                            &other,
+                            &worker,
+                            &of_other_ca,
+                            &without_uri,
+                            &with_two_uris,
+                            &dns_fake,
+                            &worker_with_two_uris,
+                            &worker_without_uri};
+  for (size_t i = 0; i < CLV_COUNT(identities); i++) free_identity(identities[i]);
   return remove_scratch();
 }
 
@@ -119,16 +119,18 @@ static void test_dns_name_spelled_like_a_uri_is_refused(void **state) {
 static void test_client_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
-  identity mixed = {master.ca, of_other_ca.cert, of_other_ca.key};
-  expect_error(CLV_UNAUTHENTICATED, "refused", call_echo(&mixed, WORKER_URI, &err), &err);
+  identity client_with_foreign_cert = {master.ca, of_other_ca.cert, of_other_ca.key};
+  expect_error(CLV_UNAUTHENTICATED, "refused",
+               call_echo(&client_with_foreign_cert, WORKER_URI, &err), &err);
   assert_int_equal(get_server_counts().n_calls, 0);
 }
 
 static void test_server_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
-  identity mixed = {of_other_ca.ca, master.cert, master.key};
-  expect_error(CLV_UNAUTHENTICATED, "not from our CA", call_echo(&mixed, WORKER_URI, &err), &err);
+  identity client_with_foreign_ca = {of_other_ca.ca, master.cert, master.key};
+  expect_error(CLV_UNAUTHENTICATED, "not from our CA",
+               call_echo(&client_with_foreign_ca, WORKER_URI, &err), &err);
   assert_int_equal(get_server_counts().n_calls, 0);
 }
 
@@ -147,11 +149,11 @@ static void test_server_with_another_uri_gets_no_call(void **state) {
   assert_int_equal(get_server_counts().n_calls, 0);
 }
 
-static void check_server_identity(const identity *id, const char *complaint) {
+static void check_server_identity(const identity *id, const char *wanted_text) {
   clv_err err;
   clv_rpc_pem pem = get_pem(id);
   must(clv_rpc_server_replace_certs(svc.server, &pem, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, complaint, call_echo(&master, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, wanted_text, call_echo(&master, WORKER_URI, &err), &err);
 }
 
 static void test_server_without_exactly_one_uri_is_refused(void **state) {
@@ -212,8 +214,8 @@ static void test_silent_client_is_dropped_after_handshake_time(void **state) {
                            .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
-  struct timeval limit = {.tv_sec = 5};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  struct timeval receive_timeout = {.tv_sec = 5};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive_timeout, sizeof receive_timeout);
   char byte;
   uint64_t begin = clv_now_ns();
   /* the server has closed the connection: end of file, not a timeout */
@@ -247,10 +249,10 @@ static void test_invalid_channel_options_are_refused(void **state) {
   expect_error(CLV_INVALID, "no identity", clv_rpc_channel_new(runtime, &options, &channel, &err),
                &err);
   clv_rpc_server *server = NULL;
-  clv_rpc_server_options taken = make_service_options(&svc, &worker);
-  taken.listen_address = svc.target;
+  clv_rpc_server_options options_of_used_port = make_service_options(&svc, &worker);
+  options_of_used_port.listen_address = svc.target;
   expect_error(CLV_UNAVAILABLE, "Address already in use",
-               clv_rpc_server_new(runtime, &taken, &server, &err), &err);
+               clv_rpc_server_new(runtime, &options_of_used_port, &server, &err), &err);
 }
 
 /* New certificates are used for new handshakes; invalid ones change nothing; an open stream
@@ -278,9 +280,9 @@ static void test_reloaded_certificates_apply_to_new_handshakes(void **state) {
                &err);
   must(call_echo(&master, "spiffe://cleave/worker-9", &err), &err);
 
-  clv_rpc_pem other_ca = get_pem(&renamed);
-  other_ca.ca = of_other_ca.ca.data;
-  must(clv_rpc_server_replace_certs(svc.server, &other_ca, &err), &err);
+  clv_rpc_pem pem_with_other_ca = get_pem(&renamed);
+  pem_with_other_ca.ca = of_other_ca.ca.data;
+  must(clv_rpc_server_replace_certs(svc.server, &pem_with_other_ca, &err), &err);
   expect_error(CLV_UNAUTHENTICATED, "refused", call_echo(&master, "spiffe://cleave/worker-9", &err),
                &err);
   identity newcomer = {renamed.ca, of_other_ca.cert, of_other_ca.key};

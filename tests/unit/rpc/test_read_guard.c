@@ -23,7 +23,7 @@ static clv_rpc_runtime *runtime;
 static service svc;
 static SSL_CTX *context;
 static unsigned n_held;
-static char reason[100];
+static char end_reason[100];
 
 static clv_tls_decision admit_everybody(void *user, const clv_tls_caller *caller,
                                         size_t *ret_holder) {
@@ -47,15 +47,15 @@ static void record_flood(void *user, size_t holder, const char *address, const c
   (void)user;
   assert_int_equal(holder, 3);
   assert_string_equal(address, "127.0.0.1");
-  snprintf(reason, sizeof reason, "%s", what);
+  snprintf(end_reason, sizeof end_reason, "%s", what);
 }
 
 static void ignore_shed(void *user, const char *address) { (void)user, (void)address; }
 
-static void open_server(uint64_t unread) {
+static void open_server(uint64_t max_unread_bytes) {
   clv_err err;
   const clv_tls_admission admission = {.max_connections = 100,
-                                       .max_unread_bytes = unread,
+                                       .max_unread_bytes = max_unread_bytes,
                                        .decide_admission = admit_everybody,
                                        .enter_connection = count_entry,
                                        .leave_connection = count_leave,
@@ -127,9 +127,9 @@ static http2_client dial_server(void) {
   struct sockaddr_in at = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  struct timeval wait = {.tv_sec = WAIT_LIMIT_MS / 1000};
-  setsockopt(w.fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
-  setsockopt(w.fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+  struct timeval socket_timeout = {.tv_sec = WAIT_LIMIT_MS / 1000};
+  setsockopt(w.fd, SOL_SOCKET, SO_SNDTIMEO, &socket_timeout, sizeof socket_timeout);
+  setsockopt(w.fd, SOL_SOCKET, SO_RCVTIMEO, &socket_timeout, sizeof socket_timeout);
   assert_int_equal(connect(w.fd, (struct sockaddr *)&at, sizeof at), 0);
   SSL_set_fd(w.ssl, w.fd);
   assert_int_equal(SSL_connect(w.ssl), 1);
@@ -143,13 +143,13 @@ static void close_client(http2_client *w) {
   close(w->fd);
 }
 
-static size_t write_frame(uint8_t *to, unsigned type, unsigned flags, uint32_t stream,
+static size_t write_frame(uint8_t *ret, unsigned type, unsigned flags, uint32_t stream,
                           const void *data, size_t len) {
   const uint8_t head[9] = {(uint8_t)(len >> 16),    (uint8_t)(len >> 8),    (uint8_t)len,
                            (uint8_t)type,           (uint8_t)flags,         (uint8_t)(stream >> 24),
                            (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
-  memcpy(to, head, 9);
-  memcpy(to + 9, data, len);
+  memcpy(ret, head, 9);
+  memcpy(ret + 9, data, len);
   return 9 + len;
 }
 
@@ -167,34 +167,34 @@ static bool send_hundred_frames(http2_client *w, unsigned type, unsigned flags, 
   return send_bytes(w, bytes, n);
 }
 
-/* Waits until the server has counted the connection as ended, which it does before it gives the
+/* Waits until the server has counted the connection as ended and, after that, has reported the
  * reason. */
-static void wait_for_cut(uint64_t floods, const char *what) {
-  for (int i = 0; i < WAIT_LIMIT_MS / 10 && (clv_tls_accepted_flood_count() == floods || !*reason);
-       i++)
+static void wait_for_disconnection(uint64_t floods, const char *what) {
+  for (int i = 0;
+       i < WAIT_LIMIT_MS / 10 && (clv_tls_accepted_flood_count() == floods || !*end_reason); i++)
     usleep(10000);
   assert_int_equal(clv_tls_accepted_flood_count(), floods + 1);
-  assert_string_equal(reason, what);
+  assert_string_equal(end_reason, what);
 }
 
 /* Sends frames of one kind, and asserts that the server soon ends the connection. */
-static void assert_cut_off(unsigned type, unsigned flags, const void *data, size_t len,
-                           const char *what) {
+static void assert_disconnected(unsigned type, unsigned flags, const void *data, size_t len,
+                                const char *what) {
   uint64_t floods = clv_tls_accepted_flood_count();
   http2_client w = dial_server();
-  *reason = '\0';
+  *end_reason = '\0';
   for (int i = 0; i < 2000 && clv_tls_accepted_flood_count() == floods; i++)
     if (!send_hundred_frames(&w, type, flags, data, len)) break;
-  wait_for_cut(floods, what);
+  wait_for_disconnection(floods, what);
   close_client(&w);
 }
 
 static void test_frames_without_calls_end_the_connection(void **state) {
   (void)state;
-  assert_cut_off(1, 5, GET, sizeof GET - 1, "requests that are no calls");
-  assert_cut_off(1, 4, GET, sizeof GET - 1, "requests that are no calls");
-  assert_cut_off(1, 5, "", 0, "requests that are no calls");
-  assert_cut_off(4, 0, "", 0, "HTTP/2 frames that carry neither calls nor data");
+  assert_disconnected(1, 5, GET, sizeof GET - 1, "requests that are no calls");
+  assert_disconnected(1, 4, GET, sizeof GET - 1, "requests that are no calls");
+  assert_disconnected(1, 5, "", 0, "requests that are no calls");
+  assert_disconnected(4, 0, "", 0, "HTTP/2 frames that carry neither calls nor data");
   for (int i = 0; i < WAIT_LIMIT_MS / 10 && n_held; i++) usleep(10000);
   assert_int_equal(n_held, 0);
 }
@@ -204,7 +204,7 @@ static void test_frames_without_calls_end_the_connection(void **state) {
  * depend on the speed of the machine. */
 static void test_endless_message_ends_the_connection(void **state) {
   (void)state;
-  static const char post[] =
+  static const char post_headers[] =
       "\x83\x87\x00\x05:path\x09/test/Say\x00\x0a:authority\x01x\x00\x02te\x08trailers"
       "\x00\x0c"
       "content-type\x10"
@@ -212,14 +212,15 @@ static void test_endless_message_ends_the_connection(void **state) {
   static uint8_t bytes[FRAME_BYTES + 9], payload[FRAME_BYTES] = {[1] = 1};
   uint64_t floods = clv_tls_accepted_flood_count();
   open_server(FRAME_BYTES - 1);
-  *reason = '\0';
+  *end_reason = '\0';
   http2_client w = dial_server();
-  assert_true(send_bytes(&w, bytes, write_frame(bytes, 1, 4, 1, post, sizeof post - 1)));
+  assert_true(
+      send_bytes(&w, bytes, write_frame(bytes, 1, 4, 1, post_headers, sizeof post_headers - 1)));
   size_t n = write_frame(bytes, 0, 0, 1, payload, FRAME_BYTES);
   for (int i = 0; i < 100 && clv_tls_accepted_flood_count() == floods && send_bytes(&w, bytes, n);
        i++)
     ;
-  wait_for_cut(floods, "data of messages that do not end");
+  wait_for_disconnection(floods, "data of messages that do not end");
   close_client(&w);
 }
 
@@ -231,28 +232,28 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   static recorder r;
   open_server(MAX_UNREAD_BYTES);
   init_recorder(&r);
-  enum { CALLS = 1500, SMALL = 20000, LARGE = 12 };
+  enum { N_CALLS = 1500, N_SMALL_MESSAGES = 20000, N_LARGE_MESSAGES = 12 };
   uint64_t floods = clv_tls_accepted_flood_count();
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *channel = make_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, WAIT_LIMIT_MS, &err), &err);
-  for (int i = 0; i < CALLS; i++) {
+  for (int i = 0; i < N_CALLS; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
     must(clv_rpc_call_unary(channel, "/test/Say", "x", 1, WAIT_LIMIT_MS, &reply, &err), &err);
   }
   clv_rpc_stream *stream = NULL;
   clv_rpc_stream_events events = make_recorder_events(&r);
   must(clv_rpc_stream_open(channel, "/test/Sink", &events, &stream, &err), &err);
-  for (int i = 0; i < SMALL; i++) {
+  for (int i = 0; i < N_SMALL_MESSAGES; i++) {
     clv_rpc_piece piece = {"0123456789", 10, NULL, NULL};
     must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
   }
-  static char large[6 << 20];
-  for (int i = 0; i < LARGE; i++) {
-    clv_rpc_piece piece = {large, sizeof large, NULL, NULL};
+  static char large_message[6 << 20];
+  for (int i = 0; i < N_LARGE_MESSAGES; i++) {
+    clv_rpc_piece piece = {large_message, sizeof large_message, NULL, NULL};
     must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
-    assert_true(
-        event_wait_for_count(&svc.sink_recorder.messages, SMALL + 1 + (unsigned)i, WAIT_LIMIT_MS));
+    assert_true(event_wait_for_count(&svc.sink_recorder.messages,
+                                     N_SMALL_MESSAGES + 1 + (unsigned)i, WAIT_LIMIT_MS));
   }
   clv_rpc_stream_close(stream);
   assert_true(event_wait_for_count(&r.closed, 1, WAIT_LIMIT_MS));

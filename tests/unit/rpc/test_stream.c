@@ -68,9 +68,9 @@ static clv_rpc_stream *open_stream(const char *method, recorder *r) {
 
 static void count_release(void *owner) { atomic_fetch_add((atomic_uint *)owner, 1); }
 
-static void wait_for_releases(atomic_uint *count, unsigned want) {
-  for (int i = 0; i < 500 * TIME_SCALE && atomic_load(count) < want; i++) usleep(10000);
-  assert_int_equal(atomic_load(count), want);
+static void wait_for_releases(atomic_uint *n_released, unsigned want) {
+  for (int i = 0; i < 500 * TIME_SCALE && atomic_load(n_released) < want; i++) usleep(10000);
+  assert_int_equal(atomic_load(n_released), want);
 }
 
 static void fill_noise(unsigned char *data, size_t len, unsigned seed) {
@@ -91,12 +91,14 @@ static void test_unary_call_returns_the_reply(void **state) {
   must(clv_rpc_call_unary(channel, "/test/Say", "", 0, 5000 * TIME_SCALE, &reply, &err), &err);
   assert_int_equal(reply.len, 0);
   size_t len = 3 << 20;
-  unsigned char *big = malloc(len);
-  fill_noise(big, len, 1);
-  must(clv_rpc_call_unary(channel, "/test/Say", big, len, 5000 * TIME_SCALE, &reply, &err), &err);
+  unsigned char *large_request = malloc(len);
+  fill_noise(large_request, len, 1);
+  must(
+      clv_rpc_call_unary(channel, "/test/Say", large_request, len, 5000 * TIME_SCALE, &reply, &err),
+      &err);
   assert_int_equal(reply.len, len);
-  assert_memory_equal(reply.data, big, len);
-  free(big);
+  assert_memory_equal(reply.data, large_request, len);
+  free(large_request);
 }
 
 static void test_failed_unary_calls_name_the_reason(void **state) {
@@ -160,9 +162,9 @@ static void check_echo(size_t len, size_t n_pieces) {
   clv_rpc_piece pieces[7];
   size_t at = 0;
   for (size_t i = 0; i < n_pieces; i++) {
-    size_t part = i + 1 == n_pieces ? len - at : len / n_pieces;
-    pieces[i] = (clv_rpc_piece){data + at, part, count_release, &n_released};
-    at += part;
+    size_t piece_len = i + 1 == n_pieces ? len - at : len / n_pieces;
+    pieces[i] = (clv_rpc_piece){data + at, piece_len, count_release, &n_released};
+    at += piece_len;
   }
   must(clv_rpc_stream_send(stream, pieces, n_pieces, &err), &err);
   assert_true(event_wait_for_count(&r.messages, 1, 20000));
@@ -216,12 +218,12 @@ typedef struct sender {
 } sender;
 
 static void *send_many(void *arg) {
-  sender *me = arg;
+  sender *self = arg;
   clv_err err;
   for (uint32_t i = 0; i < MESSAGES_PER_SENDER; i++) {
-    uint32_t words[2] = {me->id, i};
+    uint32_t words[2] = {self->id, i};
     clv_rpc_piece pieces[2] = {{&words[0], 4, NULL, NULL}, {&words[1], 4, NULL, NULL}};
-    must(clv_rpc_stream_send(me->stream, pieces, 2, &err), &err);
+    must(clv_rpc_stream_send(self->stream, pieces, 2, &err), &err);
   }
   return NULL;
 }
@@ -242,12 +244,12 @@ static void test_messages_of_each_thread_stay_in_order(void **state) {
   assert_true(event_wait_for_count(&r.closed, 1, 60000));
   assert_int_equal(r.end_code, CLV_OK);
   assert_int_equal(r.all_data.len, SENDERS * MESSAGES_PER_SENDER * 8);
-  uint32_t next[SENDERS] = {0};
+  uint32_t next_numbers[SENDERS] = {0};
   for (size_t i = 0; i < r.all_data.len; i += 8) {
     uint32_t words[2];
     memcpy(words, r.all_data.data + i, 8);
     assert_true(words[0] < SENDERS);
-    assert_int_equal(words[1], next[words[0]]++);
+    assert_int_equal(words[1], next_numbers[words[0]]++);
   }
   clv_rpc_stream_unref(stream);
   clv_bytes_done(&r.all_data);
@@ -320,12 +322,12 @@ static void test_cancel_releases_queued_megabytes(void **state) {
   static recorder r;
   static atomic_uint n_released;
   n_released = 0;
-  enum { BIG_BYTES = 5 << 20, N = 8 };
+  enum { BIG_BYTES = 5 << 20, N_MESSAGES = 8 };
   char *data = calloc(1, BIG_BYTES);
   svc.delays_echo = true;
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
   clv_rpc_piece piece = {data, BIG_BYTES, count_release, &n_released};
-  for (int i = 0; i < N; i++) must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+  for (int i = 0; i < N_MESSAGES; i++) must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
   usleep(200000);
   /* the sender's queue has grown */
   assert_true(clv_rpc_stream_queued_bytes(stream) > (size_t)BIG_BYTES);
@@ -333,10 +335,10 @@ static void test_cancel_releases_queued_megabytes(void **state) {
   assert_true(event_wait_for_count(&r.closed, 1, 5000));
   assert_int_equal(r.end_code, CLV_ABORTED);
   assert_string_equal(r.end_text, "changed my mind");
-  wait_for_releases(&n_released, N);
+  wait_for_releases(&n_released, N_MESSAGES);
   assert_int_equal(clv_rpc_stream_queued_bytes(stream), 0);
   expect_error(CLV_ABORTED, "changed my mind", clv_rpc_stream_send(stream, &piece, 1, &err), &err);
-  assert_int_equal(atomic_load(&n_released), N + 1);
+  assert_int_equal(atomic_load(&n_released), N_MESSAGES + 1);
   svc.delays_echo = false;
   clv_rpc_stream_unref(stream);
   for (int i = 0; i < 500 && atomic_load(&svc.closed) == 0; i++) usleep(10000);
@@ -379,17 +381,18 @@ static void test_steady_stream_allocates_nothing(void **state) {
   static char data[4096];
   static atomic_uint n_released;
   clv_rpc_piece piece = {data, sizeof data, count_release, &n_released};
-  uint64_t before = 0;
-  enum { BURST = 4, ROUNDS = 100, WARM = 5 };
+  uint64_t n_allocations_before = 0;
+  enum { MESSAGES_PER_ROUND = 4, ROUNDS = 100, WARM_UP_ROUNDS = 5 };
   for (unsigned i = 0; i < ROUNDS; i++) {
-    if (i == WARM) before = clv_alloc_count();
-    for (unsigned k = 0; k < (i < WARM ? 2 * BURST : BURST); k++)
+    if (i == WARM_UP_ROUNDS) n_allocations_before = clv_alloc_count();
+    for (unsigned k = 0; k < (i < WARM_UP_ROUNDS ? 2 * MESSAGES_PER_ROUND : MESSAGES_PER_ROUND);
+         k++)
       must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
-    unsigned sent = BURST * (i + 1 + CLV_MIN(i + 1, (unsigned)WARM));
-    assert_true(event_wait_for_count(&svc.sink_recorder.messages, sent, 5000));
-    wait_for_releases(&n_released, sent);
+    unsigned n_sent = MESSAGES_PER_ROUND * (i + 1 + CLV_MIN(i + 1, (unsigned)WARM_UP_ROUNDS));
+    assert_true(event_wait_for_count(&svc.sink_recorder.messages, n_sent, 5000));
+    wait_for_releases(&n_released, n_sent);
   }
-  assert_int_equal(clv_alloc_count() - before, 0);
+  assert_int_equal(clv_alloc_count() - n_allocations_before, 0);
   clv_rpc_stream_close(stream);
   assert_true(event_wait_for_count(&r.closed, 1, 5000));
   clv_rpc_stream_unref(stream);
@@ -398,29 +401,29 @@ static void test_steady_stream_allocates_nothing(void **state) {
 static void test_drain_timeout_ends_streams_still_open(void **state) {
   (void)state;
   clv_err err;
-  static recorder quiet, busy;
-  clv_rpc_stream *ends = open_stream("/test/Echo", &quiet);
-  clv_rpc_stream *stays = open_stream("/test/Echo", &busy);
+  static recorder closed_recorder, open_recorder;
+  clv_rpc_stream *closed_stream = open_stream("/test/Echo", &closed_recorder);
+  clv_rpc_stream *unclosed_stream = open_stream("/test/Echo", &open_recorder);
   clv_rpc_piece piece = {"x", 1, NULL, NULL};
-  must(clv_rpc_stream_send(ends, &piece, 1, &err), &err);
-  must(clv_rpc_stream_send(stays, &piece, 1, &err), &err);
-  assert_true(event_wait_for_count(&quiet.messages, 1, 5000));
-  assert_true(event_wait_for_count(&busy.messages, 1, 5000));
-  clv_rpc_stream_close(ends);
+  must(clv_rpc_stream_send(closed_stream, &piece, 1, &err), &err);
+  must(clv_rpc_stream_send(unclosed_stream, &piece, 1, &err), &err);
+  assert_true(event_wait_for_count(&closed_recorder.messages, 1, 5000));
+  assert_true(event_wait_for_count(&open_recorder.messages, 1, 5000));
+  clv_rpc_stream_close(closed_stream);
   uint64_t begin = clv_now_ns();
   expect_error(CLV_DEADLINE, "300 ms", clv_rpc_server_drain(svc.server, 300, &err), &err);
   assert_true(clv_now_ns() - begin < 3000000000u * TIME_SCALE);
-  assert_true(event_wait_for_count(&quiet.closed, 1, 5000));
-  assert_int_equal(quiet.end_code, CLV_OK);
-  assert_true(event_wait_for_count(&busy.closed, 1, 5000));
-  assert_int_equal(busy.end_code, CLV_UNAVAILABLE);
-  assert_string_equal(busy.end_text, "the server is shutting down");
+  assert_true(event_wait_for_count(&closed_recorder.closed, 1, 5000));
+  assert_int_equal(closed_recorder.end_code, CLV_OK);
+  assert_true(event_wait_for_count(&open_recorder.closed, 1, 5000));
+  assert_int_equal(open_recorder.end_code, CLV_UNAVAILABLE);
+  assert_string_equal(open_recorder.end_text, "the server is shutting down");
   expect_error(CLV_UNAVAILABLE, "no process listens on this address",
                clv_rpc_channel_connect(channel, 3000, &err), &err);
-  clv_rpc_stream_unref(ends);
-  clv_rpc_stream_unref(stays);
-  clv_bytes_done(&quiet.all_data);
-  clv_bytes_done(&busy.all_data);
+  clv_rpc_stream_unref(closed_stream);
+  clv_rpc_stream_unref(unclosed_stream);
+  clv_bytes_done(&closed_recorder.all_data);
+  clv_bytes_done(&open_recorder.all_data);
 }
 
 static void test_drain_without_streams_succeeds(void **state) {

@@ -58,36 +58,38 @@ static bool is_run_finished(uint64_t epochs, uint64_t max_steps, const clv_run_o
 }
 
 static void resume_of_a_finished_run_changes_nothing(void **state) {
-  const clv_run_options resume = {.resume = true}, more = {.resume = true, .max_steps = 100},
-                        fresh = {.fresh = true}, plain = {0};
+  const clv_run_options resume = {.resume = true},
+                        resume_with_max_steps = {.resume = true, .max_steps = 100},
+                        start_fresh = {.fresh = true}, start_again = {0};
   struct stat before, after;
   (void)state;
   make_run(STEPS, CLV_RUN_FINISHED);
   assert_int_equal(stat("run/run.json", &before), 0);
   assert_true(is_run_finished(EPOCHS, 0, &resume));
   /* without --max-steps, the length in the session counts */
-  assert_true(is_run_finished(EPOCHS, 0, &more));
+  assert_true(is_run_finished(EPOCHS, 0, &resume_with_max_steps));
   assert_true(is_run_finished(EPOCHS, 5, &resume));
   assert_false(is_run_finished(EPOCHS + 1, 0, &resume));
-  assert_false(is_run_finished(EPOCHS, 0, &fresh));
-  assert_false(is_run_finished(EPOCHS, 0, &plain));
+  assert_false(is_run_finished(EPOCHS, 0, &start_fresh));
+  assert_false(is_run_finished(EPOCHS, 0, &start_again));
   assert_int_equal(stat("run/run.json", &after), 0);
   assert_int_equal(before.st_ino, after.st_ino);
 }
 
 static void partly_finished_run_is_resumed(void **state) {
-  const clv_run_options session_length = {.resume = true}, same = {.resume = true, .max_steps = 3};
+  const clv_run_options resume_to_session_length = {.resume = true},
+                        resume_to_step_3 = {.resume = true, .max_steps = 3};
   (void)state;
   make_run(3, CLV_RUN_FINISHED); /* a run that finished with --max-steps 3 */
-  assert_true(is_run_finished(EPOCHS, 0, &same));
-  assert_false(is_run_finished(EPOCHS, 0, &session_length));
+  assert_true(is_run_finished(EPOCHS, 0, &resume_to_step_3));
+  assert_false(is_run_finished(EPOCHS, 0, &resume_to_session_length));
   make_run(STEPS, CLV_RUN_FAILED); /* a run that failed in its last evaluation */
-  assert_false(is_run_finished(EPOCHS, 0, &session_length));
+  assert_false(is_run_finished(EPOCHS, 0, &resume_to_session_length));
   make_run(STEPS, CLV_RUN_FINISHED);
   make_checkpoint(3);
   assert_int_equal(truncate("run/checkpoint-6/MANIFEST.json", 10), 0);
-  /* the result file is damaged, so the run is not finished */
-  assert_false(is_run_finished(EPOCHS, 0, &session_length));
+  /* the manifest of the last checkpoint is damaged, so the run is not finished */
+  assert_false(is_run_finished(EPOCHS, 0, &resume_to_session_length));
 }
 
 /* Runs find_start on the folder. *ret_has_checkpoint: true if the run resumes from a checkpoint. */
@@ -141,8 +143,8 @@ static void resume_with_lost_checkpoints_is_refused(void **state) {
 }
 
 /* True if a resume is refused because the egress table in the run folder differs. */
-static bool is_resume_refused(bool accept) {
-  const clv_run_options o = {.resume = true, .accept_egress = accept};
+static bool is_resume_refused(bool accepts_egress) {
+  const clv_run_options o = {.resume = true, .accept_egress = accepts_egress};
   clv_blueprint none = {0};
   clv_run r = {.o = &o, .blueprint = &none};
   clv_err err = {0};

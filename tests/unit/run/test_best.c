@@ -31,7 +31,7 @@ static void make_checkpoint(uint64_t step) {
 
 static void only_a_finite_strict_improvement_is_better(void **state) {
   static const struct {
-    double now, then;
+    double new_value, old_value;
     clv_best_mode mode;
     bool is_better;
   } cases[] = {
@@ -42,18 +42,20 @@ static void only_a_finite_strict_improvement_is_better(void **state) {
   };
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    const clv_best_checkpoint now = {.value = cases[i].now, .step = 2},
-                              then = {.value = cases[i].then, .step = 1};
-    assert_int_equal(clv_is_better_checkpoint(&now, &then, cases[i].mode), cases[i].is_better);
+    const clv_best_checkpoint new_best = {.value = cases[i].new_value, .step = 2},
+                              old_best = {.value = cases[i].old_value, .step = 1};
+    assert_int_equal(clv_is_better_checkpoint(&new_best, &old_best, cases[i].mode),
+                     cases[i].is_better);
   }
-  const clv_best_checkpoint none = {.step = CLV_CHECKPOINT_NONE}, nan = {.value = NAN, .step = 1},
-                            one = {.value = 5, .step = 1};
-  assert_true(clv_is_better_checkpoint(&one, &none, CLV_BEST_MIN));
-  assert_false(clv_is_better_checkpoint(&nan, &none, CLV_BEST_MAX));
+  const clv_best_checkpoint no_best = {.step = CLV_CHECKPOINT_NONE},
+                            nan_best = {.value = NAN, .step = 1},
+                            first_best = {.value = 5, .step = 1};
+  assert_true(clv_is_better_checkpoint(&first_best, &no_best, CLV_BEST_MIN));
+  assert_false(clv_is_better_checkpoint(&nan_best, &no_best, CLV_BEST_MAX));
 }
 
 static void best_file_line_is_parsed_strictly(void **state) {
-  static const char *const bad[] = {
+  static const char *const bad_texts[] = {
       "",
       "\n",
       "validation.loss 0.25 step 120",
@@ -75,20 +77,20 @@ static void best_file_line_is_parsed_strictly(void **state) {
   clv_best_checkpoint b = {0};
   clv_err err = {0};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
-    assert_int_equal(clv_best_checkpoint_parse(bad[i], strlen(bad[i]), "it", &b, &err),
+  for (size_t i = 0; i < CLV_COUNT(bad_texts); i++) {
+    assert_int_equal(clv_best_checkpoint_parse(bad_texts[i], strlen(bad_texts[i]), "it", &b, &err),
                      CLV_DATA_LOSS);
     assert_says(&err, "it is damaged");
   }
-  const char *nul = "validation.loss 0.25 step 120\n\0x";
-  assert_int_equal(clv_best_checkpoint_parse(nul, 32, "it", &b, &err), CLV_DATA_LOSS);
-  assert_ok(clv_best_checkpoint_parse(nul, 30, "it", &b, &err), &err);
+  const char *text_with_nul = "validation.loss 0.25 step 120\n\0x";
+  assert_int_equal(clv_best_checkpoint_parse(text_with_nul, 32, "it", &b, &err), CLV_DATA_LOSS);
+  assert_ok(clv_best_checkpoint_parse(text_with_nul, 30, "it", &b, &err), &err);
   assert_true(b.metric == CLV_BEST_LOSS && b.value == 0.25 && b.step == 120);
-  const char *accuracy = "validation.accuracy 0.10000000000000001 step 0\n";
-  assert_ok(clv_best_checkpoint_parse(accuracy, strlen(accuracy), "it", &b, &err), &err);
+  const char *accuracy_text = "validation.accuracy 0.10000000000000001 step 0\n";
+  assert_ok(clv_best_checkpoint_parse(accuracy_text, strlen(accuracy_text), "it", &b, &err), &err);
   assert_true(b.metric == CLV_BEST_ACCURACY && b.value == 0.1 && b.step == 0);
-  const char *macro = "validation.f1_macro 0.5 step 9\n";
-  assert_ok(clv_best_checkpoint_parse(macro, strlen(macro), "it", &b, &err), &err);
+  const char *f1_text = "validation.f1_macro 0.5 step 9\n";
+  assert_ok(clv_best_checkpoint_parse(f1_text, strlen(f1_text), "it", &b, &err), &err);
   assert_true(b.metric == CLV_BEST_F1_MACRO && b.step == 9);
 }
 
@@ -122,31 +124,32 @@ static void early_stopping_counts_validations_without_a_larger_gain(void **state
 }
 
 static void early_stopping_is_read_from_its_exact_text_alone(void **state) {
-  static const char *const bad[] = {"",
-                                    "validation.loss",
-                                    "validation.loss 1 behind",
-                                    "validation.loss 1 behind 0.5 step",
-                                    "validation.loss 01 behind 0.5 step 3",
-                                    "validation.loss 1 behind nan step 3",
-                                    "validation.loss 1 behind 1e999 step 3",
-                                    "validation.lossy 1 behind 0.5 step 3",
-                                    "validation.loss 1 behind 0.5 step 3 ",
-                                    "validation.loss -1",
-                                    "validation.loss 1 behind 0.50 step 3"};
-  const clv_stopping all[] = {{CLV_BEST_LOSS, true, 0.1, 12, 3, ""},
-                              {CLV_BEST_AUC, true, 0.9, 6, 2, "days in bed"},
-                              {CLV_BEST_F1_MACRO, false, 0, 0, 4, ""}};
+  static const char *const bad_texts[] = {"",
+                                          "validation.loss",
+                                          "validation.loss 1 behind",
+                                          "validation.loss 1 behind 0.5 step",
+                                          "validation.loss 01 behind 0.5 step 3",
+                                          "validation.loss 1 behind nan step 3",
+                                          "validation.loss 1 behind 1e999 step 3",
+                                          "validation.lossy 1 behind 0.5 step 3",
+                                          "validation.loss 1 behind 0.5 step 3 ",
+                                          "validation.loss -1",
+                                          "validation.loss 1 behind 0.50 step 3"};
+  const clv_stopping valid_states[] = {{CLV_BEST_LOSS, true, 0.1, 12, 3, ""},
+                                       {CLV_BEST_AUC, true, 0.9, 6, 2, "days in bed"},
+                                       {CLV_BEST_F1_MACRO, false, 0, 0, 4, ""}};
   char text[CLV_STOPPING_TEXT];
   clv_stopping s = {0};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_false(clv_stopping_parse(bad[i], &s));
-  for (size_t i = 0; i < CLV_COUNT(all); i++) {
-    clv_stopping_format(&all[i], text);
+  for (size_t i = 0; i < CLV_COUNT(bad_texts); i++)
+    assert_false(clv_stopping_parse(bad_texts[i], &s));
+  for (size_t i = 0; i < CLV_COUNT(valid_states); i++) {
+    clv_stopping_format(&valid_states[i], text);
     assert_true(clv_stopping_parse(text, &s));
-    assert_true(s.score == all[i].score && s.has_best == all[i].has_best && s.best == all[i].best &&
-                s.best_step == all[i].best_step &&
-                s.n_without_improvement == all[i].n_without_improvement &&
-                strcmp(s.target, all[i].target) == 0);
+    assert_true(s.score == valid_states[i].score && s.has_best == valid_states[i].has_best &&
+                s.best == valid_states[i].best && s.best_step == valid_states[i].best_step &&
+                s.n_without_improvement == valid_states[i].n_without_improvement &&
+                strcmp(s.target, valid_states[i].target) == 0);
   }
   clv_stopping_format(&(clv_stopping){0}, text);
   assert_string_equal(text, "");
@@ -163,7 +166,7 @@ static clv_best_checkpoint restore_best(clv_best_metric metric, bool resume) {
   return r.best_checkpoint;
 }
 
-static void resumed_run_restores_its_best(void **state) {
+static void resumed_run_restores_its_best_checkpoint(void **state) {
   (void)state;
   make_checkpoint(4);
   make_checkpoint(8);
@@ -229,13 +232,15 @@ static void checkpoint_is_chosen_by_step_latest_or_best(void **state) {
 }
 
 static void checkpoint_names_are_validated(void **state) {
-  static const char *const good[] = {"latest", "best", "0", "12", "9223372036854775807"};
-  static const char *const bad[] = {"",   "Best", "-1", "+1",   " 1",
-                                    "01", "1 ",   "1x", "../1", "9223372036854775808"};
+  static const char *const valid_names[] = {"latest", "best", "0", "12", "9223372036854775807"};
+  static const char *const bad_names[] = {"",   "Best", "-1", "+1",   " 1",
+                                          "01", "1 ",   "1x", "../1", "9223372036854775808"};
   (void)state;
   assert_true(clv_is_checkpoint_name(NULL));
-  for (size_t i = 0; i < CLV_COUNT(good); i++) assert_true(clv_is_checkpoint_name(good[i]));
-  for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_false(clv_is_checkpoint_name(bad[i]));
+  for (size_t i = 0; i < CLV_COUNT(valid_names); i++)
+    assert_true(clv_is_checkpoint_name(valid_names[i]));
+  for (size_t i = 0; i < CLV_COUNT(bad_names); i++)
+    assert_false(clv_is_checkpoint_name(bad_names[i]));
 }
 
 /* The interval costs at most 3 % of the time, and is between 10 s and 30 min. */
@@ -257,16 +262,16 @@ static void automatic_interval_follows_the_cost(void **state) {
 
 /* The first rounds are left out of the usual time of a round, because one that takes five times as
  * long would hide the cost of the first checkpoints. */
-static void first_rounds_are_not_the_usual_ones(void **state) {
+static void first_rounds_do_not_count_as_usual(void **state) {
   static const struct {
     bool is_saving;
-    uint64_t ns, cost_ns;
+    uint64_t round_ns, cost_ns;
   } rounds[] = {{false, 5000, 0},  {false, 2000, 0}, {false, 1000, 0},
                 {true, 1500, 500}, {true, 900, 500}, {true, 1100, 600}};
   clv_run_saving s = {0};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(rounds); i++) {
-    clv_checkpoint_note_round(&s, rounds[i].is_saving, rounds[i].ns);
+    clv_checkpoint_note_round(&s, rounds[i].is_saving, rounds[i].round_ns);
     assert_int_equal(s.present_cost_ns, rounds[i].cost_ns);
   }
 }
@@ -278,12 +283,12 @@ static int remove_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(first_rounds_are_not_the_usual_ones),
+      cmocka_unit_test(first_rounds_do_not_count_as_usual),
       cmocka_unit_test(only_a_finite_strict_improvement_is_better),
       cmocka_unit_test(best_file_line_is_parsed_strictly),
       cmocka_unit_test(early_stopping_counts_validations_without_a_larger_gain),
       cmocka_unit_test(early_stopping_is_read_from_its_exact_text_alone),
-      cmocka_unit_test_teardown(resumed_run_restores_its_best, remove_run),
+      cmocka_unit_test_teardown(resumed_run_restores_its_best_checkpoint, remove_run),
       cmocka_unit_test_teardown(checkpoint_is_chosen_by_step_latest_or_best, remove_run),
       cmocka_unit_test(checkpoint_names_are_validated),
       cmocka_unit_test(automatic_interval_follows_the_cost),

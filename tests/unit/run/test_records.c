@@ -30,7 +30,7 @@ static void class_file_is_parsed_strictly(void **state) {
       {"cat\r\n", "line 1 is no name"},  {"\x1b[2J\n", "line 1 is no name"},
       {"a\x7f\n", "line 1 is no name"},
   };
-  char large[300];
+  char long_line[300];
   clv_err err = {0};
   clv_classes c = {0};
   (void)state;
@@ -40,9 +40,9 @@ static void class_file_is_parsed_strictly(void **state) {
     assert_says(&err, cases[i].says);
   }
   assert_int_equal(clv_classes_parse("a\0b\n", 4, "it", &c, &err), CLV_DATA_LOSS);
-  memset(large, 'a', sizeof large);
-  strcpy(large + 256, "\n");
-  assert_int_equal(parse_classes(large, &c, &err), CLV_DATA_LOSS);
+  memset(long_line, 'a', sizeof long_line);
+  strcpy(long_line + 256, "\n");
+  assert_int_equal(parse_classes(long_line, &c, &err), CLV_DATA_LOSS);
   assert_ok(parse_classes("A\nb c\n\xc3\xa9\n", &c, &err), &err);
   assert_int_equal(c.n, 3);
   assert_string_equal(c.names[1], "b c");
@@ -54,8 +54,8 @@ static void class_file_is_parsed_strictly(void **state) {
 
 /* ---- files of digests and predictions -------------------------------------------------------- */
 
-static const char *const names[] = {"cat", "dog, \"big\"", "eel"};
-static const clv_classes classes = {.names = (const char **)(uintptr_t)names, .n = 3};
+static const char *const three_names[] = {"cat", "dog, \"big\"", "eel"};
+static const clv_classes classes = {.names = (const char **)(uintptr_t)three_names, .n = 3};
 static const clv_classes none;
 
 /* Returns predictions of records 7 and 9 with this many outputs. */
@@ -94,35 +94,37 @@ static clv_dataset *make_dataset(void) {
 static void data_digests_are_parsed_strictly(void **state) {
   (void)state;
   static const char digest[] = "35fa9f01aabae2baaa3f3d27df72e5d583238fccd31861f073ac6005eb1c32ed";
-  static const char *const bad[] = {"train.labels 020 %s\n",
-                                    "train.labels 20 %.63s\n",
-                                    "train.labels 20 %.63sg\n",
-                                    "train.labels  20 %s\n",
-                                    "train.labels 20 %s",
-                                    "train.labels -1 %s\n",
-                                    "train.labels 20 %s \n",
-                                    " 20 %s\n",
-                                    "train.labels %s\n",
-                                    "\n%s\n",
-                                    "%s\n"};
+  static const char *const bad_texts[] = {"train.labels 020 %s\n",
+                                          "train.labels 20 %.63s\n",
+                                          "train.labels 20 %.63sg\n",
+                                          "train.labels  20 %s\n",
+                                          "train.labels 20 %s",
+                                          "train.labels -1 %s\n",
+                                          "train.labels 20 %s \n",
+                                          " 20 %s\n",
+                                          "train.labels %s\n",
+                                          "\n%s\n",
+                                          "%s\n"};
   char text[256];
-  clv_data_digests parts;
+  clv_data_digests digests;
   clv_err err;
   snprintf(text, sizeof text, "train.labels 20 %s\ntest.rows 7 %s\n", digest, digest);
-  assert_ok(clv_data_digests_parse(text, strlen(text), "d", &parts, &err), &err);
-  assert_int_equal(parts.n, 2);
-  assert_string_equal(parts.list[1].name, "test.rows");
-  assert_int_equal(parts.list[1].records, 7);
-  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
-    snprintf(text, sizeof text, bad[i], digest);
-    assert_int_equal(clv_data_digests_parse(text, strlen(text), "d", &parts, &err), CLV_DATA_LOSS);
+  assert_ok(clv_data_digests_parse(text, strlen(text), "d", &digests, &err), &err);
+  assert_int_equal(digests.n, 2);
+  assert_string_equal(digests.list[1].name, "test.rows");
+  assert_int_equal(digests.list[1].records, 7);
+  for (size_t i = 0; i < CLV_COUNT(bad_texts); i++) {
+    snprintf(text, sizeof text, bad_texts[i], digest);
+    assert_int_equal(clv_data_digests_parse(text, strlen(text), "d", &digests, &err),
+                     CLV_DATA_LOSS);
     assert_says(&err, "d is damaged: line 1");
   }
-  assert_int_equal(clv_data_digests_parse("", 0, "d", &parts, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_data_digests_parse("", 0, "d", &digests, &err), CLV_DATA_LOSS);
 }
 
 static void prediction_lines_have_ids_classes_and_names(void **state) {
-  static const float three[] = {0.25f, 1, NAN, 3, -2.5f, 0.1f}, one[] = {0.75f, 0.25f};
+  static const float three_outputs[] = {0.25f, 1, NAN, 3, -2.5f, 0.1f},
+                     one_output[] = {0.75f, 0.25f};
   const struct {
     const clv_classes *classes;
     clv_loss_kind loss;
@@ -130,20 +132,20 @@ static void prediction_lines_have_ids_classes_and_names(void **state) {
     int64_t width;
     const char *csv, *json;
   } cases[] = {
-      {&classes, CLV_LOSS_CROSS_ENTROPY, three, 3,
+      {&classes, CLV_LOSS_CROSS_ENTROPY, three_outputs, 3,
        "id,class,name,output_cat,\"output_dog, \"\"big\"\"\",output_eel\n"
        "7,1,\"dog, \"\"big\"\"\",0.25,1,nan\n9,0,cat,3,-2.5,0.100000001\n",
        "{\"id\":7,\"class\":1,\"name\":\"dog, \\\"big\\\"\",\"outputs\":[0.25,1,null]}\n"
        "{\"id\":9,\"class\":0,\"name\":\"cat\",\"outputs\":[3,-2.5,0.100000001]}\n"},
-      {&none, CLV_LOSS_CROSS_ENTROPY, three, 3,
+      {&none, CLV_LOSS_CROSS_ENTROPY, three_outputs, 3,
        "id,class,output_0,output_1,output_2\n7,1,0.25,1,nan\n9,0,3,-2.5,0.100000001\n",
        "{\"id\":7,\"class\":1,\"outputs\":[0.25,1,null]}\n"
        "{\"id\":9,\"class\":0,\"outputs\":[3,-2.5,0.100000001]}\n"},
-      {&none, CLV_LOSS_BCE, one, 1, "id,class,output_0\n7,1,0.75\n9,0,0.25\n",
+      {&none, CLV_LOSS_BCE, one_output, 1, "id,class,output_0\n7,1,0.75\n9,0,0.25\n",
        "{\"id\":7,\"class\":1,\"outputs\":[0.75]}\n{\"id\":9,\"class\":0,\"outputs\":[0.25]}\n"},
-      {&none, CLV_LOSS_BCE_WITH_LOGITS, one, 1, "id,class,output_0\n7,1,0.75\n9,1,0.25\n",
+      {&none, CLV_LOSS_BCE_WITH_LOGITS, one_output, 1, "id,class,output_0\n7,1,0.75\n9,1,0.25\n",
        "{\"id\":7,\"class\":1,\"outputs\":[0.75]}\n{\"id\":9,\"class\":1,\"outputs\":[0.25]}\n"},
-      {&none, CLV_LOSS_MSE, one, 1, "id,output_0\n7,0.75\n9,0.25\n",
+      {&none, CLV_LOSS_MSE, one_output, 1, "id,output_0\n7,0.75\n9,0.25\n",
        "{\"id\":7,\"outputs\":[0.75]}\n{\"id\":9,\"outputs\":[0.25]}\n"},
   };
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
@@ -162,18 +164,19 @@ static void prediction_lines_have_ids_classes_and_names(void **state) {
   }
 }
 
-static void probabilities_stand_in_place_of_outputs_for_the_owner_alone(void **state) {
-  static const float three[] = {0, 0, 1e9f, -1e9f, 0, 0}, one[] = {0, -1e9f},
-                     logs[] = {-INFINITY, 0};
+static void probabilities_replace_outputs_for_the_owner_alone(void **state) {
+  static const float three_outputs[] = {0, 0, 1e9f, -1e9f, 0, 0}, one_output[] = {0, -1e9f},
+                     log_probabilities[] = {-INFINITY, 0};
   const struct {
     clv_loss_kind loss;
     const float *values;
     int64_t width;
     const char *csv;
-  } cases[] = {{CLV_LOSS_FOCAL, three, 3,
-                "id,class,probability_0,probability_1,probability_2\n7,2,0,0,1\n9,1,0,0.5,0.5\n"},
-               {CLV_LOSS_BCE_WITH_LOGITS, one, 1, "id,class,probability_0\n7,0,0.5\n9,0,0\n"},
-               {CLV_LOSS_NLL, logs, 1, "id,class,probability_0\n7,0,0\n9,0,1\n"}};
+  } cases[] = {
+      {CLV_LOSS_FOCAL, three_outputs, 3,
+       "id,class,probability_0,probability_1,probability_2\n7,2,0,0,1\n9,1,0,0.5,0.5\n"},
+      {CLV_LOSS_BCE_WITH_LOGITS, one_output, 1, "id,class,probability_0\n7,0,0.5\n9,0,0\n"},
+      {CLV_LOSS_NLL, log_probabilities, 1, "id,class,probability_0\n7,0,0\n9,0,1\n"}};
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
   struct stat st;
   clv_err err = {0};
@@ -194,12 +197,12 @@ static void probabilities_stand_in_place_of_outputs_for_the_owner_alone(void **s
     assert_int_equal(stat(k ? "p.csv" : "q.npy", &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
   }
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(three, 3);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(three_outputs, 3);
   clv_tensor *p = NULL;
   assert_int_equal(clv_predictions_probabilities(t, CLV_LOSS_MSE, &p, &err), CLV_INVALID);
 }
 
-static void intervals_stand_behind_the_values(void **state) {
+static void intervals_follow_the_values(void **state) {
   static const float mean[] = {1, 2}, low[] = {0.5f, 1.5f}, high[] = {1.5f, 2.5f};
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
   CLV_AUTO(clv_tensor_unrefp)
@@ -243,10 +246,10 @@ static void npy_predictions_get_a_json_file_of_names(void **state) {
   clv_err err = {0};
   (void)state;
   const clv_predictions without_names = make_predictions(&none, CLV_LOSS_MSE, t, data),
-                        named = make_predictions(&classes, CLV_LOSS_NLL, t, data);
+                        with_names = make_predictions(&classes, CLV_LOSS_NLL, t, data);
   assert_ok(clv_predictions_write(&without_names, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
   assert_int_not_equal(access("p.npy.json", F_OK), 0);
-  assert_ok(clv_predictions_write(&named, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
+  assert_ok(clv_predictions_write(&with_names, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
   assert_ok(clv_file_read("p.npy.json", 1 << 20, &json, &err), &err);
   assert_string_equal(json.data,
                       "{\"ids\":[7,9],\"classes\":[\"cat\",\"dog, \\\"big\\\"\",\"eel\"]}\n");
@@ -275,8 +278,8 @@ int main(void) {
       cmocka_unit_test(class_file_is_parsed_strictly),
       cmocka_unit_test(data_digests_are_parsed_strictly),
       cmocka_unit_test(prediction_lines_have_ids_classes_and_names),
-      cmocka_unit_test(probabilities_stand_in_place_of_outputs_for_the_owner_alone),
-      cmocka_unit_test(intervals_stand_behind_the_values),
+      cmocka_unit_test(probabilities_replace_outputs_for_the_owner_alone),
+      cmocka_unit_test(intervals_follow_the_values),
       cmocka_unit_test(percentiles_are_those_of_numpy),
       cmocka_unit_test(npy_predictions_get_a_json_file_of_names),
       cmocka_unit_test(failed_prediction_write_leaves_no_file),

@@ -11,16 +11,17 @@
 
 enum { RANDOM_STAGES = 5, RANDOM_MICROS = 8 };
 
-typedef struct shuffle {
+typedef struct schedule_builder {
   clv_sched *s;
   uint64_t *rng_state;
   clv_instr possible[RANDOM_STAGES * (4 * RANDOM_MICROS + 4)];
   uint32_t n_possible;
-  uint32_t f[RANDOM_STAGES], i[RANDOM_STAGES], w[RANDOM_STAGES], n_steps[RANDOM_STAGES];
+  uint32_t n_forwards[RANDOM_STAGES], n_input_grads[RANDOM_STAGES], n_weight_grads[RANDOM_STAGES],
+      n_steps[RANDOM_STAGES];
   bool is_moved[4][RANDOM_STAGES][RANDOM_MICROS];
   /* true: instruction B, the whole backward, replaces I and W */
   bool has_whole_backward[RANDOM_STAGES][RANDOM_MICROS];
-} shuffle;
+} schedule_builder;
 
 static inline clv_sched_shape draw_shape(uint64_t *seed, clv_sched_kind kind) {
   clv_sched_shape shape = make_shape(1 + draw_below(seed, RANDOM_STAGES), 1 + draw_below(seed, 4),
@@ -36,26 +37,28 @@ static inline clv_sched_shape draw_shape(uint64_t *seed, clv_sched_kind kind) {
   return shape;
 }
 
-static inline void add_possible(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro,
-                                uint32_t age) {
+static inline void add_possible(schedule_builder *x, clv_instr_kind kind, uint32_t stage,
+                                uint32_t micro, uint32_t age) {
   x->possible[x->n_possible++] = (clv_instr){.kind = (uint8_t)kind,
                                              .stage = (uint16_t)stage,
                                              .micro_batch = micro,
                                              .weights_age = (uint8_t)age};
 }
 
-static inline bool *get_is_moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro) {
+static inline bool *get_is_moved(schedule_builder *x, clv_instr_kind kind, uint32_t stage,
+                                 uint32_t micro) {
   return &x->is_moved[kind - CLV_INSTR_SEND_F][stage][micro];
 }
 
-static inline void add_possible_transfer(shuffle *x, uint32_t s, uint32_t k) {
+static inline void add_possible_transfer(schedule_builder *x, uint32_t s, uint32_t k) {
   const clv_sched_shape *shape = &x->s->shape;
-  if (is_cross_rank_edge(shape, s) && k < x->f[s] && !*get_is_moved(x, CLV_INSTR_SEND_F, s, k))
+  if (is_cross_rank_edge(shape, s) && k < x->n_forwards[s] &&
+      !*get_is_moved(x, CLV_INSTR_SEND_F, s, k))
     add_possible(x, CLV_INSTR_SEND_F, s, k, 0);
   if (s && is_cross_rank_edge(shape, s - 1) && *get_is_moved(x, CLV_INSTR_SEND_F, s - 1, k) &&
       !*get_is_moved(x, CLV_INSTR_RECV_F, s, k))
     add_possible(x, CLV_INSTR_RECV_F, s, k, 0);
-  if (s && has_cross_rank_gradient(shape, s - 1) && k < x->i[s] &&
+  if (s && has_cross_rank_gradient(shape, s - 1) && k < x->n_input_grads[s] &&
       !*get_is_moved(x, CLV_INSTR_SEND_B, s, k))
     add_possible(x, CLV_INSTR_SEND_B, s, k, 0);
   if (has_cross_rank_gradient(shape, s) && *get_is_moved(x, CLV_INSTR_SEND_B, s + 1, k) &&
@@ -63,39 +66,41 @@ static inline void add_possible_transfer(shuffle *x, uint32_t s, uint32_t k) {
     add_possible(x, CLV_INSTR_RECV_B, s, k, 0);
 }
 
-static inline void add_possible_forward(shuffle *x, uint32_t s, uint32_t per_step) {
+static inline void add_possible_forward(schedule_builder *x, uint32_t s, uint32_t micros_per_step) {
   const clv_sched_shape *shape = &x->s->shape;
-  uint32_t k = x->f[s], oldest = per_step && k >= per_step ? k / per_step - 1 : 0;
+  uint32_t k = x->n_forwards[s],
+           oldest_version = micros_per_step && k >= micros_per_step ? k / micros_per_step - 1 : 0;
   bool keeps_versions = x->s->kind == CLV_SCHED_PIPEDREAM_2BW && is_trained_stage(shape, s);
-  if (k == shape->n_micro_batches || (keeps_versions && x->n_steps[s] < oldest)) return;
+  if (k == shape->n_micro_batches || (keeps_versions && x->n_steps[s] < oldest_version)) return;
   if (s && !(is_cross_rank_edge(shape, s - 1) ? *get_is_moved(x, CLV_INSTR_RECV_F, s, k)
-                                              : x->f[s - 1] > k))
+                                              : x->n_forwards[s - 1] > k))
     return;
-  add_possible(x, CLV_INSTR_FORWARD, s, k, keeps_versions ? x->n_steps[s] - oldest : 0);
+  add_possible(x, CLV_INSTR_FORWARD, s, k, keeps_versions ? x->n_steps[s] - oldest_version : 0);
 }
 
-static inline void add_possible_backward(shuffle *x, uint32_t s, uint32_t per_step) {
+static inline void add_possible_backward(schedule_builder *x, uint32_t s,
+                                         uint32_t micros_per_step) {
   const clv_sched_shape *shape = &x->s->shape;
-  uint32_t k = x->i[s], w = x->w[s];
-  bool last = s + 1 == shape->n_stages;
+  uint32_t k = x->n_input_grads[s], n_weight_grads = x->n_weight_grads[s];
+  bool is_last = s + 1 == shape->n_stages;
   bool has_gradient =
-      k < x->f[s] &&
-      (last ||
-       (is_cross_rank_edge(shape, s) ? *get_is_moved(x, CLV_INSTR_RECV_B, s, k) : x->i[s + 1] > k));
-  bool is_of_step = !per_step || w / per_step == x->n_steps[s];
+      k < x->n_forwards[s] &&
+      (is_last || (is_cross_rank_edge(shape, s) ? *get_is_moved(x, CLV_INSTR_RECV_B, s, k)
+                                                : x->n_input_grads[s + 1] > k));
+  bool is_of_step = !micros_per_step || n_weight_grads / micros_per_step == x->n_steps[s];
   if (has_gradient && !x->has_whole_backward[s][k]) add_possible(x, CLV_INSTR_INPUT, s, k, 0);
-  if (has_gradient && x->has_whole_backward[s][k] && w == k && is_of_step)
+  if (has_gradient && x->has_whole_backward[s][k] && n_weight_grads == k && is_of_step)
     add_possible(x, CLV_INSTR_BACKWARD, s, k, 0);
-  if (w < k && is_of_step) add_possible(x, CLV_INSTR_WEIGHT, s, w, 0);
-  if (per_step && w == (x->n_steps[s] + 1) * per_step)
+  if (n_weight_grads < k && is_of_step) add_possible(x, CLV_INSTR_WEIGHT, s, n_weight_grads, 0);
+  if (micros_per_step && n_weight_grads == (x->n_steps[s] + 1) * micros_per_step)
     add_possible(x, CLV_INSTR_STEP, s, x->n_steps[s], 0);
 }
 
-static inline void take_instruction(shuffle *x, const clv_instr *i) {
+static inline void take_instruction(schedule_builder *x, const clv_instr *i) {
   uint32_t s = i->stage;
-  x->f[s] += i->kind == CLV_INSTR_FORWARD;
-  x->i[s] += i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_INPUT;
-  x->w[s] += i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_WEIGHT;
+  x->n_forwards[s] += i->kind == CLV_INSTR_FORWARD;
+  x->n_input_grads[s] += i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_INPUT;
+  x->n_weight_grads[s] += i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_WEIGHT;
   x->n_steps[s] += i->kind == CLV_INSTR_STEP;
   if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B)
     *get_is_moved(x, i->kind, s, i->micro_batch) = true;
@@ -105,7 +110,7 @@ static inline void take_instruction(shuffle *x, const clv_instr *i) {
 
 static inline clv_sched *make_random_of_shape(const clv_sched_shape *shape, clv_sched_kind kind,
                                               uint64_t *seed) {
-  shuffle x = {.rng_state = seed};
+  schedule_builder x = {.rng_state = seed};
   uint32_t per_step = clv_sched_micro_batches_per_step(kind, shape);
   ok(clv_sched_new(kind, shape, 0, &x.s, err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
@@ -150,30 +155,31 @@ static inline clv_instr remove_instruction(clv_sched *s, uint32_t rank, uint32_t
 /* Damages a schedule at random: drops, duplicates, swaps or moves an instruction, or changes its
  * rank, stage, micro-batch, kind or the version. */
 static inline void damage_schedule(clv_sched *s, uint64_t *seed) {
-  uint32_t rank = draw_below(seed, s->shape.n_ranks), other = draw_below(seed, s->shape.n_ranks);
+  uint32_t rank = draw_below(seed, s->shape.n_ranks),
+           other_rank = draw_below(seed, s->shape.n_ranks);
   for (uint32_t r = 0; !s->n[rank]; r++) {
     if (r == s->shape.n_ranks) return;
     rank = r;
   }
   uint32_t at = draw_below(seed, s->n[rank]), to = draw_below(seed, s->n[rank]);
-  clv_instr *i = &s->instrs[rank][at], before = *i;
+  clv_instr *i = &s->instrs[rank][at], old_instr = *i;
   switch (draw_below(seed, 9)) {
     case 0:
       remove_instruction(s, rank, at);
       break;
     case 1:
-      insert_instruction(s, rank, to, before);
+      insert_instruction(s, rank, to, old_instr);
       break;
     case 2:
-      *i = s->instrs[rank][to], s->instrs[rank][to] = before;
+      *i = s->instrs[rank][to], s->instrs[rank][to] = old_instr;
       break;
     case 3:
-      before = remove_instruction(s, rank, at),
-      insert_instruction(s, rank, draw_below(seed, s->n[rank] + 1), before);
+      old_instr = remove_instruction(s, rank, at),
+      insert_instruction(s, rank, draw_below(seed, s->n[rank] + 1), old_instr);
       break;
     case 4:
-      before = remove_instruction(s, rank, at),
-      insert_instruction(s, other, draw_below(seed, s->n[other] + 1), before);
+      old_instr = remove_instruction(s, rank, at),
+      insert_instruction(s, other_rank, draw_below(seed, s->n[other_rank] + 1), old_instr);
       break;
     case 5:
       i->stage = (uint16_t)draw_below(seed, s->shape.n_stages + 2);

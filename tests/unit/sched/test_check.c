@@ -7,8 +7,9 @@
  */
 #include "tests/unit/sched/random_schedule.h"
 
-#define HEAD2 "schedule custom stages 2 ranks 2 micro-batches 2\nstage 0 rank 0\nstage 1 rank 1\n"
-#define LOCAL(kind, m, acc)                                                                 \
+#define HEAD_OF_TWO_RANKS \
+  "schedule custom stages 2 ranks 2 micro-batches 2\nstage 0 rank 0\nstage 1 rank 1\n"
+#define HEAD_OF_ONE_RANK(kind, m, acc)                                                      \
   "schedule " kind " stages 1 ranks 1 micro-batches " m " first-backward 0 accumulate " acc \
   "\nstage 0 rank 0\n"
 
@@ -23,14 +24,15 @@ static void test_hand_written_schedules_are_valid(void **state) {
   clv_err err = {0};
   (void)state;
   assert_int_equal(
-      check_text(HEAD2 "rank 0: F0@0 F1@0 sf1@0 sf0@0 rb1@0 rb0@0 I0@0 I1@0 W0@0 W1@0\n"
-                       "rank 1: rf1@1 rf0@1 F0@1 F1@1 B0@1 I1@1 sb1@1 sb0@1 W1@1\n",
+      check_text(HEAD_OF_TWO_RANKS "rank 0: F0@0 F1@0 sf1@0 sf0@0 rb1@0 rb0@0 I0@0 I1@0 W0@0 W1@0\n"
+                                   "rank 1: rf1@1 rf0@1 F0@1 F1@1 B0@1 I1@1 sb1@1 sb0@1 W1@1\n",
                  &r, &err),
       CLV_OK);
   assert_int_equal(r.max_live_micros[0], 2);
   assert_int_equal(r.max_weight_versions[0], 1);
   /* Valid: only forwards; and a frozen stage before a trained one. */
-  assert_int_equal(check_text(LOCAL("custom", "1", "0") "rank 0: F0@0 B0@0\n", &r, &err), CLV_OK);
+  assert_int_equal(check_text(HEAD_OF_ONE_RANK("custom", "1", "0") "rank 0: F0@0 B0@0\n", &r, &err),
+                   CLV_OK);
   assert_int_equal(check_text("schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\n"
                               "stage 0 rank 0\nstage 1 rank 0\nrank 0: F0@0 F0@1 I0@1 W0@1\n",
                               &r, &err),
@@ -45,8 +47,9 @@ static void test_version_counts_match_hand_computation(void **state) {
   (void)state;
   /* Three micro-batches in flight, so the fourth's backward is at most two steps late. */
   assert_int_equal(
-      check_text(LOCAL("pipedream", "4",
-                       "0") "rank 0: F0@0 F1@0 F2@0 B0@0 S0@0 B1@0 S1@0 F3@0 B2@0 S2@0 B3@0 S3@0\n",
+      check_text(HEAD_OF_ONE_RANK(
+                     "pipedream", "4",
+                     "0") "rank 0: F0@0 F1@0 F2@0 B0@0 S0@0 B1@0 S1@0 F3@0 B2@0 S2@0 B3@0 S3@0\n",
                  &r, &err),
       CLV_OK);
   assert_int_equal(r.max_live_micros[0], 3);
@@ -61,10 +64,11 @@ static void test_versions_within_a_window_are_counted(void **state) {
   clv_sched_report r;
   clv_err err = {0};
   (void)state;
-  assert_int_equal(check_text(LOCAL("pipedream", "3",
-                                    "0") "rank 0: F0@0 F1@0 B0@0 S0@0 F2@0 B1@0 S1@0 B2@0 S2@0\n",
-                              &r, &err),
-                   CLV_OK);
+  assert_int_equal(
+      check_text(HEAD_OF_ONE_RANK("pipedream", "3",
+                                  "0") "rank 0: F0@0 F1@0 B0@0 S0@0 F2@0 B1@0 S1@0 B2@0 S2@0\n",
+                 &r, &err),
+      CLV_OK);
   assert_int_equal(r.max_weight_versions[0], 2);
   assert_int_equal(r.max_staleness[0], 1);
 }
@@ -72,34 +76,41 @@ static void test_versions_within_a_window_are_counted(void **state) {
 static const struct {
   const char *schedule_text, *message;
 } refused_schedules[] = {
-    {HEAD2 "rank 0: F1@0\n", "rank 0, instruction 0 (F1 of stage 0): F0 has to come first"},
-    {HEAD2 "rank 0: F0@0 F0@0\n", "rank 0, instruction 1 (F0 of stage 0): has run before"},
-    {HEAD2 "rank 0: F0@1\n", "the stage is at rank 1"},
-    {HEAD2 "rank 1: F0@1\n", "its input was not received before (rf0)"},
-    {HEAD2 "rank 0: F0@0 B0@0\n", "its gradient was not received before (rb0)"},
-    {HEAD2 "rank 0: sf0@0\n", "F0 has to come first"},
-    {HEAD2 "rank 1: rf0@1 F0@1 sb0@1\n", "the gradient of micro-batch 0 has to come first"},
-    {HEAD2 "rank 1: rf0@1 F0@1 B0@1 sb0@1 sb0@1\n",
+    {HEAD_OF_TWO_RANKS "rank 0: F1@0\n",
+     "rank 0, instruction 0 (F1 of stage 0): F0 has to come first"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0 F0@0\n",
+     "rank 0, instruction 1 (F0 of stage 0): has run before"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@1\n", "the stage is at rank 1"},
+    {HEAD_OF_TWO_RANKS "rank 1: F0@1\n", "its input was not received before (rf0)"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0 B0@0\n", "its gradient was not received before (rb0)"},
+    {HEAD_OF_TWO_RANKS "rank 0: sf0@0\n", "F0 has to come first"},
+    {HEAD_OF_TWO_RANKS "rank 1: rf0@1 F0@1 sb0@1\n",
+     "the gradient of micro-batch 0 has to come first"},
+    {HEAD_OF_TWO_RANKS "rank 1: rf0@1 F0@1 B0@1 sb0@1 sb0@1\n",
      "instruction 4 (sb0 of stage 1): has run before"},
-    {HEAD2 "rank 0: rf0@0\n", "nothing crosses between ranks there"},
-    {HEAD2 "rank 0: sb0@0\n", "nothing crosses between ranks there"},
-    {HEAD2 "rank 1: sf0@1\n", "nothing crosses between ranks there"},
-    {HEAD2 "rank 0: F0@0 sf0@0 rb0@0 W0@0\n", "I0 has to come first"},
-    {HEAD2 "rank 0: F0@0 sf0@0 rb0@0 B0@0 W0@0\n", "(W0 of stage 0): has run before"},
-    {HEAD2 "rank 0: F0@0 F1@0 rb0@0 I0@0 rb1@0 B1@0\n", "(B1 of stage 0): W0 has to come first"},
-    {HEAD2 "rank 0: F0@0 S0@0\n", "the step of a custom schedule comes after the round"},
-    {HEAD2 "rank 0: F0@0-1\n", "there are no weights of 1 steps ago"},
-    {HEAD2 "rank 0: F0@0 sf0@0-1\n", "forwards alone choose their weights"},
-    {HEAD2 "rank 0: F0@0 sf0@0\n", "rank 0, instruction 2 (the end): F1 of stage 0 is missing"},
-    {HEAD2 "rank 0: F0@0 sf0@0 F1@0 rb0@0 B0@0 rb1@0 B1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
-           "sb0@1 B1@1 sb1@1\n",
+    {HEAD_OF_TWO_RANKS "rank 0: rf0@0\n", "nothing crosses between ranks there"},
+    {HEAD_OF_TWO_RANKS "rank 0: sb0@0\n", "nothing crosses between ranks there"},
+    {HEAD_OF_TWO_RANKS "rank 1: sf0@1\n", "nothing crosses between ranks there"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0 sf0@0 rb0@0 W0@0\n", "I0 has to come first"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0 sf0@0 rb0@0 B0@0 W0@0\n", "(W0 of stage 0): has run before"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0 F1@0 rb0@0 I0@0 rb1@0 B1@0\n",
+     "(B1 of stage 0): W0 has to come first"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0 S0@0\n",
+     "the step of a custom schedule comes after the round"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0-1\n", "there are no weights of 1 steps ago"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0 sf0@0-1\n", "forwards alone choose their weights"},
+    {HEAD_OF_TWO_RANKS "rank 0: F0@0 sf0@0\n",
+     "rank 0, instruction 2 (the end): F1 of stage 0 is missing"},
+    {HEAD_OF_TWO_RANKS
+     "rank 0: F0@0 sf0@0 F1@0 rb0@0 B0@0 rb1@0 B1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
+     "sb0@1 B1@1 sb1@1\n",
      "rank 0, instruction 7 (the end): sf1 of stage 0 is missing"},
-    {HEAD2
+    {HEAD_OF_TWO_RANKS
      "rank 0: F0@0 sf0@0 F1@0 sf1@0 rb0@0 B0@0 rb1@0 I1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
      "sb0@1 B1@1 sb1@1\n",
      "(the end): W1 of stage 0 is missing"},
     /* refused: each rank waits for a tensor that the other one sends later */
-    {HEAD2
+    {HEAD_OF_TWO_RANKS
      "rank 0: F0@0 sf0@0 rb0@0 B0@0 F1@0 sf1@0 rb1@0 B1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
      "sb0@1 B1@1 sb1@1\n",
      "rank 0, instruction 2 (rb0 of stage 0): waits for sb0 of stage 1 for ever: rank 1, which "
@@ -114,18 +125,20 @@ static const struct {
     {"schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\nstage 0 rank 0\n"
      "stage 1 rank 0\nrank 0: F0@0 F0@1 B0@1 B0@0\n",
      "(B0 of stage 0): the stage has only forwards"},
-    {LOCAL("pipedream", "2", "0") "rank 0: F0@0 F1@0 B0@0 B1@0\n",
+    {HEAD_OF_ONE_RANK("pipedream", "2", "0") "rank 0: F0@0 F1@0 B0@0 B1@0\n",
      "(B1 of stage 0): belongs to step 1, and S0 has to come first"},
-    {LOCAL("pipedream", "2", "0") "rank 0: F0@0 S0@0\n", "0 of its 1 gradients are there"},
-    {LOCAL("pipedream", "1", "0") "rank 0: F0@0 B0@0\n", "S0 of stage 0 is missing"},
-    {LOCAL("pipedream", "2", "0") "rank 0: F0@0 B0@0 S0@0 F1@0-1\n", "there are no weights of 1"},
-    {LOCAL("pipedream-2bw", "2", "1") "rank 0: F0@0 B0@0 S0@0 F1@0\n",
+    {HEAD_OF_ONE_RANK("pipedream", "2", "0") "rank 0: F0@0 S0@0\n",
+     "0 of its 1 gradients are there"},
+    {HEAD_OF_ONE_RANK("pipedream", "1", "0") "rank 0: F0@0 B0@0\n", "S0 of stage 0 is missing"},
+    {HEAD_OF_ONE_RANK("pipedream", "2", "0") "rank 0: F0@0 B0@0 S0@0 F1@0-1\n",
+     "there are no weights of 1"},
+    {HEAD_OF_ONE_RANK("pipedream-2bw", "2", "1") "rank 0: F0@0 B0@0 S0@0 F1@0\n",
      "runs on the weights after 1 steps, and all of step 1 run on those after 0"},
-    {LOCAL("pipedream-2bw", "3", "1") "rank 0: F0@0 F1@0 F2@0\n",
+    {HEAD_OF_ONE_RANK("pipedream-2bw", "3", "1") "rank 0: F0@0 F1@0 F2@0\n",
      "runs on the weights after 0 steps, and all of step 2 run on those after 1"},
-    {LOCAL("pipedream-2bw", "3", "2") "rank 0: F0@0\n", "3 micro-batches in steps of 2"},
-    {LOCAL("pipedream-2bw", "3", "0") "rank 0: F0@0\n", "3 micro-batches in steps of 0"},
-    {LOCAL("1f1b", "2", "2") "rank 0: F0@0\n", "1f1b: 2 micro-batches in steps of 2"},
+    {HEAD_OF_ONE_RANK("pipedream-2bw", "3", "2") "rank 0: F0@0\n", "3 micro-batches in steps of 2"},
+    {HEAD_OF_ONE_RANK("pipedream-2bw", "3", "0") "rank 0: F0@0\n", "3 micro-batches in steps of 0"},
+    {HEAD_OF_ONE_RANK("1f1b", "2", "2") "rank 0: F0@0\n", "1f1b: 2 micro-batches in steps of 2"},
     {"schedule custom stages 256 ranks 1 micro-batches 65536\n", "no line says"},
 };
 
@@ -151,7 +164,7 @@ static void test_hostile_values_are_refused(void **state) {
   clv_err err;
   (void)state;
   static const struct {
-    clv_instr put;
+    clv_instr hostile_instr;
     const char *message;
   } cases[] = {
       {{.kind = CLV_INSTR_KINDS}, "there is no instruction 9"},
@@ -162,7 +175,7 @@ static void test_hostile_values_are_refused(void **state) {
       {{.micro_batch = UINT32_MAX}, "there are 2 micro-batches"}};
   for (size_t c = 0; c < CLV_COUNT(cases); c++) {
     CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
-    s->instrs[0][0] = cases[c].put;
+    s->instrs[0][0] = cases[c].hostile_instr;
     assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, cases[c].message));
   }
@@ -213,7 +226,7 @@ static bool is_located(const char *text) {
 }
 
 static void test_damaged_schedules_are_refused_with_a_place(void **state) {
-  uint32_t passed = 0;
+  uint32_t n_valid = 0;
   (void)state;
   for (uint64_t round = 1; round <= 3000; round++) {
     uint64_t seed = round * 7919;
@@ -224,13 +237,13 @@ static void test_damaged_schedules_are_refused_with_a_place(void **state) {
     clv_sched_costs_set_equal(&costs, 1, 1, 1);
     if (clv_sched_check(s, NULL, &err) == CLV_OK) {
       simulate_schedule(s, &costs);
-      passed++;
+      n_valid++;
     } else if (!is_located(err.text)) {
       fail_msg("seed %u: \"%s\" names no place", (unsigned)round, err.text);
     }
   }
-  print_message("%u of 3000 damaged schedules are still valid\n", passed);
-  assert_in_range(passed, 1, 1500);
+  print_message("%u of 3000 damaged schedules are still valid\n", n_valid);
+  assert_in_range(n_valid, 1, 1500);
 }
 
 int main(void) {

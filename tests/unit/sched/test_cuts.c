@@ -77,32 +77,32 @@ typedef struct exhaustive_search {
   double best_seconds[MAX_RESULTS]; /* best times of different cuts */
 } exhaustive_search;
 
-static void keep_best_seconds(exhaustive_search *b, double seconds) {
+static void keep_best_seconds(exhaustive_search *search, double seconds) {
   for (int i = 0; i < MAX_RESULTS; i++)
-    if (seconds < b->best_seconds[i]) {
-      double replaced_seconds = b->best_seconds[i];
-      b->best_seconds[i] = seconds;
+    if (seconds < search->best_seconds[i]) {
+      double replaced_seconds = search->best_seconds[i];
+      search->best_seconds[i] = seconds;
       seconds = replaced_seconds;
     }
 }
 
 static void try_cuts_from(exhaustive_search *b, clv_sched_split *split, uint32_t cut,
-                          uint32_t from) {
+                          uint32_t first_layer) {
   const clv_sched_cuts *p = b->p;
   if (cut == p->shape.n_stages - 2) {
-    double best = INFINITY;
+    double best_of_choices = INFINITY;
     split->last_layers[cut] = p->n_layers - 1;
     for (split->micros_choice = 0; split->micros_choice < p->n_micro_batch_counts;
          split->micros_choice++) {
       ok(clv_sched_simulate_split(p, split, err));
-      best = fmin(best, split->seconds);
+      best_of_choices = fmin(best_of_choices, split->seconds);
     }
-    keep_best_seconds(b, best);
+    keep_best_seconds(b, best_of_choices);
     return;
   }
   for (uint32_t i = 0; i < p->n_cut_places; i++) {
     uint32_t at = p->cut_places[i];
-    if (at < from || at < p->min_cut_layers[cut] || at > p->max_cut_layers[cut]) continue;
+    if (at < first_layer || at < p->min_cut_layers[cut] || at > p->max_cut_layers[cut]) continue;
     split->last_layers[cut] = at;
     try_cuts_from(b, split, cut + 1, at + 1);
   }
@@ -215,9 +215,9 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
   assert_true(found[0].seconds <= equal_parts.seconds);
   /* No single cut can be moved to a better boundary. */
   for (uint32_t cut = 0; cut < 7; cut++)
-    for (int by = -1; by <= 1; by += 2) {
+    for (int offset = -1; offset <= 1; offset += 2) {
       clv_sched_split other = found[0];
-      other.last_layers[cut] += (uint32_t)by;
+      other.last_layers[cut] += (uint32_t)offset;
       if (other.last_layers[cut] == other.last_layers[cut + 1]) continue;
       if (cut ? other.last_layers[cut] == other.last_layers[cut - 1] : other.last_layers[cut] > 63)
         continue;

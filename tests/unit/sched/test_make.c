@@ -5,8 +5,8 @@
  */
 #include "tests/unit/sched/sched_test.h"
 
-/* Writes the computing instructions of a rank as one line. Each version of delay (weights_age) is
- * written as '. */
+/* Writes the computing instructions of a rank as one line. A ' follows an instruction whose weights
+ * are of an older version (weights_age > 0). */
 static void write_line(const clv_sched *s, uint32_t rank, bool has_stages, clv_bytes *out) {
   char text[SCHED_INSTR_TEXT];
   for (uint32_t k = 0; k < s->n[rank]; k++) {
@@ -103,10 +103,10 @@ static void test_schedules_match_the_textbook(void **state) {
 /* If all costs are 0, all stages count as stages that take time. */
 static void test_all_zero_costs_give_the_textbook_schedule(void **state) {
   clv_sched_shape shape = make_shape(3, 3, 6);
-  static const clv_sched_costs nothing;
+  static const clv_sched_costs zero_costs;
   CLV_AUTO(clv_sched_freep) clv_sched *plain = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
   CLV_AUTO(clv_sched_freep)
-  clv_sched *of_nothing = make_schedule(CLV_SCHED_1F1B, &shape, 0, &nothing);
+  clv_sched *of_nothing = make_schedule(CLV_SCHED_1F1B, &shape, 0, &zero_costs);
   CLV_AUTO(clv_bytes_done) clv_bytes a = {0}, b = {0};
   (void)state;
   clv_sched_format(plain, &a), clv_sched_format(of_nothing, &b);
@@ -141,19 +141,19 @@ static void test_textbook_schedules_ignore_costs(void **state) {
 }
 
 static void check_bubble(clv_sched_kind kind, uint32_t p, uint32_t v, uint32_t m,
-                         bool input_first) {
+                         bool sends_input_gradient_first) {
   clv_sched_shape shape = make_shape(p * v, p, m);
   clv_sched_costs costs;
   clv_sched_run run;
   shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? p : 0;
   clv_sched_costs_set_equal(&costs, 1, 1, 1);
-  costs.sends_input_gradient_first = input_first;
+  costs.sends_input_gradient_first = sends_input_gradient_first;
   CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(kind, &shape, 0, NULL);
   ok(clv_sched_simulate(s, &costs, false, &run, err));
-  double want = clv_sched_bubble_by_formula(kind, p, v, m, input_first);
+  double want = clv_sched_bubble_by_formula(kind, p, v, m, sends_input_gradient_first);
   if (!(fabs(run.bubble - want) < 1e-12))
     fail_msg("%s p %u v %u m %u, input %s: %.6f is not %.6f", clv_sched_name(kind), p, v, m,
-             input_first ? "first" : "with the rest", run.bubble, want);
+             sends_input_gradient_first ? "first" : "with the rest", run.bubble, want);
   clv_sched_run_clear(&run, s);
 }
 
@@ -161,8 +161,9 @@ static void test_bubbles_match_the_formula(void **state) {
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++)
     for (uint32_t p = 2; p <= 8; p++)
-      for (uint32_t times = 1; times <= 4; times++) {
-        uint32_t v = kind == CLV_SCHED_INTERLEAVED ? 1 + times % 3 + 1 : 1, m = p * times;
+      for (uint32_t micros_per_rank = 1; micros_per_rank <= 4; micros_per_rank++) {
+        uint32_t v = kind == CLV_SCHED_INTERLEAVED ? 1 + micros_per_rank % 3 + 1 : 1,
+                 m = p * micros_per_rank;
         check_bubble((clv_sched_kind)kind, p, v, m, false);
         check_bubble((clv_sched_kind)kind, p, v, m, true);
       }
@@ -181,12 +182,12 @@ static void test_memory_and_versions_match_the_literature(void **state) {
     clv_sched_report r;
     ok(clv_sched_check(s, &r, err));
     for (uint32_t i = 0; i < p; i++) {
-      const uint32_t max_live[] = {1, m, p - i, 0, p, p - i, p - i};
-      const uint32_t versions[] = {1, 1, 1, 0, 1, p - i, 2},
-                     staleness[] = {0, 0, 0, 0, 0, p - i - 1, 1};
-      assert_int_equal(r.max_live_micros[i], max_live[kind]);
-      assert_int_equal(r.max_weight_versions[i], versions[kind]);
-      assert_int_equal(r.max_staleness[i], staleness[kind]);
+      const uint32_t wanted_max_live[] = {1, m, p - i, 0, p, p - i, p - i};
+      const uint32_t wanted_versions[] = {1, 1, 1, 0, 1, p - i, 2},
+                     wanted_staleness[] = {0, 0, 0, 0, 0, p - i - 1, 1};
+      assert_int_equal(r.max_live_micros[i], wanted_max_live[kind]);
+      assert_int_equal(r.max_weight_versions[i], wanted_versions[kind]);
+      assert_int_equal(r.max_staleness[i], wanted_staleness[kind]);
     }
   }
 }
@@ -197,12 +198,12 @@ static void test_zb_h1_delays_weight_gradients(void **state) {
   CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, NULL);
   (void)state;
   for (uint32_t r = 0; r < 4; r++) {
-    uint32_t inputs = 0;
+    uint32_t n_input_grads = 0;
     for (uint32_t k = 0; k < s->n[r]; k++) {
       const clv_instr *i = &s->instrs[r][k];
-      inputs += i->kind == CLV_INSTR_INPUT;
+      n_input_grads += i->kind == CLV_INSTR_INPUT;
       if (i->kind == CLV_INSTR_WEIGHT)
-        assert_int_equal(inputs, CLV_MIN(16, i->micro_batch + r + 1));
+        assert_int_equal(n_input_grads, CLV_MIN(16, i->micro_batch + r + 1));
     }
   }
 }

@@ -79,9 +79,10 @@ static void test_times_match_hand_computation(void **state) {
   assert_true(fabs(run.busy_seconds[0] - 9) < 1e-12 && fabs(run.busy_seconds[1] - 12) < 1e-12);
   assert_true(fabs(run.bubble - (1 - 21 / (2 * 41.75))) < 1e-12);
   /* begin and end of rank 1's instructions: rf, F, B, sb */
-  const double at[4][2] = {{0, 11.5}, {11.5, 13.5}, {13.5, 23.5}, {23.5, 23.5}};
+  const double wanted_spans[4][2] = {{0, 11.5}, {11.5, 13.5}, {13.5, 23.5}, {23.5, 23.5}};
   for (int i = 0; i < 4; i++)
-    assert_true(fabs(run.spans[1][i].begin - at[i][0]) + fabs(run.spans[1][i].end - at[i][1]) <
+    assert_true(fabs(run.spans[1][i].begin - wanted_spans[i][0]) +
+                    fabs(run.spans[1][i].end - wanted_spans[i][1]) <
                 1e-12);
   clv_sched_run_clear(&run, s);
   clv_sched_run_clear(&run, s);
@@ -92,14 +93,14 @@ static void test_edges_in_one_direction_share_a_link(void **state) {
   static const char text[] =
       "schedule custom stages 4 ranks 2 micro-batches 1 first-backward 4\n"
       "stage 0 rank 0\nstage 1 rank 1\nstage 2 rank 0\nstage 3 rank 1\n";
-  static const char two[] =
+  static const char text_of_two[] =
       "schedule custom stages 2 ranks 2 micro-batches 2 first-backward 2\nstage 0 rank 0\n"
       "stage 1 rank 1\nrank 0: F0@0 F1@0 sf0@0 sf1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1\n";
   clv_sched_costs c = {.serialise_forward_seconds = {3, 1, 3}, .latency_seconds = {1, 1, 1}};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *chain = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
   (void)state;
-  ok(clv_sched_parse("two", two, sizeof two - 1, &s, err));
+  ok(clv_sched_parse("two", text_of_two, sizeof text_of_two - 1, &s, err));
   assert_true(fabs(simulate_schedule(s, &c).seconds - 7) <
               1e-12); /* two tensors of 3 s on the link, and 1 s of latency */
   clv_bytes_puts(&whole, text);
@@ -130,10 +131,10 @@ static void test_invalid_costs_are_refused(void **state) {
 /* Returns by what fraction the time exceeds that with the best window. */
 static double compute_excess(const clv_sched_shape *shape, const clv_sched_costs *c,
                              uint32_t window) {
-  double best = INFINITY;
+  double best_seconds = INFINITY;
   for (uint32_t w = 1; w <= shape->n_micro_batches; w++)
-    best = fmin(best, simulate_seconds(CLV_SCHED_1F1B, shape, w, c));
-  return simulate_seconds(CLV_SCHED_1F1B, shape, window, c) / best - 1;
+    best_seconds = fmin(best_seconds, simulate_seconds(CLV_SCHED_1F1B, shape, w, c));
+  return simulate_seconds(CLV_SCHED_1F1B, shape, window, c) / best_seconds - 1;
 }
 
 static void draw_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) {
@@ -148,8 +149,8 @@ static void draw_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) {
   }
 }
 
-/* With two equal stages, the formula or one more is within 2 % of the best window; so is the chosen
- * window. */
+/* With two equal stages, the window of the formula, or one more, takes at most 2 % more time than
+ * the best window. So does the window that is chosen. */
 static void test_window_formula_is_near_the_optimum(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= (is_long() ? 400 : 100); round++) {
@@ -181,7 +182,7 @@ static uint32_t compute_needed_window(const clv_sched_shape *shape, const clv_sc
 }
 
 static void test_needed_window_matches_hand_computation(void **state) {
-  clv_sched_shape two = make_shape(2, 2, 64), alternating = make_shape(4, 2, 64),
+  clv_sched_shape two_stages = make_shape(2, 2, 64), alternating = make_shape(4, 2, 64),
                   frozen = make_shape(3, 3, 64);
   clv_sched_costs c;
   (void)state;
@@ -190,7 +191,7 @@ static void test_needed_window_matches_hand_computation(void **state) {
     for (uint32_t q = 0; q <= 20; q++) {
       clv_sched_costs_set_equal(&c, t / 1e3, t / 1e3, t / 1e3);
       c.latency_seconds[0] = q * 1.5 * t / 1e3;
-      assert_int_equal(compute_needed_window(&two, &c), q + 2);
+      assert_int_equal(compute_needed_window(&two_stages, &c), q + 2);
     }
   /* Four stages alternate between two ranks. In one direction of their link, each micro-batch sends
    * two activations of 1 s and a gradient of 0.5 s: 2.5 s. It is away from the first stage for 3
@@ -215,8 +216,8 @@ static void test_free_loss_runs_as_early_as_possible(void **state) {
   clv_sched_costs c = make_two_stage_costs(0, 0);
   (void)state;
   c.forward_seconds[2] = c.input_grad_seconds[2] = c.weight_grad_seconds[2] = 0;
-  for (uint16_t master = 0; master < 2; master++) {
-    shape.stage_rank[0] = shape.stage_rank[2] = master, shape.stage_rank[1] = !master;
+  for (uint16_t master_rank = 0; master_rank < 2; master_rank++) {
+    shape.stage_rank[0] = shape.stage_rank[2] = master_rank, shape.stage_rank[1] = !master_rank;
     assert_ms("window 2", simulate_seconds(CLV_SCHED_1F1B, &shape, 2, &c), 340);
     assert_ms("window 3", simulate_seconds(CLV_SCHED_1F1B, &shape, 3, &c), 300);
     assert_ms("window 5", simulate_seconds(CLV_SCHED_1F1B, &shape, 5, &c), 270);
@@ -248,9 +249,9 @@ static void test_unequal_stages_get_a_near_optimal_window(void **state) {
       c.forward_seconds[2] = c.input_grad_seconds[2] = c.weight_grad_seconds[2] = 0;
     ok(clv_sched_find_window(&shape, &c, &window, err));
     textbook_excesses[round] = compute_excess(&shape, &c, window);
-    double textbook = fmin(simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
-                           simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c));
-    excesses[round] = simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook;
+    double textbook_seconds = fmin(simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
+                                   simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c));
+    excesses[round] = simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook_seconds;
   }
   qsort(excesses, CLV_COUNT(excesses), sizeof *excesses, compare_by_value);
   qsort(textbook_excesses, CLV_COUNT(textbook_excesses), sizeof *textbook_excesses,

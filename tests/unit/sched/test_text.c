@@ -64,11 +64,11 @@ static void test_schedule_text_matches_the_literal(void **state) {
   assert_int_equal(hand->n[1], 0);
 }
 
-#define TWO "schedule custom stages 2 ranks 2 micro-batches 4\n"
+#define HEAD_OF_TWO_STAGES "schedule custom stages 2 ranks 2 micro-batches 4\n"
 
 static const struct {
   const char *schedule_text, *message;
-} refused[] = {
+} refused_texts[] = {
     {"", "my.sched:1:1: a schedule starts with"},
     {"\n\n# nothing\n", "my.sched:4:1: a schedule starts with"},
     {"plan custom", "my.sched:1:1: a schedule starts with"},
@@ -90,50 +90,52 @@ static const struct {
      "first-backward is expected, not window"},
     {"schedule gpipe stages 1 ranks 1 micro-batches 1 first-backward 0 accumulate 0 window 0 x",
      "the line must end here, not go on with x"},
-    {TWO "stages 0 rank 0\n", "my.sched:2:1: a line starts with stage or rank, not stages"},
-    {TWO "stage 2 rank 0\n", "my.sched:2:7: a stage is 2: at most 1 is possible"},
-    {TWO "stage 0 at 0\n", "my.sched:2:9: rank is expected, not at"},
-    {TWO "stage 0 rank 2\n", "a rank is 2: at most 1"},
-    {TWO "stage 0 rank 0 rank 1\n", "my.sched:2:16: the line must end here"},
-    {TWO "stage 0 rank 0\nstage 0 rank 1\n", "my.sched:3:7: stage 0 has its rank already"},
-    {TWO "stage 0 rank 0\n", "no line says which rank has stage 1"},
-    {TWO "rank 0 F0@0\n", "my.sched:2:6: a rank and a colon are expected, not 0"},
-    {TWO "rank :\n", "a rank is expected, not :"},
-    {TWO "rank 2: F0@0\n", "a rank is 2: at most 1"},
-    {TWO "rank 0: F0@0 f1@0\n", "my.sched:2:14: f1@0 is no instruction"},
-    {TWO "rank 0: F@0\n", "F@0 is no instruction"},
-    {TWO "rank 0: F0\n", "F0 is no instruction"},
-    {TWO "rank 0: F0@\n", "F0@ is no instruction"},
-    {TWO "rank 0: F0@0-\n", "F0@0- is no instruction"},
-    {TWO "rank 0: F0@0-0\n", "F0@0-0 is no instruction"},
-    {TWO "rank 0: F0@0-256\n", "F0@0-256 is no instruction"},
-    {TWO "rank 0: F0@0+1\n", "F0@0+1 is no instruction"},
-    {TWO "rank 0: F99999999999@0\n", "F99999999999@0 is no instruction"},
-    {TWO "rank 0: F0@2\n", "F0@2: there are 2 stages"},
-    {TWO "rank 0: F4@0\n", "F4@0: there are 4 micro-batches"},
-    {TWO "rank 0: \x1b[31m\xff\n", "my.sched:2:9: ?[31m? is no instruction"},
+    {HEAD_OF_TWO_STAGES "stages 0 rank 0\n",
+     "my.sched:2:1: a line starts with stage or rank, not stages"},
+    {HEAD_OF_TWO_STAGES "stage 2 rank 0\n", "my.sched:2:7: a stage is 2: at most 1 is possible"},
+    {HEAD_OF_TWO_STAGES "stage 0 at 0\n", "my.sched:2:9: rank is expected, not at"},
+    {HEAD_OF_TWO_STAGES "stage 0 rank 2\n", "a rank is 2: at most 1"},
+    {HEAD_OF_TWO_STAGES "stage 0 rank 0 rank 1\n", "my.sched:2:16: the line must end here"},
+    {HEAD_OF_TWO_STAGES "stage 0 rank 0\nstage 0 rank 1\n",
+     "my.sched:3:7: stage 0 has its rank already"},
+    {HEAD_OF_TWO_STAGES "stage 0 rank 0\n", "no line says which rank has stage 1"},
+    {HEAD_OF_TWO_STAGES "rank 0 F0@0\n", "my.sched:2:6: a rank and a colon are expected, not 0"},
+    {HEAD_OF_TWO_STAGES "rank :\n", "a rank is expected, not :"},
+    {HEAD_OF_TWO_STAGES "rank 2: F0@0\n", "a rank is 2: at most 1"},
+    {HEAD_OF_TWO_STAGES "rank 0: F0@0 f1@0\n", "my.sched:2:14: f1@0 is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F@0\n", "F@0 is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F0\n", "F0 is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F0@\n", "F0@ is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F0@0-\n", "F0@0- is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F0@0-0\n", "F0@0-0 is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F0@0-256\n", "F0@0-256 is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F0@0+1\n", "F0@0+1 is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F99999999999@0\n", "F99999999999@0 is no instruction"},
+    {HEAD_OF_TWO_STAGES "rank 0: F0@2\n", "F0@2: there are 2 stages"},
+    {HEAD_OF_TWO_STAGES "rank 0: F4@0\n", "F4@0: there are 4 micro-batches"},
+    {HEAD_OF_TWO_STAGES "rank 0: \x1b[31m\xff\n", "my.sched:2:9: ?[31m? is no instruction"},
 };
 
 static void test_invalid_schedule_text_is_refused(void **state) {
   (void)state;
-  for (size_t c = 0; c < CLV_COUNT(refused); c++) {
+  for (size_t c = 0; c < CLV_COUNT(refused_texts); c++) {
     clv_sched *s = NULL;
     clv_err err = {0};
-    assert_int_equal(clv_sched_parse("my.sched", refused[c].schedule_text,
-                                     strlen(refused[c].schedule_text), &s, &err),
+    assert_int_equal(clv_sched_parse("my.sched", refused_texts[c].schedule_text,
+                                     strlen(refused_texts[c].schedule_text), &s, &err),
                      CLV_INVALID);
     assert_null(s);
-    if (!strstr(err.text, refused[c].message))
-      fail_msg("\"%s\" lacks \"%s\"", err.text, refused[c].message);
+    if (!strstr(err.text, refused_texts[c].message))
+      fail_msg("\"%s\" lacks \"%s\"", err.text, refused_texts[c].message);
   }
 }
 
 /* ---- schedules drawn as text ----------------------------------------------------------------- */
 
-static size_t get_longest_line(const char *text) {
-  size_t longest = 0;
-  for (; *text; text += strcspn(text, "\n") + 1) longest = CLV_MAX(longest, strcspn(text, "\n"));
-  return longest;
+static size_t get_longest_line_length(const char *text) {
+  size_t max_len = 0;
+  for (; *text; text += strcspn(text, "\n") + 1) max_len = CLV_MAX(max_len, strcspn(text, "\n"));
+  return max_len;
 }
 
 static void assert_drawing(const clv_sched *s, const clv_sched_costs *c, uint32_t columns,
@@ -141,14 +143,14 @@ static void assert_drawing(const clv_sched *s, const clv_sched_costs *c, uint32_
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   ok(clv_sched_draw(s, c, true, columns, names, &out, err));
   if (!strstr(out.data, want)) fail_msg("\n%s\nlacks\n%s", out.data, want);
-  assert_true(get_longest_line(out.data) <= columns);
+  assert_true(get_longest_line_length(out.data) <= columns);
 }
 
 static void test_drawing_matches_the_literal(void **state) {
   static const char *const names[] = {
       "master", "gpu-1 of the far cloud, whose name is long, very long", NULL};
   clv_sched_shape shape = make_shape(3, 3, 4),
-                  loss = {
+                  shape_with_loss = {
                       .n_stages = 3, .n_ranks = 2, .n_micro_batches = 2, .stage_rank = {0, 1, 0}};
   clv_sched_costs c;
   (void)state;
@@ -166,7 +168,8 @@ static void test_drawing_matches_the_literal(void **state) {
                  "rank 2     ....F0B0--F1B1--F2B2--F3B3--.\n");
   clv_sched_costs_set_equal(&c, 0.001, 0.001, 0.001);
   c.forward_seconds[2] = c.input_grad_seconds[2] = c.weight_grad_seconds[2] = 0;
-  CLV_AUTO(clv_sched_freep) clv_sched *at_master = make_schedule(CLV_SCHED_1F1B, &loss, 0, &c);
+  CLV_AUTO(clv_sched_freep)
+  clv_sched *at_master = make_schedule(CLV_SCHED_1F1B, &shape_with_loss, 0, &c);
   assert_drawing(at_master, &c, 80, NULL,
                  "rank 0 F0F1....B0--....B1--\nrank 1 ..F0B0--F1..B1--....\n");
   assert_drawing(at_master, &c, 80, NULL, "stages that take no time are not");

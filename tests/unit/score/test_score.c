@@ -9,7 +9,7 @@
 #include "master/score/score.h"
 #include "tests/unit/scratch.h"
 
-enum { ALL = CLV_SCORE_F1 | CLV_SCORE_AUC | CLV_SCORE_CONFUSION | CLV_SCORE_PERPLEXITY };
+enum { ALL_SCORES = CLV_SCORE_F1 | CLV_SCORE_AUC | CLV_SCORE_CONFUSION | CLV_SCORE_PERPLEXITY };
 
 static clv_err err;
 
@@ -27,11 +27,11 @@ static void three_class_scores_match_hand_computation(void **state) {
   static const int64_t y[] = {0, 1, 0, 2, 2, -100};
   static const uint64_t confusion[] = {1, 1, 0, 0, 1, 0, 1, 0, 1};
   clv_score_options o = {
-      .score_bits = ALL, .n_classes = 3, .has_ignored = true, .ignored_label = -100};
+      .score_bits = ALL_SCORES, .n_classes = 3, .has_ignored = true, .ignored_label = -100};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
-  for (int again = 0; again < 2; again++) {
+  for (int round = 0; round < 2; round++) {
     clv_score_reset(s);
     assert_ok(clv_score_add(s, 0, x, y, 2, &err), &err);
     assert_ok(clv_score_add(s, 0, x + 6, y + 2, 4, &err), &err);
@@ -57,7 +57,8 @@ static void three_class_scores_match_hand_computation(void **state) {
 static void binary_scores_match_hand_computation(void **state) {
   static const float p[] = {0.9f, 0.4f, 0.4f, 0.6f};
   static const int64_t y[] = {1, 1, 0, 0};
-  clv_score_options o = {.score_bits = ALL, .outputs = CLV_SCORE_PROBABILITY, .n_classes = 2};
+  clv_score_options o = {
+      .score_bits = ALL_SCORES, .outputs = CLV_SCORE_PROBABILITY, .n_classes = 2};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
@@ -72,7 +73,7 @@ static void binary_scores_match_hand_computation(void **state) {
 static void absent_classes_are_left_out_of_averages(void **state) {
   static const float x[] = {1, 0, 0, 0, 5, 0, 0, 0};
   static const int64_t y[] = {0, 0};
-  clv_score_options o = {.score_bits = ALL, .n_classes = 4};
+  clv_score_options o = {.score_bits = ALL_SCORES, .n_classes = 4};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0}, json = {0}, table = {0};
   (void)state;
@@ -91,7 +92,7 @@ static void absent_classes_are_left_out_of_averages(void **state) {
 }
 
 static void invalid_options_and_labels_are_refused(void **state) {
-  clv_score_options o = {.score_bits = ALL, .n_classes = 1};
+  clv_score_options o = {.score_bits = ALL_SCORES, .n_classes = 1};
   clv_score *s = NULL;
   static const float x[2] = {0};
   (void)state;
@@ -117,28 +118,28 @@ static clv_score_value find_value(const char *name) {
   return (clv_score_value)v;
 }
 
-static void add_golden_row(clv_score *s, FILE *f, bool classes, size_t outputs, size_t targets,
-                           size_t record) {
+static void add_golden_row(clv_score *s, FILE *f, bool has_classes, size_t n_outputs,
+                           size_t n_targets, size_t record_index) {
   float x[MAX_COLUMNS], t[MAX_COLUMNS];
-  for (size_t k = 0; k < outputs; k++) assert_int_equal(fscanf(f, "%f", &x[k]), 1);
-  for (size_t k = 0; k < targets; k++) assert_int_equal(fscanf(f, "%f", &t[k]), 1);
-  if (classes)
-    assert_ok(clv_score_add(s, record, x, &(int64_t){(int64_t)t[0]}, 1, &err), &err);
+  for (size_t k = 0; k < n_outputs; k++) assert_int_equal(fscanf(f, "%f", &x[k]), 1);
+  for (size_t k = 0; k < n_targets; k++) assert_int_equal(fscanf(f, "%f", &t[k]), 1);
+  if (has_classes)
+    assert_ok(clv_score_add(s, record_index, x, &(int64_t){(int64_t)t[0]}, 1, &err), &err);
   else
-    assert_ok(clv_score_add_targets(s, record, x, t, &err), &err);
+    assert_ok(clv_score_add_targets(s, record_index, x, t, &err), &err);
 }
 
 /* Reads a case, and compares the values that the file has. Returns how many. */
 static int check_golden_case(FILE *f, int kind, size_t columns, size_t rows) {
-  unsigned ranks =
+  unsigned rank_bits =
                CLV_SCORE_F1 | CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY,
-           classes = ranks | CLV_SCORE_PERPLEXITY | CLV_SCORE_ECE,
-           numbers = CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
-  bool labels = kind == CLV_SCORE_LABEL_LOGITS;
+           class_bits = rank_bits | CLV_SCORE_PERPLEXITY | CLV_SCORE_ECE,
+           number_bits = CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
+  bool is_multilabel = kind == CLV_SCORE_LABEL_LOGITS;
   clv_score_options o = {.outputs = (clv_score_outputs)kind,
-                         .score_bits = kind >= CLV_SCORE_NUMBERS ? numbers
-                                       : labels                  ? ranks
-                                                                 : classes,
+                         .score_bits = kind >= CLV_SCORE_NUMBERS ? number_bits
+                                       : is_multilabel           ? rank_bits
+                                                                 : class_bits,
                          .n_classes = columns,
                          .specificity = 0.8,
                          .has_intervals = true};
@@ -155,7 +156,7 @@ static int check_golden_case(FILE *f, int kind, size_t columns, size_t rows) {
     clv_score_value v = find_value(name);
     if (!(fabs(r.values[v] - want) < 1e-9))
       fail_msg("%s of outputs %d is %.17g, not %.17g", name, kind, r.values[v], want);
-    /* the interval is around the value, which is one of the samples' middle ones */
+    /* the interval contains the value */
     if (!(r.intervals[v].low < want && want < r.intervals[v].high) && v != CLV_VALUE_ECE)
       fail_msg("%s: %g is outside %g to %g", name, want, r.intervals[v].low, r.intervals[v].high);
   }
@@ -176,9 +177,9 @@ static void scores_are_those_of_scikit_learn(void **state) {
 }
 
 /* 200 records of which 160 are right: the standard error of the accuracy is 0.028. */
-static void an_interval_is_the_same_each_time_and_as_wide_as_it_should_be(void **state) {
+static void interval_is_reproducible_and_has_the_expected_width(void **state) {
   clv_score_options o = {.n_classes = 2, .has_intervals = true};
-  clv_interval seen[2];
+  clv_interval intervals[2];
   (void)state;
   for (int k = 0; k < 2; k++) {
     CLV_AUTO(clv_score_freep) clv_score *s = NULL;
@@ -188,12 +189,12 @@ static void an_interval_is_the_same_each_time_and_as_wide_as_it_should_be(void *
           clv_score_add(s, 0, i % 5 ? (float[]){0, 1} : (float[]){1, 0}, &(int64_t){1}, 1, &err),
           &err);
     CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
-    seen[k] = r.intervals[CLV_VALUE_ACCURACY];
+    intervals[k] = r.intervals[CLV_VALUE_ACCURACY];
     assert_true(isnan(r.intervals[CLV_VALUE_AUC].low));
   }
-  assert_memory_equal(&seen[0], &seen[1], sizeof seen[0]);
-  assert_true(fabs(seen[0].low - (0.8 - 1.96 * 0.0283)) < 0.012);
-  assert_true(fabs(seen[0].high - (0.8 + 1.96 * 0.0283)) < 0.012);
+  assert_memory_equal(&intervals[0], &intervals[1], sizeof intervals[0]);
+  assert_true(fabs(intervals[0].low - (0.8 - 1.96 * 0.0283)) < 0.012);
+  assert_true(fabs(intervals[0].high - (0.8 + 1.96 * 0.0283)) < 0.012);
 }
 
 static void the_records_with_the_largest_losses_are_kept_in_order(void **state) {
@@ -223,7 +224,7 @@ int main(void) {
       cmocka_unit_test(absent_classes_are_left_out_of_averages),
       cmocka_unit_test(invalid_options_and_labels_are_refused),
       cmocka_unit_test(scores_are_those_of_scikit_learn),
-      cmocka_unit_test(an_interval_is_the_same_each_time_and_as_wide_as_it_should_be),
+      cmocka_unit_test(interval_is_reproducible_and_has_the_expected_width),
       cmocka_unit_test(the_records_with_the_largest_losses_are_kept_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

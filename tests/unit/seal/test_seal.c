@@ -24,15 +24,15 @@ static int teardown(void **state) {
 /* Returns byte i of the data that the tests seal. */
 static uint8_t get_data_byte(size_t i) { return (uint8_t)(i * 7 + i / 251); }
 
-static const char *seal_file(const char *file, const char *name, size_t len, size_t step) {
+static const char *seal_file(const char *file, const char *name, size_t len, size_t chunk_bytes) {
   CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
   clv_err err;
   uint8_t *data = malloc(len + 1);
   assert_non_null(data);
   for (size_t i = 0; i < len; i++) data[i] = get_data_byte(i);
   assert_ok(clv_sealed_begin(at(file), &key, name, &w, &err), &err);
-  for (size_t i = 0; i < len; i += step)
-    assert_ok(clv_sealed_put(w, data + i, CLV_MIN(step, len - i), &err), &err);
+  for (size_t i = 0; i < len; i += chunk_bytes)
+    assert_ok(clv_sealed_put(w, data + i, CLV_MIN(chunk_bytes, len - i), &err), &err);
   assert_ok(clv_sealed_finish(w, &err), &err);
   free(data);
   return at(file);
@@ -86,11 +86,11 @@ static void unfinished_file_is_removed(void **state) {
 
 /* ---- encrypted files that were changed ------------------------------------------------------- */
 
-static void assert_refused(const char *data, size_t len, const char *what, size_t where) {
+static void assert_refused(const char *data, size_t len, const char *what, size_t position) {
   clv_err err;
   size_t n;
   if (check_sealed_file(write_scratch_file("changed", data, len), "x", &key, &n, &err) == CLV_OK)
-    fail_msg("%s at %zu was not noticed", what, where);
+    fail_msg("%s at %zu was not noticed", what, position);
 }
 
 static void every_changed_bit_is_refused(void **state) {
@@ -126,23 +126,23 @@ static void exchanged_frames_are_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0}, other = {0};
   clv_err err;
-  static uint8_t frame[CLV_SEAL_STORED];
+  static uint8_t saved_frame[CLV_SEAL_STORED];
   assert_ok(clv_file_read(seal_file("file", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &file, &err),
             &err);
   assert_ok(clv_file_read(seal_file("other", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &other, &err),
             &err);
-  char *first = file.data + CLV_SEAL_HEADER, *second = first + CLV_SEAL_STORED;
-  memcpy(frame, first, sizeof frame);
-  memcpy(first, second, sizeof frame);
-  memcpy(second, frame, sizeof frame);
+  char *first_frame = file.data + CLV_SEAL_HEADER, *second_frame = first_frame + CLV_SEAL_STORED;
+  memcpy(saved_frame, first_frame, sizeof saved_frame);
+  memcpy(first_frame, second_frame, sizeof saved_frame);
+  memcpy(second_frame, saved_frame, sizeof saved_frame);
   assert_refused(file.data, file.len, "an exchange of frames", 0);
-  memcpy(second, first, sizeof frame);
-  memcpy(first, frame, sizeof frame);
-  memcpy(second, other.data + CLV_SEAL_HEADER + CLV_SEAL_STORED, sizeof frame);
+  memcpy(second_frame, first_frame, sizeof saved_frame);
+  memcpy(first_frame, saved_frame, sizeof saved_frame);
+  memcpy(second_frame, other.data + CLV_SEAL_HEADER + CLV_SEAL_STORED, sizeof saved_frame);
   assert_refused(file.data, file.len, "a frame of another file", 1);
 }
 
-static void other_name_is_refused(void **state) {
+static void file_sealed_under_another_name_is_refused(void **state) {
   (void)state;
   clv_err err;
   size_t n;
@@ -184,7 +184,7 @@ static void wrong_key_is_named_with_the_right_one(void **state) {
   assert_string_equal(id, key.id);
 }
 
-static void key_comes_back_from_its_file(void **state) {
+static void key_is_read_back_from_its_file(void **state) {
   (void)state;
   CLV_AUTO(clv_seal_key_done) clv_seal_key again = {0}, none = {0};
   clv_err err;
@@ -230,10 +230,10 @@ int main(void) {
       cmocka_unit_test(every_changed_bit_is_refused),
       cmocka_unit_test(every_truncation_is_refused),
       cmocka_unit_test(exchanged_frames_are_refused),
-      cmocka_unit_test(other_name_is_refused),
+      cmocka_unit_test(file_sealed_under_another_name_is_refused),
       cmocka_unit_test(other_versions_and_files_are_named),
       cmocka_unit_test(wrong_key_is_named_with_the_right_one),
-      cmocka_unit_test(key_comes_back_from_its_file),
+      cmocka_unit_test(key_is_read_back_from_its_file),
       cmocka_unit_test(bad_key_files_are_refused),
   };
   return cmocka_run_group_tests(tests, setup, teardown);

@@ -37,13 +37,13 @@ static void assert_filled(const float *x, size_t n) {
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
 }
 
-static clv_shared_tensor_key make_key(const clv_backend *home, int64_t n) {
+static clv_shared_tensor_key make_key(const clv_backend *backend, int64_t n) {
   return (clv_shared_tensor_key){.owner = "a",
                                  .artifact = {{1}},
                                  .name = "w",
                                  .dtype = CLV_F32,
                                  .shape = CLV_SHAPE(n),
-                                 .backend = home};
+                                 .backend = backend};
 }
 
 static clv_shared_tensors *open_bases(void) {
@@ -67,10 +67,10 @@ static clv_tensor *acquire_tensor(clv_shared_tensors *b, const clv_backend *back
 }
 
 static void assert_filled_on_device(const clv_tensor *t) {
-  float *host = malloc(t->bytes);
-  assert_int_equal(clv_backend_get(t->device, host, t->data, t->bytes, &err), CLV_OK);
-  assert_filled(host, t->n);
-  free(host);
+  float *values = malloc(t->bytes);
+  assert_int_equal(clv_backend_get(t->device, values, t->data, t->bytes, &err), CLV_OK);
+  assert_filled(values, t->n);
+  free(values);
 }
 
 static size_t get_device_bytes_in_use(void) {
@@ -86,39 +86,39 @@ static void base_is_stored_once_per_device(void **state) {
   (void)state;
   clv_shared_tensors *b = open_bases();
   source s = {0};
-  size_t before = get_device_bytes_in_use();
-  clv_tensor *here = acquire_tensor(b, NULL, N, &s),
+  size_t bytes_before = get_device_bytes_in_use();
+  clv_tensor *host_tensor = acquire_tensor(b, NULL, N, &s),
              *first = acquire_tensor(b, get_device(0), N_CHUNKED, &s);
   assert_int_equal(s.n_fills, 3);
   assert_int_equal(far.n_unfinished, 0);
-  size_t by = before - get_device_bytes_in_use();
-  clv_tensor *second = acquire_tensor(b, get_device(0), N_CHUNKED, &s),
-             *other = acquire_tensor(b, get_device(1), N_CHUNKED, &s);
-  assert_ptr_equal(first->data, second->data);
-  assert_ptr_not_equal(first->data, other->data);
-  assert_int_equal(before - get_device_bytes_in_use(), 2 * by);
+  size_t tensor_bytes = bytes_before - get_device_bytes_in_use();
+  clv_tensor *same_tensor = acquire_tensor(b, get_device(0), N_CHUNKED, &s),
+             *tensor_of_other_device = acquire_tensor(b, get_device(1), N_CHUNKED, &s);
+  assert_ptr_equal(first->data, same_tensor->data);
+  assert_ptr_not_equal(first->data, tensor_of_other_device->data);
+  assert_int_equal(bytes_before - get_device_bytes_in_use(), 2 * tensor_bytes);
   assert_int_equal(s.n_fills, 5);
   assert_filled_on_device(first);
-  assert_filled_on_device(other);
+  assert_filled_on_device(tensor_of_other_device);
   clv_tensor_unref(first);
-  assert_filled_on_device(second);
-  clv_tensor_unref(second);
-  clv_tensor_unref(other);
-  assert_int_equal(get_device_bytes_in_use(), before);
+  assert_filled_on_device(same_tensor);
+  clv_tensor_unref(same_tensor);
+  clv_tensor_unref(tensor_of_other_device);
+  assert_int_equal(get_device_bytes_in_use(), bytes_before);
   assert_int_equal(far.n_unfinished, 0);
-  assert_filled(here->data, N);
-  clv_tensor_unref(here);
+  assert_filled(host_tensor->data, N);
+  clv_tensor_unref(host_tensor);
   assert_int_equal(clv_shared_tensors_bytes(b), 0);
   clv_shared_tensors_free(b);
 }
 
-static int given;
+static int n_freed;
 
 static void check_and_free(const clv_backend *b, void *p) {
-  char all[BYTES];
-  assert_int_equal(clv_backend_get(b, all, p, BYTES, &err), CLV_OK);
-  for (size_t i = 0; i < BYTES; i++) assert_int_equal(all[i], 0);
-  given++;
+  char bytes[BYTES];
+  assert_int_equal(clv_backend_get(b, bytes, p, BYTES, &err), CLV_OK);
+  for (size_t i = 0; i < BYTES; i++) assert_int_equal(bytes[i], 0);
+  n_freed++;
   far_free(b, p);
 }
 
@@ -131,7 +131,7 @@ static void freed_device_memory_is_zeroed(void **state) {
   memory.free = check_and_free;
   observed_backend.memory = &memory;
   clv_tensor_unref(acquire_tensor(b, &observed_backend, N, &s));
-  assert_int_equal(given, 1);
+  assert_int_equal(n_freed, 1);
   clv_shared_tensors_free(b);
 }
 

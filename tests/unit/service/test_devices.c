@@ -27,11 +27,11 @@ static const clv_backend *find_backend(const clv_service *v, const char *name) {
   return d->backend;
 }
 
-static void assert_refused(const clv_service *v, const char *name, const char *has) {
+static void assert_refused(const clv_service *v, const char *name, const char *wanted_text) {
   const clv_device *d;
   clv_err err;
   assert_int_equal(clv_service_find_device(v, name, &d, &err), CLV_INVALID);
-  if (!strstr(err.text, has)) fail_msg("'%s' lacks '%s'", err.text, has);
+  if (!strstr(err.text, wanted_text)) fail_msg("'%s' lacks '%s'", err.text, wanted_text);
 }
 
 static void host_without_devices_resolves_auto_to_cpu(void **state) {
@@ -52,21 +52,21 @@ static void host_without_devices_resolves_auto_to_cpu(void **state) {
  * backend. */
 static void other_devices_come_first_with_own_accounts(void **state) {
   const clv_backend *cpu = clv_backend_cpu();
-  clv_backend other = *far_get_backend(cpu);
-  const clv_backend *list[] = {far_get_backend(cpu), &other};
+  clv_backend second_device = *far_get_backend(cpu);
+  const clv_backend *devices[] = {far_get_backend(cpu), &second_device};
   clv_worker_config config = {.cpu_devices = 2, .device_memory = 1000};
-  clv_service v = {.config = &config, .other_backends = {list, 2}};
+  clv_service v = {.config = &config, .other_backends = {devices, 2}};
   clv_err why;
   (void)state;
-  other.device = "far:1";
+  second_device.device = "far:1";
   assert_ok(clv_service_open_devices(&v, &err));
   assert_int_equal(v.n_devices, 5);
-  assert_ptr_equal(find_backend(&v, ""), list[0]);
-  assert_ptr_equal(find_backend(&v, "auto"), list[0]);
-  assert_ptr_equal(find_backend(&v, "far:1"), &other);
+  assert_ptr_equal(find_backend(&v, ""), devices[0]);
+  assert_ptr_equal(find_backend(&v, "auto"), devices[0]);
+  assert_ptr_equal(find_backend(&v, "far:1"), &second_device);
   assert_ptr_equal(find_backend(&v, "cpu"), cpu);
   assert_ptr_equal(find_backend(&v, "cpu:1"), cpu);
-  assert_ptr_equal(clv_service_backend(&v), list[0]);
+  assert_ptr_equal(clv_service_backend(&v), devices[0]);
   assert_refused(&v, "far:2", "only far:0, far:1, cpu, cpu:0, cpu:1");
   for (uint32_t i = 0; i < v.n_devices; i++)
     assert_int_equal(clv_service_is_first_with_backend(&v, i), i < 3);

@@ -22,8 +22,8 @@ static char folder[] = "/tmp/clv-writer-XXXXXX";
 static clv_err err;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static bool is_blocked; /* fsync of a file waits until this is false */
-static int n_syncing;   /* calls of fsync that wait */
+static bool is_disk_blocked; /* fsync of a file waits until this is false */
+static int n_syncing;        /* calls of fsync that wait */
 static char done_order[SAVES + 1];
 static int n_done;
 
@@ -32,7 +32,7 @@ int fsync(int fd) {
   pthread_mutex_lock(&lock);
   n_syncing++;
   pthread_cond_broadcast(&changed);
-  while (is_blocked) pthread_cond_wait(&changed, &lock);
+  while (is_disk_blocked) pthread_cond_wait(&changed, &lock);
   n_syncing--;
   pthread_mutex_unlock(&lock);
   return 0;
@@ -40,12 +40,12 @@ int fsync(int fd) {
 
 static void set_blocked(bool blocked) {
   pthread_mutex_lock(&lock);
-  is_blocked = blocked;
+  is_disk_blocked = blocked;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
 }
 
-static void wait_until_it_syncs(void) {
+static void wait_until_disk_syncs(void) {
   pthread_mutex_lock(&lock);
   while (!n_syncing) pthread_cond_wait(&changed, &lock);
   pthread_mutex_unlock(&lock);
@@ -71,7 +71,7 @@ typedef struct fixture {
   clv_allow_spec allow_specs[2];
   clv_worker_config config;
   clv_service service;
-  clv_session a, b;
+  clv_session session_a, session_b;
   clv_weights_tensor weights_list;
   clv_state_save saves[SAVES];
 } fixture;
@@ -88,9 +88,9 @@ static void begin_service(fixture *f) {
   assert_int_equal(clv_settings_new(&f->config, &f->service.settings, &err), CLV_OK);
   assert_int_equal(clv_states_open(folder, &f->service.state_files, &err), CLV_OK);
   assert_int_equal(clv_state_writer_new(&f->service, &f->service.state_writer, &err), CLV_OK);
-  f->a.settings = f->b.settings = f->service.settings;
-  strcpy(f->a.owner, "spiffe://a");
-  strcpy(f->b.owner, "spiffe://b");
+  f->session_a.settings = f->session_b.settings = f->service.settings;
+  strcpy(f->session_a.owner, "spiffe://a");
+  strcpy(f->session_b.owner, "spiffe://b");
   f->weights_list = (clv_weights_tensor){
       .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(N), .data = calloc(N, 4)};
 }
@@ -125,12 +125,12 @@ static void identities_take_turns(void **state) {
   (void)state;
   begin_service(&f);
   set_blocked(true);
-  add_save(&f, 0, &f.a, "1");
-  wait_until_it_syncs();
-  add_save(&f, 1, &f.a, "2");
-  add_save(&f, 2, &f.a, "3");
-  add_save(&f, 3, &f.b, "4");
-  assert_int_equal(clv_state_writer_counts(f.service.state_writer).pending, 4);
+  add_save(&f, 0, &f.session_a, "1");
+  wait_until_disk_syncs();
+  add_save(&f, 1, &f.session_a, "2");
+  add_save(&f, 2, &f.session_a, "3");
+  add_save(&f, 3, &f.session_b, "4");
+  assert_int_equal(clv_state_writer_counts(f.service.state_writer).n_pending, 4);
   set_blocked(false);
   wait_for_done(4);
   assert_string_equal(done_order, "1423");
@@ -139,20 +139,20 @@ static void identities_take_turns(void **state) {
     assert_true(f.saves[i].bytes > N * 4);
   }
   const clv_state_writes w = clv_state_writer_counts(f.service.state_writer);
-  assert_true(w.written == 4 && w.failed == 0 && w.last_ns > 0);
+  assert_true(w.n_written == 4 && w.n_failed == 0 && w.last_write_ns > 0);
   assert_true(is_on_disk(&f, "spiffe://a", "1") && is_on_disk(&f, "spiffe://b", "4"));
   end_service(&f);
 }
 
 /* The session's copy is freed as soon as the file is withdrawn, although the disk still syncs. */
-static void withdrawn_file_is_dropped_and_its_copy_is_free(void **state) {
+static void withdrawn_file_is_dropped_and_its_copy_is_freed(void **state) {
   fixture f;
   (void)state;
   begin_service(&f);
   set_blocked(true);
-  add_save(&f, 0, &f.a, "x");
-  wait_until_it_syncs();
-  add_save(&f, 1, &f.a, "y");
+  add_save(&f, 0, &f.session_a, "x");
+  wait_until_disk_syncs();
+  add_save(&f, 1, &f.session_a, "y");
   clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
   clv_state_writer_withdraw(f.service.state_writer, &f.saves[1]);
   memset((void *)(uintptr_t)f.weights_list.data, 1, N * 4);
@@ -160,7 +160,7 @@ static void withdrawn_file_is_dropped_and_its_copy_is_free(void **state) {
   memset(f.saves, 0xff, sizeof f.saves);
   f.weights_list.data = calloc(N, 4);
   set_blocked(false);
-  add_save(&f, 2, &f.b, "z");
+  add_save(&f, 2, &f.session_b, "z");
   wait_for_done(1);
   assert_string_equal(done_order, "z");
   assert_false(is_on_disk(&f, "spiffe://a", "x"));
@@ -175,27 +175,27 @@ static void files_are_withdrawn_at_any_moment(void **state) {
   (void)state;
   begin_service(&f);
   for (int i = 0; i < 40; i++) {
-    int before = n_done;
-    add_save(&f, 0, &f.a, "w");
+    int n_done_before = n_done;
+    add_save(&f, 0, &f.session_a, "w");
     usleep((useconds_t)(i * 100));
     clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
     memset(&f.saves[0], 0xff, sizeof f.saves[0]);
     pthread_mutex_lock(&lock);
-    assert_in_range(n_done - before, 0, 1);
+    assert_in_range(n_done - n_done_before, 0, 1);
     n_done = 0;
     pthread_mutex_unlock(&lock);
   }
   end_service(&f);
 }
 
-static void worker_that_stops_drops_what_waits(void **state) {
+static void stopping_worker_drops_waiting_files(void **state) {
   fixture f;
   (void)state;
   begin_service(&f);
   set_blocked(true);
-  add_save(&f, 0, &f.a, "p");
-  wait_until_it_syncs();
-  add_save(&f, 1, &f.b, "q");
+  add_save(&f, 0, &f.session_a, "p");
+  wait_until_disk_syncs();
+  add_save(&f, 1, &f.session_b, "q");
   clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
   clv_state_writer_withdraw(f.service.state_writer, &f.saves[1]);
   set_blocked(false);
@@ -206,9 +206,9 @@ static void worker_that_stops_drops_what_waits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(identities_take_turns),
-      cmocka_unit_test(withdrawn_file_is_dropped_and_its_copy_is_free),
+      cmocka_unit_test(withdrawn_file_is_dropped_and_its_copy_is_freed),
       cmocka_unit_test(files_are_withdrawn_at_any_moment),
-      cmocka_unit_test(worker_that_stops_drops_what_waits),
+      cmocka_unit_test(stopping_worker_drops_waiting_files),
   };
   if (!mkdtemp(folder)) return 1;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

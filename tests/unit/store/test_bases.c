@@ -73,16 +73,17 @@ static void same_key_shares_one_copy(void **state) {
   assert_ptr_equal(first->data, second->data);
   assert_int_equal(s.n_fills, 1);
   assert_int_equal(clv_shared_tensors_bytes(b), BYTES);
-  clv_tensor *unrelated = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
-  assert_ptr_not_equal(unrelated->data, first->data);
-  assert_ptr_not_equal(other->data, first->data);
+  clv_tensor *tensor_of_other_owner = acquire_tensor(b, "b", "w", &s),
+             *tensor_of_other_name = acquire_tensor(b, "a", "v", &s);
+  assert_ptr_not_equal(tensor_of_other_owner->data, first->data);
+  assert_ptr_not_equal(tensor_of_other_name->data, first->data);
   assert_int_equal(s.n_fills, 3);
   clv_tensor_unref(first);
   assert_filled(second->data, N);
   clv_tensor_unref(second);
   assert_int_equal(clv_shared_tensors_bytes(b), 2 * BYTES);
-  clv_tensor_unref(unrelated);
-  clv_tensor_unref(other);
+  clv_tensor_unref(tensor_of_other_owner);
+  clv_tensor_unref(tensor_of_other_name);
   assert_int_equal(clv_shared_tensors_bytes(b), 0);
   clv_shared_tensors_free(b);
 }
@@ -92,16 +93,17 @@ static void different_key_gets_its_own_copy(void **state) {
   (void)state;
   clv_shared_tensors *b = open_bases();
   source s = {0};
-  clv_tensor *t = acquire_tensor(b, "", "w", &s), *more[3];
+  clv_tensor *t = acquire_tensor(b, "", "w", &s), *other_tensors[3];
   clv_shared_tensor_key key[3] = {make_key("", "w"), make_key("", "w"), make_key("", "w")};
   key[0].artifact.bytes[31] = 1;
   key[1].dtype = CLV_I32;
   key[2].shape = CLV_SHAPE(N / 2, 2);
   for (int i = 0; i < 3; i++) {
-    assert_int_equal(clv_shared_tensors_acquire(b, &key[i], NULL, fill_values, &s, &more[i], &err),
-                     CLV_OK);
-    assert_ptr_not_equal(more[i]->data, t->data);
-    clv_tensor_unref(more[i]);
+    assert_int_equal(
+        clv_shared_tensors_acquire(b, &key[i], NULL, fill_values, &s, &other_tensors[i], &err),
+        CLV_OK);
+    assert_ptr_not_equal(other_tensors[i]->data, t->data);
+    clv_tensor_unref(other_tensors[i]);
   }
   clv_tensor_unref(t);
   clv_shared_tensors_free(b);
@@ -149,7 +151,7 @@ static bool has_caller_left(void *user) {
 static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   (void)state;
   clv_shared_tensors *b = open_bases();
-  source s = {.is_slow = true, .n_refusals_left = 1}, own = {0};
+  source s = {.is_slow = true, .n_refusals_left = 1}, waiting_source = {0};
   acquiring_thread k = {.b = b, .s = &s};
   pthread_t thread;
   clv_tensor *t = NULL;
@@ -157,16 +159,16 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   const clv_cancel_hook caller_left_hook = {has_caller_left, NULL};
   assert_int_equal(pthread_create(&thread, NULL, acquire_in_thread, &k), 0);
   while (!__atomic_load_n(&s.has_started, __ATOMIC_ACQUIRE)) usleep(1000);
-  assert_int_equal(
-      clv_shared_tensors_acquire(b, &key, &caller_left_hook, fill_values, &own, &t, &err),
-      CLV_CANCELLED);
-  assert_int_equal(own.n_fills, 0);
+  assert_int_equal(clv_shared_tensors_acquire(b, &key, &caller_left_hook, fill_values,
+                                              &waiting_source, &t, &err),
+                   CLV_CANCELLED);
+  assert_int_equal(waiting_source.n_fills, 0);
   __atomic_store_n(&s.is_slow, false, __ATOMIC_RELEASE);
   /* succeeds whether the first request has failed already or fails because of this one */
-  t = acquire_tensor(b, "a", "w", &own);
+  t = acquire_tensor(b, "a", "w", &waiting_source);
   pthread_join(thread, NULL);
   assert_int_equal(k.result_code, CLV_DATA_LOSS);
-  assert_int_equal(own.n_fills, 1);
+  assert_int_equal(waiting_source.n_fills, 1);
   clv_tensor_unref(t);
   assert_int_equal(clv_shared_tensors_bytes(b), 0);
   clv_shared_tensors_free(b);

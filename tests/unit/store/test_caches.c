@@ -56,7 +56,7 @@ static clv_code read_rows(clv_caches *c, const char *owner, const clv_cache *cac
   clv_tensor *t;
   clv_dtype dtype;
   clv_shape shape;
-  clv_code code = clv_caches_rows_shape(c, owner, cache, (size_t)n, &dtype, &shape, &err);
+  clv_code code = clv_caches_get_rows_shape(c, owner, cache, (size_t)n, &dtype, &shape, &err);
   if (code != CLV_OK) return code;
   assert_true(dtype == CLV_F32 && clv_shape_equal(&shape, &CLV_SHAPE(n, 2, WIDTH / 2)));
   assert_int_equal(clv_tensor_new(dtype, &shape, &t, &err), CLV_OK);
@@ -138,14 +138,14 @@ static void cached_rows_are_read_in_any_order(void **state) {
 static void cache_is_visible_only_to_its_identity(void **state) {
   (void)state;
   clv_caches *c = open_caches();
-  const clv_cache one = make_cache(1, 60), other = make_cache(2, 60);
+  const clv_cache one = make_cache(1, 60), other_cache = make_cache(2, 60);
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){2}, 1), CLV_OK);
-  assert_int_equal(write_rows(c, A, MIB, &other, (int64_t[]){2}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB, &other_cache, (int64_t[]){2}, 1), CLV_OK);
   assert_int_equal(read_rows(c, B, &one, (int64_t[]){2}, 1), CLV_NOT_FOUND);
   assert_int_equal(count_caches(c, B, NULL, true, NULL), 0);
   assert_int_equal(count_caches(c, A, &one.key, true, NULL), 1);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){2}, 1), CLV_NOT_FOUND);
-  assert_int_equal(read_rows(c, A, &other, (int64_t[]){2}, 1), CLV_OK);
+  assert_int_equal(read_rows(c, A, &other_cache, (int64_t[]){2}, 1), CLV_OK);
   assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
   clv_caches_free(c);
 }
@@ -215,11 +215,11 @@ static void cache_quota_counts_whole_files(void **state) {
   assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
   assert_int_equal(count_caches(c, B, NULL, true, NULL), 1);
   for (uint8_t k = 0; k < CLV_MAX_CACHES; k++) {
-    const clv_cache many = make_cache(k, 60);
-    assert_int_equal(write_rows(c, A, MIB, &many, (int64_t[]){0}, 1), CLV_OK);
+    const clv_cache cache = make_cache(k, 60);
+    assert_int_equal(write_rows(c, A, MIB, &cache, (int64_t[]){0}, 1), CLV_OK);
   }
-  const clv_cache more = make_cache(CLV_MAX_CACHES, 60);
-  assert_int_equal(write_rows(c, A, MIB, &more, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  const clv_cache cache_over_limit = make_cache(CLV_MAX_CACHES, 60);
+  assert_int_equal(write_rows(c, A, MIB, &cache_over_limit, (int64_t[]){0}, 1), CLV_EXHAUSTED);
   assert_int_equal(count_caches(c, A, NULL, true, NULL), CLV_MAX_CACHES);
   clv_caches_free(c);
 }
@@ -255,29 +255,29 @@ static void expired_caches_are_deleted(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, unfinished = {0};
   clv_caches *c = open_caches();
-  const clv_cache one = make_cache(1, 60), longer = make_cache(2, 6000);
+  const clv_cache short_cache = make_cache(1, 60), long_cache = make_cache(2, 6000);
   int64_t now = (int64_t)(clv_wall_ms() / 1000);
-  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(write_rows(c, A, MIB, &longer, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB, &short_cache, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB, &long_cache, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(clv_caches_evict_expired(c, now + 30), 0);
   assert_int_equal(clv_caches_evict_expired(c, now + 90), 1);
-  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
-  assert_int_equal(read_rows(c, A, &longer, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(read_rows(c, A, &short_cache, (int64_t[]){0}, 1), CLV_NOT_FOUND);
+  assert_int_equal(read_rows(c, A, &long_cache, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(clv_caches_evict_expired(c, now - 7000), 1); /* the clock was set back */
   assert_int_equal(count_leftovers(), 0);
-  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB, &short_cache, (int64_t[]){0}, 1), CLV_OK);
   get_path(1, &path);
   clv_bytes_printf(&unfinished, "%s.tmp", path.data);
   close(open(unfinished.data, O_CREAT | O_WRONLY, 0600));
-  const struct timespec old[2] = {{now - 61, 0}, {now - 61, 0}};
-  assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
+  const struct timespec expired_times[2] = {{now - 61, 0}, {now - 61, 0}};
+  assert_int_equal(utimensat(AT_FDCWD, path.data, expired_times, 0), 0);
   clv_caches_free(c);
   c = open_caches();
   assert_int_equal(count_leftovers(), 0);
-  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
+  assert_int_equal(write_rows(c, A, MIB, &short_cache, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(utimensat(AT_FDCWD, path.data, expired_times, 0), 0);
   /* the cache has expired, but has not been deleted yet */
-  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
+  assert_int_equal(read_rows(c, A, &short_cache, (int64_t[]){0}, 1), CLV_NOT_FOUND);
   assert_int_equal(clv_caches_evict_expired(c, now), 0);
   assert_int_equal(count_leftovers(), 0);
   clv_caches_free(c);
@@ -286,14 +286,14 @@ static void expired_caches_are_deleted(void **state) {
 /* A cache that does not fit leaves no file, and is written when there is space again. */
 static void failed_cache_write_leaves_no_file(void **state) {
   const struct rlimit small_limit = {CLV_CACHE_HEADER_BYTES + 8, RLIM_INFINITY},
-                      wide = {RLIM_INFINITY, RLIM_INFINITY};
+                      no_limit = {RLIM_INFINITY, RLIM_INFINITY};
   const clv_cache one = make_cache(1, 60);
   clv_caches *c = open_caches();
   (void)state;
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &small_limit);
   clv_code code = write_rows(c, A, MIB, &one, (int64_t[]){0}, 1);
-  setrlimit(RLIMIT_FSIZE, &wide);
+  setrlimit(RLIMIT_FSIZE, &no_limit);
   assert_int_equal(code, CLV_UNAVAILABLE);
   assert_int_equal(count_leftovers(), 0);
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);

@@ -23,10 +23,10 @@ static clv_epochs *open_epochs(const char *dir) {
   return e;
 }
 
-static clv_code register_session(clv_epochs *e, const char *who, uint8_t session, uint64_t epoch,
-                                 uint8_t config, bool *changed) {
+static clv_code register_session(clv_epochs *e, const char *identity, uint8_t session,
+                                 uint64_t epoch, uint8_t config, bool *ret_changed) {
   uint8_t id[16] = {session};
-  return clv_epochs_register(e, who, id, epoch, &(clv_sha256){{config}}, changed, &err);
+  return clv_epochs_register(e, identity, id, epoch, &(clv_sha256){{config}}, ret_changed, &err);
 }
 
 static void older_epoch_is_refused_after_a_restart(void **state) {

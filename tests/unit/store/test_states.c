@@ -32,22 +32,23 @@ static clv_states *open_states(void) {
 }
 
 /* Saves a file with `n` numbers. */
-static clv_code save_file(clv_states *s, const char *who, uint64_t quota_bytes, const char *name,
-                          int64_t n) {
+static clv_code save_file(clv_states *s, const char *identity, uint64_t quota_bytes,
+                          const char *name, int64_t n) {
   clv_sha256 digest;
   uint64_t bytes;
   const clv_weights_tensor t = {
       .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(n), .data = numbers};
   const clv_state_save_request r = {.list = &t, .n = 1, .max_bytes = quota_bytes};
-  clv_code code = clv_states_save(s, who, name, &r, &digest, &bytes, &err);
+  clv_code code = clv_states_save(s, identity, name, &r, &digest, &bytes, &err);
   if (code == CLV_OK) assert_true(bytes > (uint64_t)n * 4 && bytes < (uint64_t)n * 4 + 256);
   return code;
 }
 
 /* Returns the first number of the file, or a negative code. */
-static int read_first_number(clv_states *s, const char *who, const char *name, size_t quota_bytes) {
+static int read_first_number(clv_states *s, const char *identity, const char *name,
+                             size_t quota_bytes) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  clv_code code = clv_states_open_file(s, who, name, quota_bytes, NULL, &f, &err);
+  clv_code code = clv_states_open_file(s, identity, name, quota_bytes, NULL, &f, &err);
   if (code != CLV_OK) return -(int)code;
   float first;
   memcpy(&first, clv_weights_find_entry(f, "w")->data, sizeof first);
@@ -132,15 +133,15 @@ typedef struct slow_save {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-static void wait_for_flag(const bool *what) {
+static void wait_for_flag(const bool *flag) {
   pthread_mutex_lock(&lock);
-  while (!*what) pthread_cond_wait(&changed, &lock);
+  while (!*flag) pthread_cond_wait(&changed, &lock);
   pthread_mutex_unlock(&lock);
 }
 
-static void set_flag(bool *what) {
+static void set_flag(bool *flag) {
   pthread_mutex_lock(&lock);
-  *what = true;
+  *flag = true;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
 }
@@ -157,17 +158,17 @@ static void *run_slow_save(void *user) {
   slow_save *w = user;
   const clv_weights_tensor t = {
       .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(w->n), .data = numbers};
-  const clv_cancel_hook waiter = {is_cancelled, &w->is_cancelled};
+  const clv_cancel_hook cancel_hook = {is_cancelled, &w->is_cancelled};
   const clv_state_save_request r = {.list = &t,
                                     .n = 1,
                                     .max_bytes = w->max_bytes,
-                                    .waiter = &waiter,
+                                    .cancel_hook = &cancel_hook,
                                     .on_written = wait_after_data,
                                     .user = w};
   clv_sha256 digest;
   uint64_t bytes;
-  clv_err mine;
-  w->result_code = clv_states_save(w->s, A, w->name, &r, &digest, &bytes, &mine);
+  clv_err own_err;
+  w->result_code = clv_states_save(w->s, A, w->name, &r, &digest, &bytes, &own_err);
   return NULL;
 }
 
@@ -197,10 +198,10 @@ static void two_sessions_at_once_keep_the_quota(void **state) {
   assert_int_equal(save_file(s, C, 4096, "q3", 10), CLV_OK);
   end_slow_save(&first);
   assert_int_equal(first.result_code, CLV_OK);
-  slow_save less = {.s = s, .name = "q2", .n = 10, .max_bytes = quota_bytes};
-  begin_slow_save(&less); /* the old file of 8 KiB counts until the new one is complete */
+  slow_save smaller_save = {.s = s, .name = "q2", .n = 10, .max_bytes = quota_bytes};
+  begin_slow_save(&smaller_save); /* the old file of 8 KiB counts until the new one is complete */
   assert_int_equal(save_file(s, A, quota_bytes, "q3", 10), CLV_EXHAUSTED);
-  end_slow_save(&less);
+  end_slow_save(&smaller_save);
   assert_int_equal(save_file(s, A, quota_bytes, "q3", 10), CLV_OK);
   for (int i = 1; i <= 3; i++) {
     const char name[] = {'q', (char)('0' + i), '\0'};
@@ -224,19 +225,19 @@ static void load_waits_for_the_writer_of_its_name(void **state) {
   assert_int_equal(save_file(s, A, 1 << 20, "x", 10), CLV_OK);
   numbers[0] = 2;
   slow_save w = {.s = s, .name = "x", .n = 10, .max_bytes = 1 << 20};
-  slow_save load = {.s = s, .name = "x"};
+  slow_save slow_load = {.s = s, .name = "x"};
   begin_slow_save(&w);
-  assert_int_equal(pthread_create(&load.thread, NULL, load_slowly, &load), 0);
+  assert_int_equal(pthread_create(&slow_load.thread, NULL, load_slowly, &slow_load), 0);
   usleep(50000);
   pthread_mutex_lock(&lock);
-  assert_false(load.is_written);
+  assert_false(slow_load.is_written);
   pthread_mutex_unlock(&lock);
   bool has_left = true;
-  const clv_cancel_hook waiter = {is_cancelled, &has_left};
-  assert_int_equal(clv_states_remove(s, A, "x", &waiter, &err), CLV_CANCELLED);
+  const clv_cancel_hook cancel_hook = {is_cancelled, &has_left};
+  assert_int_equal(clv_states_remove(s, A, "x", &cancel_hook, &err), CLV_CANCELLED);
   end_slow_save(&w);
-  pthread_join(load.thread, NULL);
-  assert_int_equal(load.result_code, 2);
+  pthread_join(slow_load.thread, NULL);
+  assert_int_equal(slow_load.result_code, 2);
   clv_states_free(s);
 }
 

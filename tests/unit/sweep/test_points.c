@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Points of a sweep: combinations, random points, and what is refused.
+ * Tests the points of a sweep: combinations, random points, and what is refused.
  */
 #include <stdlib.h>
 
@@ -8,27 +8,27 @@
 #include "tests/unit/scratch.h"
 
 static clv_err err;
-static clv_cli_list none, sets, grids, randoms;
+static clv_cli_list no_values, set_keys, grid_keys, random_keys;
 
 static clv_sweep_options options(void) {
   return (clv_sweep_options){
-      .session = "s.yaml", .sets = &sets, .grids = &grids, .randoms = &randoms};
+      .session = "s.yaml", .sets = &set_keys, .grids = &grid_keys, .randoms = &random_keys};
 }
 
-static int clear(void **state) {
+static int clear_options(void **state) {
   (void)state;
-  sets = grids = randoms = none;
+  set_keys = grid_keys = random_keys = no_values;
   return 0;
 }
 
-static void add(clv_cli_list *l, const char *text) { l->items[l->n++] = text; }
+static void add_value(clv_cli_list *l, const char *text) { l->items[l->n++] = text; }
 
 static void grid_has_all_combinations_and_the_last_key_changes_first(void **state) {
   (void)state;
   CLV_AUTO(sweep_points_done) sweep_points p = {.n_keys = 0};
   clv_sweep_options o = options();
-  add(&grids, "train.batch=8, 16");
-  add(&grids, "train.optimizer.betas=[0.9, 0.99],[0.5,0.9]");
+  add_value(&grid_keys, "train.batch=8, 16");
+  add_value(&grid_keys, "train.optimizer.betas=[0.9, 0.99],[0.5,0.9]");
   assert_ok(sweep_points_make(&o, &p, &err), &err);
   assert_int_equal(p.n_points, 4);
   static const char *const want[] = {"8",  "[0.9, 0.99]", "8",  "[0.5,0.9]",
@@ -41,30 +41,31 @@ static void random_points_follow_from_the_seed_and_are_within_their_ranges(void 
   CLV_AUTO(sweep_points_done)
   sweep_points p = {.n_keys = 0}, more = {.n_keys = 0}, other = {.n_keys = 0};
   clv_sweep_options o = options();
-  add(&randoms, "a=log:1e-4..1e-1");
-  add(&randoms, "b=3..6");
-  add(&randoms, "c=x,y");
+  add_value(&random_keys, "a=log:1e-4..1e-1");
+  add_value(&random_keys, "b=3..6");
+  add_value(&random_keys, "c=x,y");
   o.n_points = 40;
   assert_ok(sweep_points_make(&o, &p, &err), &err);
   o.n_points = 50;
   assert_ok(sweep_points_make(&o, &more, &err), &err);
   o.seed = 1;
   assert_ok(sweep_points_make(&o, &other, &err), &err);
-  unsigned below = 0, ends = 0, n_equal = 0;
+  unsigned n_below_middle = 0, drawn_values = 0, n_equal = 0;
   for (size_t i = 0; i < 40; i++) {
     double a = strtod(sweep_point_value(&p, i, 0), NULL);
     long b = strtol(sweep_point_value(&p, i, 1), NULL, 10);
     assert_true(a >= 1e-4 && a <= 1e-1 && b >= 3 && b <= 6);
     assert_null(strchr(sweep_point_value(&p, i, 1), '.'));
-    below += a < 3.16e-3;
-    ends |= 1u << b;
+    n_below_middle += a < 3.16e-3;
+    drawn_values |= 1u << b;
     for (size_t k = 0; k < 3; k++) {
       assert_string_equal(sweep_point_value(&p, i, k), sweep_point_value(&more, i, k));
       n_equal += strcmp(sweep_point_value(&p, i, k), sweep_point_value(&other, i, k)) == 0;
     }
   }
-  assert_in_range(below, 10, 30); /* half of the points, since factors have equal chances */
-  assert_int_equal(ends, 8 + 16 + 32 + 64);
+  /* half of the points, since factors have equal chances */
+  assert_in_range(n_below_middle, 10, 30);
+  assert_int_equal(drawn_values, 8 + 16 + 32 + 64);
   assert_true(n_equal < 60);
 }
 
@@ -72,12 +73,12 @@ static void random_points_differ_from_each_other(void **state) {
   (void)state;
   CLV_AUTO(sweep_points_done) sweep_points p = {.n_keys = 0};
   clv_sweep_options o = options();
-  add(&randoms, "a=1..4");
+  add_value(&random_keys, "a=1..4");
   o.n_points = 4;
   assert_ok(sweep_points_make(&o, &p, &err), &err);
-  unsigned seen = 0;
-  for (size_t i = 0; i < 4; i++) seen |= 1u << strtol(p.values[i], NULL, 10);
-  assert_int_equal(seen, 2 + 4 + 8 + 16);
+  unsigned drawn_values = 0;
+  for (size_t i = 0; i < 4; i++) drawn_values |= 1u << strtol(p.values[i], NULL, 10);
+  assert_int_equal(drawn_values, 2 + 4 + 8 + 16);
   sweep_points_done(&p);
   o.n_points = 5;
   assert_int_equal(sweep_points_make(&o, &p, &err), CLV_INVALID);
@@ -108,13 +109,13 @@ static void wrong_options_are_refused_by_name(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(sweep_points_done) sweep_points p = {.n_keys = 0};
-    clear(state);
+    clear_options(state);
     clv_sweep_options o = options();
     o.n_points = cases[i].points;
     o.folds = cases[i].folds;
-    if (cases[i].grid) add(&grids, cases[i].grid);
-    if (cases[i].random) add(&randoms, cases[i].random);
-    if (cases[i].set) add(&sets, cases[i].set);
+    if (cases[i].grid) add_value(&grid_keys, cases[i].grid);
+    if (cases[i].random) add_value(&random_keys, cases[i].random);
+    if (cases[i].set) add_value(&set_keys, cases[i].set);
     assert_int_equal(sweep_points_make(&o, &p, &err), CLV_INVALID);
     assert_says(&err, cases[i].says);
   }
@@ -127,7 +128,7 @@ static void too_many_runs_are_refused(void **state) {
   char text[2][600] = {"a=0", "b=0"};
   for (int k = 0; k < 2; k++) {
     for (int i = 1; i < 64; i++) snprintf(text[k] + strlen(text[k]), 8, ",%d", i);
-    add(&grids, text[k]);
+    add_value(&grid_keys, text[k]);
   }
   assert_ok(sweep_points_make(&o, &p, &err), &err); /* 4096 */
   o.folds = 2;
@@ -138,11 +139,13 @@ static void too_many_runs_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(grid_has_all_combinations_and_the_last_key_changes_first, clear),
-      cmocka_unit_test_setup(random_points_follow_from_the_seed_and_are_within_their_ranges, clear),
-      cmocka_unit_test_setup(random_points_differ_from_each_other, clear),
-      cmocka_unit_test_setup(wrong_options_are_refused_by_name, clear),
-      cmocka_unit_test_setup(too_many_runs_are_refused, clear),
+      cmocka_unit_test_setup(grid_has_all_combinations_and_the_last_key_changes_first,
+                             clear_options),
+      cmocka_unit_test_setup(random_points_follow_from_the_seed_and_are_within_their_ranges,
+                             clear_options),
+      cmocka_unit_test_setup(random_points_differ_from_each_other, clear_options),
+      cmocka_unit_test_setup(wrong_options_are_refused_by_name, clear_options),
+      cmocka_unit_test_setup(too_many_runs_are_refused, clear_options),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

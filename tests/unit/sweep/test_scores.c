@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores of runs, read from their folders, and the table of them.
+ * Tests the scores of runs, which are read from their folders, and the table of these scores.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 static clv_err err;
 
-static const char lines[] =
+static const char evaluation_lines[] =
     "{\"step\":2,\"epoch\":0,\"event\":\"validation\",\"loss\":0.5,\"scores\":{\"f1\":{\"micro\":0."
     "1,"
     "\"macro\":0.25},\"auc\":null}}\n"
@@ -22,10 +22,10 @@ static const char lines[] =
     "5},\"auc\":0.375}}\n"
     "{\"step\":6,\"epoch\":2,\"event\":\"test\",\"loss\":0.125}\n{\"step\":8,\"event\":\"valid";
 
-static void read_with(clv_best_metric metric, bool takes_best, double want, uint64_t step) {
+static void assert_score(clv_best_metric metric, bool takes_best, double want, uint64_t step) {
   sweep_score score = {metric, takes_best, ""};
   sweep_run r = {.folder = scratch};
-  write_scratch_file("evaluations.jsonl", lines, sizeof lines - 1);
+  write_scratch_file("evaluations.jsonl", evaluation_lines, sizeof evaluation_lines - 1);
   assert_ok(sweep_score_read(&score, &r, &err), &err);
   assert_true(r.value == want);
   assert_int_equal(r.step, step);
@@ -33,11 +33,11 @@ static void read_with(clv_best_metric metric, bool takes_best, double want, uint
 
 static void last_validation_counts_or_the_best_and_no_test(void **state) {
   (void)state;
-  read_with(CLV_BEST_LOSS, false, 0.375, 6);
-  read_with(CLV_BEST_LOSS, true, 0.25, 4);
-  read_with(CLV_BEST_F1_MACRO, true, 0.75, 4);
-  read_with(CLV_BEST_AUC, true, 0.5, 4);
-  read_with(CLV_BEST_AUC, false, 0.375, 6);
+  assert_score(CLV_BEST_LOSS, false, 0.375, 6);
+  assert_score(CLV_BEST_LOSS, true, 0.25, 4);
+  assert_score(CLV_BEST_F1_MACRO, true, 0.75, 4);
+  assert_score(CLV_BEST_AUC, true, 0.5, 4);
+  assert_score(CLV_BEST_AUC, false, 0.375, 6);
 }
 
 /* Scores of other targets, and those of the evaluation itself, do not count. */
@@ -71,21 +71,21 @@ static void damaged_lines_are_refused_with_their_place(void **state) {
   assert_says(&err, "evaluations.jsonl:2:9");
 }
 
-/* A sweep over two keys, without a session of a file. */
+/* Returns a sweep over two keys, whose session was not read from a file. */
 static sweep_work make_sweep(sweep_run *runs, size_t n_runs, size_t n_points,
                              clv_sweep_options *o) {
   static sweep_key keys[] = {{.name = "a"}, {.name = "b"}};
   static char *values[] = {"1", "x,y", "2", "[\"q\"]", "3", "z"};
-  static clv_session_config base = {.name = "s"};
+  static clv_session_config base_config = {.name = "s"};
   return (sweep_work){.o = o,
-                      .base = &base,
+                      .base = &base_config,
                       .points = {.keys = keys, .n_keys = 2, .values = values, .n_points = n_points},
                       .runs = runs,
                       .n_runs = n_runs,
                       .score = {CLV_BEST_ACCURACY, false}};
 }
 
-static void table_has_the_best_first_and_then_what_is_not_finished(void **state) {
+static void table_lists_best_runs_first_and_unfinished_runs_last(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   sweep_run runs[] = {
@@ -134,7 +134,7 @@ int main(void) {
       cmocka_unit_test(last_validation_counts_or_the_best_and_no_test),
       cmocka_unit_test(score_of_a_target_is_read_by_its_name),
       cmocka_unit_test(damaged_lines_are_refused_with_their_place),
-      cmocka_unit_test(table_has_the_best_first_and_then_what_is_not_finished),
+      cmocka_unit_test(table_lists_best_runs_first_and_unfinished_runs_last),
       cmocka_unit_test(folds_have_a_mean_once_all_are_finished),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

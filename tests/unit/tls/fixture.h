@@ -79,28 +79,28 @@ static UNUSED void add_text_extension(X509 *cert, X509 *issuer, int nid, const c
   X509_EXTENSION_free(ext);
 }
 
-static UNUSED void sign_certificate_by_hand(X509 *cert, const certificate_spec *how,
+static UNUSED void sign_certificate_by_hand(X509 *cert, const certificate_spec *spec,
                                             EVP_PKEY *key) {
-  assert_true(X509_sign(cert, how->issuer ? how->issuer_key : key, EVP_sha256()) > 0);
+  assert_true(X509_sign(cert, spec->issuer ? spec->issuer_key : key, EVP_sha256()) > 0);
 }
 
-static UNUSED X509 *make_certificate_by_hand(const certificate_spec *how, EVP_PKEY *key) {
+static UNUSED X509 *make_certificate_by_hand(const certificate_spec *spec, EVP_PKEY *key) {
   static long serial = 1000;
   X509 *cert = X509_new();
   X509_set_version(cert, X509_VERSION_3);
   ASN1_INTEGER_set(X509_get_serialNumber(cert), serial++);
   X509_gmtime_adj(X509_getm_notBefore(cert), -60);
-  X509_gmtime_adj(X509_getm_notAfter(cert), (long)how->valid_days * DAY_S + 60);
+  X509_gmtime_adj(X509_getm_notAfter(cert), (long)spec->valid_days * DAY_S + 60);
   X509_set_pubkey(cert, key);
   X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC,
-                             (const unsigned char *)how->name, -1, -1, 0);
-  X509 *issuer = how->issuer ? how->issuer : cert;
+                             (const unsigned char *)spec->name, -1, -1, 0);
+  X509 *issuer = spec->issuer ? spec->issuer : cert;
   X509_set_issuer_name(cert, X509_get_subject_name(issuer));
   add_text_extension(cert, issuer, NID_basic_constraints,
-                     how->is_ca ? "critical,CA:TRUE" : "critical,CA:FALSE");
-  if (how->san_text) add_text_extension(cert, issuer, NID_subject_alt_name, how->san_text);
-  if (how->eku_text) add_text_extension(cert, issuer, NID_ext_key_usage, how->eku_text);
-  sign_certificate_by_hand(cert, how, key);
+                     spec->is_ca ? "critical,CA:TRUE" : "critical,CA:FALSE");
+  if (spec->san_text) add_text_extension(cert, issuer, NID_subject_alt_name, spec->san_text);
+  if (spec->eku_text) add_text_extension(cert, issuer, NID_ext_key_usage, spec->eku_text);
+  sign_certificate_by_hand(cert, spec, key);
   return cert;
 }
 

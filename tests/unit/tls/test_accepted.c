@@ -58,33 +58,33 @@ static SSL_CTX *server_ctx, *client_ctx;
 static int listener;
 static struct sockaddr_in listen_address;
 
-typedef struct pair {
+typedef struct connection {
   int accepted_fd, client_fd; /* sockets: the accepted one and the client's */
-  bool is_taken;
+  bool is_admitted;
   SSL *server, *client;
-  BIO *in, *out;
-} pair;
+  BIO *server_input, *server_output;
+} connection;
 
-static pair dial_listener(void) {
-  pair p = {.client_fd = socket(AF_INET, SOCK_STREAM, 0)};
+static connection dial_listener(void) {
+  connection p = {.client_fd = socket(AF_INET, SOCK_STREAM, 0)};
   assert_int_equal(connect(p.client_fd, (struct sockaddr *)&listen_address, sizeof listen_address),
                    0);
   p.accepted_fd = accept(listener, NULL, NULL);
-  p.is_taken = clv_tls_accepted_expect_fd(p.accepted_fd);
-  if (!p.is_taken) return p;
+  p.is_admitted = clv_tls_accepted_expect_fd(p.accepted_fd);
+  if (!p.is_admitted) return p;
   p.server = SSL_new(server_ctx);
-  p.in = BIO_new(BIO_s_mem());
-  p.out = BIO_new(BIO_s_mem());
-  BIO_up_ref(p.out);
-  SSL_set_bio(p.server, p.in, p.out);
+  p.server_input = BIO_new(BIO_s_mem());
+  p.server_output = BIO_new(BIO_s_mem());
+  BIO_up_ref(p.server_output);
+  SSL_set_bio(p.server, p.server_input, p.server_output);
   SSL_set_accept_state(p.server);
   return p;
 }
 
-static void close_pair(pair *p) {
+static void close_connection(connection *p) {
   SSL_free(p->server);
   SSL_free(p->client);
-  BIO_free(p->out);
+  BIO_free(p->server_output);
   close(p->accepted_fd);
   close(p->client_fd);
   ERR_clear_error();
@@ -92,21 +92,21 @@ static void close_pair(pair *p) {
 
 /* Gives the server the received bytes, runs one step of its handshake, and sends its output, unless
  * the step failed. */
-static bool run_handshake_step(pair *p) {
+static bool run_handshake_step(connection *p) {
   char data[BUFFER];
   char *output = NULL;
   ssize_t n = recv(p->accepted_fd, data, sizeof data, MSG_DONTWAIT);
-  if (n > 0) BIO_write(p->in, data, (int)n);
+  if (n > 0) BIO_write(p->server_input, data, (int)n);
   int rc = SSL_do_handshake(p->server);
   if (rc != 1 && SSL_get_error(p->server, rc) != SSL_ERROR_WANT_READ) return false;
-  long len = BIO_get_mem_data(p->out, &output);
+  long len = BIO_get_mem_data(p->server_output, &output);
   if (len > 0 && send(p->accepted_fd, output, (size_t)len, MSG_NOSIGNAL) != len) return false;
-  (void)BIO_reset(p->out);
+  (void)BIO_reset(p->server_output);
   return true;
 }
 
 /* Runs the handshake to its end. Returns true if the server accepted it. */
-static bool complete_handshake(pair *p) {
+static bool complete_handshake(connection *p) {
   bool is_alive = true;
   p->client = SSL_new(client_ctx);
   SSL_set_fd(p->client, p->client_fd);
@@ -122,7 +122,7 @@ static bool complete_handshake(pair *p) {
 }
 
 /* Returns the alert that the client reads; -1: none, the connection was closed or stays open. */
-static int read_alert(pair *p) {
+static int read_alert(connection *p) {
   char byte;
   if (SSL_read(p->client, &byte, 1) > 0) return -1;
   unsigned long e = ERR_get_error();
@@ -134,8 +134,8 @@ static SSL_CTX *make_ssl_context(bool is_server) {
   SSL_CTX_use_certificate_chain_file(ctx, at("good.pem"));
   SSL_CTX_use_PrivateKey_file(ctx, at("good.key"), SSL_FILETYPE_PEM);
   SSL_CTX_load_verify_locations(ctx, at("ca.pem"), NULL);
-  int mode = SSL_VERIFY_PEER | (is_server ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0);
-  SSL_CTX_set_verify(ctx, mode, NULL);
+  int verify_mode = SSL_VERIFY_PEER | (is_server ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0);
+  SSL_CTX_set_verify(ctx, verify_mode, NULL);
   return ctx;
 }
 
@@ -189,7 +189,7 @@ static uint64_t count_failures(clv_tls_failure f) {
 
 static void closed_connection_returns_its_slot(void **state) {
   (void)state;
-  pair p = dial_listener();
+  connection p = dial_listener();
   assert_true(complete_handshake(&p));
   assert_int_equal(admission.n_decisions, 1);
   assert_int_equal(admission.n_held, 1);
@@ -197,18 +197,18 @@ static void closed_connection_returns_its_slot(void **state) {
   assert_string_equal(admission.issuer, "/CN=home");
   assert_true(strlen(admission.serial) >= 16 && strspn(admission.serial, "0123456789ABCDEF") >= 16);
   assert_string_equal(admission.last_address, "127.0.0.1");
-  close_pair(&p);
+  close_connection(&p);
   assert_int_equal(admission.n_held, 0);
 }
 
 static void assert_refused(clv_tls_decision decision, int alert, clv_tls_failure failure) {
   uint64_t before = count_failures(failure);
   admission.decide_result = decision;
-  pair p = dial_listener();
+  connection p = dial_listener();
   assert_false(complete_handshake(&p));
   assert_int_equal(read_alert(&p), alert);
   assert_int_equal(admission.n_held, 0);
-  close_pair(&p);
+  close_connection(&p);
   assert_int_equal(count_failures(failure), before + 1);
 }
 
@@ -224,20 +224,20 @@ static void refusal_sends_its_alert_and_is_counted(void **state) {
 
 /* True if the callback sees a client whose certificate has this usage. */
 static bool is_seen_as_client(const char *name, const char *eku) {
-  const certificate_spec how = {
+  const certificate_spec spec = {
       .name = name, .valid_days = 1, .san_text = "URI:spiffe://cleave/x", .eku_text = eku};
   SSL_CTX *saved_ctx = client_ctx;
   EVP_PKEY *key = EVP_EC_gen("P-256");
-  X509 *cert = make_certificate_by_hand(&how, key);
+  X509 *cert = make_certificate_by_hand(&spec, key);
   X509_STORE_add_cert(SSL_CTX_get_cert_store(server_ctx), cert);
   client_ctx = make_ssl_context(false);
   SSL_CTX_use_certificate(client_ctx, cert);
   SSL_CTX_use_PrivateKey(client_ctx, key);
   admission.n_decisions = 0;
-  pair p = dial_listener();
+  connection p = dial_listener();
   (void)complete_handshake(&p);
   assert_int_equal(admission.n_decisions, 1);
-  close_pair(&p);
+  close_connection(&p);
   SSL_CTX_free(client_ctx);
   client_ctx = saved_ctx;
   X509_free(cert);
@@ -259,11 +259,11 @@ static void late_quota_refusal_closes_the_connection(void **state) {
   uint64_t before = count_failures(CLV_TLS_FAILURE_QUOTA);
   char byte;
   admission.enter_result = CLV_TLS_OVER_QUOTA;
-  pair p = dial_listener();
+  connection p = dial_listener();
   (void)complete_handshake(&p);
   assert_int_equal(recv(p.accepted_fd, &byte, 1, 0), 0); /* the connection was shut down */
   assert_int_equal(admission.n_held, 0);
-  close_pair(&p);
+  close_connection(&p);
   assert_int_equal(admission.n_held, 0);
   assert_int_equal(count_failures(CLV_TLS_FAILURE_QUOTA), before + 1);
 }
@@ -271,14 +271,14 @@ static void late_quota_refusal_closes_the_connection(void **state) {
 static void tls_sessions_are_not_resumable(void **state) {
   (void)state;
   char byte;
-  pair p = dial_listener();
+  connection p = dial_listener();
   assert_true(complete_handshake(&p));
   (void)SSL_read(p.client, &byte, 1); /* this read would receive session tickets */
   assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.client)));
-  close_pair(&p);
+  close_connection(&p);
 }
 
-static bool is_open(const pair *p) {
+static bool is_open(const connection *p) {
   char byte;
   return recv(p->client_fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
 }
@@ -287,60 +287,62 @@ static bool is_open(const pair *p) {
  * connections stay. */
 static void longest_silent_handshake_is_shed_first(void **state) {
   (void)state;
-  pair in = dial_listener();
-  assert_true(complete_handshake(&in));
-  pair accepted_pair = dial_listener(), first = dial_listener(), second = dial_listener();
-  assert_true(accepted_pair.is_taken && first.is_taken && second.is_taken);
-  assert_int_equal(send(accepted_pair.client_fd, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0),
-                   10);
-  (void)run_handshake_step(&accepted_pair);
-  pair late = dial_listener();
-  assert_true(late.is_taken && admission.n_sheds == 1);
-  assert_false(is_open(&first));
-  assert_true(is_open(&second) && is_open(&late));
-  close_pair(&first); /* the server has already ended it, so its quota is not returned twice */
-  pair later = dial_listener();
-  assert_true(later.is_taken && admission.n_sheds == 2);
-  assert_false(is_open(&second));
+  connection completed = dial_listener();
+  assert_true(complete_handshake(&completed));
+  connection started = dial_listener(), oldest_silent = dial_listener(),
+             second_silent = dial_listener();
+  assert_true(started.is_admitted && oldest_silent.is_admitted && second_silent.is_admitted);
+  assert_int_equal(send(started.client_fd, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0), 10);
+  (void)run_handshake_step(&started);
+  connection third_silent = dial_listener();
+  assert_true(third_silent.is_admitted && admission.n_sheds == 1);
+  assert_false(is_open(&oldest_silent));
+  assert_true(is_open(&second_silent) && is_open(&third_silent));
+  /* the server has already ended it, so its quota is not returned twice */
+  close_connection(&oldest_silent);
+  connection fourth_silent = dial_listener();
+  assert_true(fourth_silent.is_admitted && admission.n_sheds == 2);
+  assert_false(is_open(&second_silent));
   assert_int_equal(admission.n_held, 1);
-  pair *all[] = {&in, &accepted_pair, &second, &late, &later};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) close_pair(all[i]);
+  connection *open_connections[] = {&completed, &started, &second_silent, &third_silent,
+                                    &fourth_silent};
+  for (size_t i = 0; i < CLV_COUNT(open_connections); i++) close_connection(open_connections[i]);
 }
 
 static void full_server_refuses_new_connections(void **state) {
   (void)state;
-  pair in[MAX_CONNECTIONS];
+  connection server_input[MAX_CONNECTIONS];
   for (int i = 0; i < MAX_CONNECTIONS; i++) {
-    in[i] = dial_listener();
-    assert_true(complete_handshake(&in[i]));
+    server_input[i] = dial_listener();
+    assert_true(complete_handshake(&server_input[i]));
   }
-  pair late = dial_listener();
-  assert_false(late.is_taken);
+  connection late = dial_listener();
+  assert_false(late.is_admitted);
   assert_int_equal(admission.n_sheds, 1);
-  close_pair(&late);
-  for (int i = 0; i < MAX_CONNECTIONS; i++) close_pair(&in[i]);
+  close_connection(&late);
+  for (int i = 0; i < MAX_CONNECTIONS; i++) close_connection(&server_input[i]);
   assert_int_equal(admission.n_held, 0);
   late = dial_listener();
-  assert_true(late.is_taken);
-  close_pair(&late);
+  assert_true(late.is_admitted);
+  close_connection(&late);
 }
 
 /* The handshake of a server-side TLS object fails if no accepted connection was announced for it.
  */
 static void unannounced_connection_fails_its_handshake(void **state) {
   (void)state;
-  pair p = dial_listener();
+  connection p = dial_listener();
   SSL_free(p.server);
   p.server = SSL_new(server_ctx);
-  p.in = BIO_new(BIO_s_mem());
-  BIO_free(p.out);
-  p.out = BIO_new(BIO_s_mem());
-  BIO_up_ref(p.out);
-  SSL_set_bio(p.server, p.in, p.out);
+  p.server_input = BIO_new(BIO_s_mem());
+  BIO_free(p.server_output);
+  p.server_output = BIO_new(BIO_s_mem());
+  BIO_up_ref(p.server_output);
+  SSL_set_bio(p.server, p.server_input, p.server_output);
   SSL_set_accept_state(p.server);
   assert_false(complete_handshake(&p));
   assert_int_equal(admission.n_held, 0);
-  close_pair(&p);
+  close_connection(&p);
 }
 
 /* Both ends have the same certificate. Its revocation ends the caller's open connection, and a
@@ -351,7 +353,7 @@ static void revocation_ends_open_connections(void **state) {
   clv_tls_crl *none = NULL;
   clv_err err;
   char byte;
-  pair p = dial_listener();
+  connection p = dial_listener();
   assert_true(complete_handshake(&p));
   assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 0);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
@@ -362,12 +364,12 @@ static void revocation_ends_open_connections(void **state) {
   assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 1);
   assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 0);
   assert_int_equal(recv(p.accepted_fd, &byte, 1, 0), 0); /* the connection was shut down */
-  close_pair(&p);
+  close_connection(&p);
   assert_int_equal(admission.n_held, 0);
   p = dial_listener();
   assert_false(complete_handshake(&p));
   assert_int_equal(SSL_get_verify_result(p.client), X509_V_ERR_CERT_REVOKED);
-  close_pair(&p);
+  close_connection(&p);
   clv_tls_revocation_set(&none);
 }
 

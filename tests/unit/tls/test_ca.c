@@ -144,10 +144,10 @@ static void issued_leaf_has_its_extensions(void **state) {
   assert_int_equal(X509_check_ca(leaf), 0);
   assert_int_equal(X509_get_key_usage(leaf), KU_DIGITAL_SIGNATURE);
   assert_int_equal(X509_get_extended_key_usage(leaf), XKU_SSL_CLIENT | XKU_SSL_SERVER);
-  int critical = 0;
-  BASIC_CONSTRAINTS *bc = X509_get_ext_d2i(leaf, NID_basic_constraints, &critical, NULL);
+  int is_critical = 0;
+  BASIC_CONSTRAINTS *bc = X509_get_ext_d2i(leaf, NID_basic_constraints, &is_critical, NULL);
   assert_non_null(bc);
-  assert_int_equal(critical, 1);
+  assert_int_equal(is_critical, 1);
   assert_int_equal(bc->ca, 0);
   BASIC_CONSTRAINTS_free(bc);
   int days = 0, seconds = 0;
@@ -182,23 +182,23 @@ static void one_sided_leaf_has_only_its_usage(void **state) {
 static void serials_are_random(void **state) {
   (void)state;
   int max_bits = 0;
-  ASN1_INTEGER *last = NULL;
+  ASN1_INTEGER *last_serial = NULL;
   for (int i = 0; i < 4; i++) {
     clv_tls_issue_options o = make_full_options("serial");
     o.may_overwrite = true;
     issue_certificate(o);
     X509 *leaf = read_cert(at("serial.pem"));
     const ASN1_INTEGER *serial = X509_get0_serialNumber(leaf);
-    if (last) assert_int_not_equal(ASN1_INTEGER_cmp(last, serial), 0);
+    if (last_serial) assert_int_not_equal(ASN1_INTEGER_cmp(last_serial, serial), 0);
     BIGNUM *bn = ASN1_INTEGER_to_BN(serial, NULL);
     assert_false(BN_is_negative(bn));
     max_bits = CLV_MAX(max_bits, BN_num_bits(bn));
     BN_free(bn);
-    ASN1_INTEGER_free(last);
-    last = ASN1_INTEGER_dup(serial);
+    ASN1_INTEGER_free(last_serial);
+    last_serial = ASN1_INTEGER_dup(serial);
     X509_free(leaf);
   }
-  ASN1_INTEGER_free(last);
+  ASN1_INTEGER_free(last_serial);
   /* all four random serial numbers are shorter only once in 2^60 runs */
   assert_in_range(max_bits, 113, 128);
 }
@@ -350,10 +350,10 @@ static void show_prints_readable_text(void **state) {
 
 static void show_marks_bad_identity_and_expiry(void **state) {
   (void)state;
-  const char *const two[] = {"spiffe://cleave/a", "spiffe://cleave/b\x1b[31m"};
+  const char *const two_uris[] = {"spiffe://cleave/a", "spiffe://cleave/b\x1b[31m"};
   clv_tls_issue_options o = make_full_options("shown-two");
   o.allow_unusual = true;
-  o.uris = two;
+  o.uris = two_uris;
   o.n_uris = 2;
   o.validity_days = 1;
   o.not_before_offset_s = -3 * DAY_S - 60;
@@ -416,7 +416,7 @@ static void issued_certificates_pass_openssl_verify(void **state) {
   }
   snprintf(command, sizeof command, "openssl x509 -in %s -noout -text -fingerprint -sha256 2>&1",
            at("judged.pem"));
-  clv_bytes text = run_command(0, command), ours = show_certificate("judged.pem", false);
+  clv_bytes text = run_command(0, command), own_text = show_certificate("judged.pem", false);
   assert_line(text.data,
               "URI:spiffe://cleave/worker-7, DNS:worker-7.cloud.example, DNS:localhost, "
               "IP Address:10.1.2.3, IP Address:2001:DB8:0:0:0:0:0:7");
@@ -425,9 +425,9 @@ static void issued_certificates_pass_openssl_verify(void **state) {
   assert_line(text.data, "Version: 3 (0x2)");
   const char *fingerprint = strstr(text.data, "ingerprint=");
   assert_non_null(fingerprint);
-  assert_line(ours.data, strtok((char *)(uintptr_t)(fingerprint + 11), "\n"));
+  assert_line(own_text.data, strtok((char *)(uintptr_t)(fingerprint + 11), "\n"));
   clv_bytes_done(&text);
-  clv_bytes_done(&ours);
+  clv_bytes_done(&own_text);
 }
 
 static int set_up(void **state) {

@@ -25,13 +25,13 @@ static GENERAL_NAMES *make_names(const san_item *items, size_t n) {
   return names;
 }
 
-static char *make_pem(const san_item *items, size_t n, int copies) {
-  certificate_spec how = {.name = "spiffe://cleave/not-me", .valid_days = 1};
-  X509 *cert = make_certificate_by_hand(&how, key);
+static char *make_pem(const san_item *items, size_t n, int n_copies) {
+  certificate_spec spec = {.name = "spiffe://cleave/not-me", .valid_days = 1};
+  X509 *cert = make_certificate_by_hand(&spec, key);
   GENERAL_NAMES *names = make_names(items, n);
-  for (int i = 0; i < copies; i++) /* APPEND allows a second extension of the same kind */
+  for (int i = 0; i < n_copies; i++) /* APPEND allows a second extension of the same kind */
     assert_int_equal(X509_add1_ext_i2d(cert, NID_subject_alt_name, names, 0, X509V3_ADD_APPEND), 1);
-  sign_certificate_by_hand(cert, &how, key);
+  sign_certificate_by_hand(cert, &spec, key);
   GENERAL_NAMES_free(names);
   char *pem = get_pem(cert);
   X509_free(cert);
@@ -52,8 +52,8 @@ static void assert_refused(const char *pem, const char *text) {
   assert_string_equal(uri, "untouched");
 }
 
-static void assert_names_refused(const san_item *items, size_t n, int copies, const char *text) {
-  char *pem = make_pem(items, n, copies);
+static void assert_names_refused(const san_item *items, size_t n, int n_copies, const char *text) {
+  char *pem = make_pem(items, n, n_copies);
   assert_refused(pem, text);
   free(pem);
 }
@@ -98,8 +98,8 @@ static void two_san_extensions_are_refused(void **state) {
 
 static void certificate_without_san_is_refused(void **state) {
   (void)state;
-  certificate_spec how = {.name = "spiffe://cleave/worker-1", .valid_days = 1};
-  X509 *cert = make_certificate_by_hand(&how, key);
+  certificate_spec spec = {.name = "spiffe://cleave/worker-1", .valid_days = 1};
+  X509 *cert = make_certificate_by_hand(&spec, key);
   char *pem = get_pem(cert);
   assert_refused(pem, "no subject alternative name"); /* the common name is not used as identity */
   free(pem);
@@ -133,10 +133,10 @@ static void overlong_uri_is_refused(void **state) {
   uri[CLV_TLS_URI_LEN - 1] = '\0';
   char *pem = make_pem((const san_item[]){{GEN_URI, uri, 0}}, 1, 1);
   assert_uri(pem, uri);
-  char small[64];
+  char small_buffer[64];
   clv_err err;
   expect_error(CLV_INVALID, "2048 bytes, the buffer holds 64",
-               clv_tls_uri_of_pem(pem, small, sizeof small, &err), &err);
+               clv_tls_uri_of_pem(pem, small_buffer, sizeof small_buffer, &err), &err);
   free(pem);
 }
 
@@ -145,10 +145,10 @@ static void chain_is_identified_by_its_leaf(void **state) {
   (void)state;
   char *leaf = make_pem((const san_item[]){{GEN_URI, "spiffe://cleave/leaf", 0}}, 1, 1);
   char *ca = make_pem((const san_item[]){{GEN_URI, "spiffe://cleave/ca", 0}}, 1, 1);
-  char *both = NULL;
-  assert_true(asprintf(&both, "%s%s", leaf, ca) > 0);
-  assert_uri(both, "spiffe://cleave/leaf");
-  free(both);
+  char *chain = NULL;
+  assert_true(asprintf(&chain, "%s%s", leaf, ca) > 0);
+  assert_uri(chain, "spiffe://cleave/leaf");
+  free(chain);
   free(leaf);
   free(ca);
 }

@@ -6,14 +6,14 @@
  */
 #include "tests/unit/tls/fixture.h"
 
-typedef struct numbers {
+typedef struct issuer_and_serial {
   char issuer[256], serial[80];
-} numbers;
+} issuer_and_serial;
 
 static char ca_pem_path[600], list_path[600];
 
-static numbers get_issuer_and_serial(const char *name) {
-  numbers n = {0};
+static issuer_and_serial get_issuer_and_serial(const char *name) {
+  issuer_and_serial n = {0};
   char path[700];
   snprintf(path, sizeof path, "%s/%s.pem", scratch, name);
   FILE *file = fopen(path, "r");
@@ -38,7 +38,7 @@ static clv_code load_list(clv_tls_crl **ret, clv_err *err) {
 }
 
 static clv_tls_decision get_decision(const char *name, clv_err *err) {
-  numbers n = get_issuer_and_serial(name);
+  issuer_and_serial n = get_issuer_and_serial(name);
   return clv_tls_revocation_decide(n.issuer, n.serial, err);
 }
 
@@ -107,17 +107,17 @@ static EVP_PKEY *read_ca_key(void) {
   return key;
 }
 
-static void write_forged_list(const forged_list *f, const char *mode) {
+static void write_forged_list(const forged_list *f, const char *open_mode) {
   X509_CRL *crl = X509_CRL_new();
   X509_NAME *name = X509_NAME_new();
   EVP_PKEY *key = f->has_other_key ? EVP_EC_gen("P-256") : read_ca_key();
-  ASN1_TIME *from = ASN1_TIME_adj(NULL, time(NULL), 0, f->valid_from_s);
-  ASN1_TIME *until = ASN1_TIME_adj(NULL, time(NULL), 0, f->valid_until_s);
+  ASN1_TIME *valid_from = ASN1_TIME_adj(NULL, time(NULL), 0, f->valid_from_s);
+  ASN1_TIME *valid_until = ASN1_TIME_adj(NULL, time(NULL), 0, f->valid_until_s);
   X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, (const unsigned char *)"home", -1, -1, 0);
   X509_CRL_set_version(crl, X509_CRL_VERSION_2);
   X509_CRL_set_issuer_name(crl, name);
-  X509_CRL_set1_lastUpdate(crl, from);
-  if (!f->has_no_next_update) X509_CRL_set1_nextUpdate(crl, until);
+  X509_CRL_set1_lastUpdate(crl, valid_from);
+  if (!f->has_no_next_update) X509_CRL_set1_nextUpdate(crl, valid_until);
   if (f->is_partial) {
     X509_EXTENSION *e =
         X509V3_EXT_conf_nid(NULL, NULL, NID_issuing_distribution_point, "critical,onlyuser:TRUE");
@@ -126,11 +126,11 @@ static void write_forged_list(const forged_list *f, const char *mode) {
     X509_EXTENSION_free(e);
   }
   assert_true(X509_CRL_sign(crl, key, EVP_sha256()) > 0);
-  FILE *file = fopen(list_path, mode);
+  FILE *file = fopen(list_path, open_mode);
   PEM_write_X509_CRL(file, crl);
   fclose(file);
-  ASN1_TIME_free(from);
-  ASN1_TIME_free(until);
+  ASN1_TIME_free(valid_from);
+  ASN1_TIME_free(valid_until);
   X509_NAME_free(name);
   X509_CRL_free(crl);
   EVP_PKEY_free(key);
@@ -141,7 +141,7 @@ static void invalid_revocation_lists_are_refused(void **state) {
   clv_err err;
   clv_tls_crl *crl = NULL;
   static const struct {
-    forged_list how;
+    forged_list list;
     clv_code code;
     const char *says;
   } bad[] = {
@@ -155,7 +155,7 @@ static void invalid_revocation_lists_are_refused(void **state) {
       {{.valid_from_s = -60, .has_no_next_update = true}, CLV_INVALID, "no end of validity"},
   };
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
-    write_forged_list(&bad[i].how, "w");
+    write_forged_list(&bad[i].list, "w");
     assert_int_equal(load_list(&crl, &err), bad[i].code);
     assert_non_null(strstr(err.text, bad[i].says));
     assert_non_null(strstr(err.text, list_path));

@@ -32,8 +32,8 @@ static SSL_CTX *make_foreign_context(int version) {
 
 static void set_certificate(SSL_CTX *ctx) {
   EVP_PKEY *key = EVP_EC_gen("P-256");
-  certificate_spec how = {.name = "floor", .valid_days = 1};
-  X509 *cert = make_certificate_by_hand(&how, key);
+  certificate_spec spec = {.name = "floor", .valid_days = 1};
+  X509 *cert = make_certificate_by_hand(&spec, key);
   if (SSL_CTX_use_certificate(ctx, cert) != 1 || SSL_CTX_use_PrivateKey(ctx, key) != 1) abort();
   X509_free(cert);
   EVP_PKEY_free(key);
@@ -105,8 +105,8 @@ static void floor_can_be_installed_again(void **state) {
 
 /* ---- child processes with other minimum versions --------------------------------------------- */
 
-/* Main of a child process. Its exit code is the version that a TLS 1.2 client gets from a server
- * like gRPC's: 12, 13; 0: none. */
+/* Main of a child process. Its exit code is 12 if a TLS 1.2 client and a server like gRPC's agree
+ * on TLS 1.2, else 0; 98 and 99: the child itself failed. */
 static int run_in_child(const char *mode) {
   /* simulates a library that starts OpenSSL without its configuration */
   if (!strcmp(mode, "unread")) OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);

@@ -45,8 +45,8 @@ static void valid_identity_is_loaded(void **state) {
   assert_string_equal(identity->uri, "spiffe://cleave/worker-1");
   assert_int_equal(identity->usage, CLV_TLS_CLIENT | CLV_TLS_SERVER);
   assert_int_equal(identity->not_after - identity->not_before, 30 * DAY_S);
-  int64_t age = (int64_t)time(NULL) - identity->not_before;
-  assert_in_range(age, 299, 330);
+  int64_t age_s = (int64_t)time(NULL) - identity->not_before;
+  assert_in_range(age_s, 299, 330);
   assert_int_equal(clv_tls_identity_days_left(identity), 29);
   must(clv_tls_identity_require_usage(identity, CLV_TLS_CLIENT | CLV_TLS_SERVER, &err), &err);
   clv_bytes want = read_text(at("good.key"));
@@ -129,13 +129,13 @@ static void missing_identity_files_are_named(void **state) {
 
 static void oversized_identity_files_are_refused(void **state) {
   (void)state;
-  char *big = calloc(1, CLV_TLS_FILE_MAX + 1);
-  memset(big, '\n', CLV_TLS_FILE_MAX + 1);
-  write_text(at("big"), big, CLV_TLS_FILE_MAX + 1, 0600);
+  char *newlines = calloc(1, CLV_TLS_FILE_MAX + 1);
+  memset(newlines, '\n', CLV_TLS_FILE_MAX + 1);
+  write_text(at("big"), newlines, CLV_TLS_FILE_MAX + 1, 0600);
   assert_refused("big", "good.pem", "good.key", CLV_EXHAUSTED, "limit is 1048576");
   assert_refused("ca.pem", "big", "good.key", CLV_EXHAUSTED, "limit is 1048576");
   assert_refused("ca.pem", "good.pem", "big", CLV_EXHAUSTED, "limit is 1048576");
-  free(big);
+  free(newlines);
 }
 
 static void key_readable_by_others_is_refused(void **state) {
@@ -170,12 +170,12 @@ static void truncated_identity_files_are_refused(void **state) {
 /* A damaged certificate in the chain is refused, even if the leaf before it is valid. */
 static void truncated_chain_is_refused(void **state) {
   (void)state;
-  clv_bytes leaf = read_text(at("good.pem")), next = read_text(at("other.pem"));
-  clv_bytes_add(&leaf, next.data, next.len / 2);
+  clv_bytes leaf = read_text(at("good.pem")), second_cert = read_text(at("other.pem"));
+  clv_bytes_add(&leaf, second_cert.data, second_cert.len / 2);
   write_text(at("cut-chain"), leaf.data, leaf.len, 0644);
   assert_refused("ca.pem", "cut-chain", "good.key", CLV_INVALID, "certificate number 2 is damaged");
   clv_bytes_done(&leaf);
-  clv_bytes_done(&next);
+  clv_bytes_done(&second_cert);
 }
 
 static void swapped_identity_files_are_refused(void **state) {
@@ -196,10 +196,10 @@ static void encrypted_key_is_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("P-256");
   char password[] = "secret";
-  for (int traditional = 0; traditional < 2; traditional++) {
+  for (int is_traditional_format = 0; is_traditional_format < 2; is_traditional_format++) {
     BIO *bio = BIO_new_file(at("encrypted.key"), "w");
     int ok =
-        traditional
+        is_traditional_format
             ? PEM_write_bio_PrivateKey_traditional(bio, key, EVP_aes_128_cbc(),
                                                    (unsigned char *)password, 6, NULL, NULL)
             : PEM_write_bio_PKCS8PrivateKey(bio, key, EVP_aes_128_cbc(), password, 6, NULL, NULL);
@@ -214,11 +214,11 @@ static void encrypted_key_is_refused(void **state) {
 /* Other PEM blocks are common; they are ignored and not passed on. */
 static void other_pem_blocks_are_ignored(void **state) {
   (void)state;
-  clv_bytes cert = read_text(at("good.pem")), key = read_text(at("good.key")), both = {0};
-  clv_bytes_puts(&both, "Subject: somebody\n");
-  clv_bytes_add(&both, key.data, key.len);
-  clv_bytes_add(&both, cert.data, cert.len);
-  write_text(at("both"), both.data, both.len, 0600);
+  clv_bytes cert = read_text(at("good.pem")), key = read_text(at("good.key")), full_pem = {0};
+  clv_bytes_puts(&full_pem, "Subject: somebody\n");
+  clv_bytes_add(&full_pem, key.data, key.len);
+  clv_bytes_add(&full_pem, cert.data, cert.len);
+  write_text(at("both"), full_pem.data, full_pem.len, 0600);
   clv_tls_identity *identity = NULL;
   clv_err err;
   must(load_identity("ca.pem", "both", "both", &identity, &err), &err);
@@ -227,7 +227,7 @@ static void other_pem_blocks_are_ignored(void **state) {
   clv_tls_identity_free(identity);
   clv_bytes_done(&cert);
   clv_bytes_done(&key);
-  clv_bytes_done(&both);
+  clv_bytes_done(&full_pem);
 }
 
 /* ---- certificates that are refused ----------------------------------------------------------- */
@@ -316,18 +316,18 @@ static void bad_certificates_are_refused(void **state) {
 static void curves_unusable_in_tls13_are_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("secp256k1");
-  certificate_spec how = {.name = "k1",
-                          .valid_days = 1,
-                          .san_text = "URI:spiffe://cleave/k1",
-                          .eku_text = "clientAuth"};
-  X509 *cert = make_certificate_by_hand(&how, key);
+  certificate_spec spec = {.name = "k1",
+                           .valid_days = 1,
+                           .san_text = "URI:spiffe://cleave/k1",
+                           .eku_text = "clientAuth"};
+  X509 *cert = make_certificate_by_hand(&spec, key);
   save_certs(at("k1.pem"), &cert, 1);
   save_key(at("k1.key"), key);
   assert_refused("ca.pem", "k1.pem", "k1.key", CLV_INVALID, "no elliptic curve \"secp256k1\"");
   X509_free(cert);
   EVP_PKEY_free(key);
   key = EVP_EC_gen("P-224");
-  cert = make_certificate_by_hand(&how, key);
+  cert = make_certificate_by_hand(&spec, key);
   save_certs(at("p224.pem"), &cert, 1);
   save_key(at("p224.key"), key);
   assert_refused("ca.pem", "p224.pem", "p224.key", CLV_INVALID, "EC key of 224 bits is too weak");
@@ -338,9 +338,9 @@ static void curves_unusable_in_tls13_are_refused(void **state) {
 static void certificate_without_extended_usage_is_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("P-256");
-  certificate_spec how = {
+  certificate_spec spec = {
       .name = "plain", .valid_days = 1, .san_text = "URI:spiffe://cleave/plain"};
-  X509 *cert = make_certificate_by_hand(&how, key);
+  X509 *cert = make_certificate_by_hand(&spec, key);
   save_certs(at("plain.pem"), &cert, 1);
   save_key(at("plain.key"), key);
   assert_refused("ca.pem", "plain.pem", "plain.key", CLV_INVALID, "it has no extended key usage");
@@ -377,23 +377,23 @@ static void bundle_of_two_cas_is_accepted(void **state) {
 
 static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   (void)state;
-  EVP_PKEY *root_key = EVP_EC_gen("P-256"), *mid_key = EVP_EC_gen("P-256"),
+  EVP_PKEY *root_key = EVP_EC_gen("P-256"), *intermediate_key = EVP_EC_gen("P-256"),
            *leaf_key = EVP_EC_gen("P-256");
-  certificate_spec how = {.name = "root", .is_ca = true, .valid_days = 50};
-  X509 *root = make_certificate_by_hand(&how, root_key);
-  how = (certificate_spec){
+  certificate_spec spec = {.name = "root", .is_ca = true, .valid_days = 50};
+  X509 *root = make_certificate_by_hand(&spec, root_key);
+  spec = (certificate_spec){
       .name = "mid", .is_ca = true, .valid_days = 5, .issuer = root, .issuer_key = root_key};
-  X509 *mid = make_certificate_by_hand(&how, mid_key);
-  how = (certificate_spec){.name = "leaf",
-                           .valid_days = 20,
-                           .issuer = mid,
-                           .issuer_key = mid_key,
-                           .san_text = "URI:spiffe://cleave/deep",
-                           .eku_text = "serverAuth,clientAuth"};
-  X509 *leaf = make_certificate_by_hand(&how, leaf_key);
+  X509 *intermediate = make_certificate_by_hand(&spec, intermediate_key);
+  spec = (certificate_spec){.name = "leaf",
+                            .valid_days = 20,
+                            .issuer = intermediate,
+                            .issuer_key = intermediate_key,
+                            .san_text = "URI:spiffe://cleave/deep",
+                            .eku_text = "serverAuth,clientAuth"};
+  X509 *leaf = make_certificate_by_hand(&spec, leaf_key);
   save_certs(at("root.pem"), &root, 1);
-  save_certs(at("chain.pem"), (X509 *[]){leaf, mid}, 2);
-  save_certs(at("reversed.pem"), (X509 *[]){mid, leaf}, 2);
+  save_certs(at("chain.pem"), (X509 *[]){leaf, intermediate}, 2);
+  save_certs(at("reversed.pem"), (X509 *[]){intermediate, leaf}, 2);
   save_certs(at("alone.pem"), &leaf, 1);
   save_key(at("leaf.key"), leaf_key);
   clv_tls_identity *identity = NULL;
@@ -406,27 +406,27 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   assert_refused("root.pem", "alone.pem", "leaf.key", CLV_INVALID, "not issued by this CA");
   assert_refused("root.pem", "reversed.pem", "leaf.key", CLV_INVALID, "the leaf must come first");
   X509_free(root);
-  X509_free(mid);
+  X509_free(intermediate);
   X509_free(leaf);
   EVP_PKEY_free(root_key);
-  EVP_PKEY_free(mid_key);
+  EVP_PKEY_free(intermediate_key);
   EVP_PKEY_free(leaf_key);
 }
 
 static void certificate_under_an_expired_ca_is_refused(void **state) {
   (void)state;
   EVP_PKEY *ca_key = EVP_EC_gen("P-256"), *key = EVP_EC_gen("P-256");
-  certificate_spec how = {.name = "old", .is_ca = true, .valid_days = 0};
-  X509 *ca = make_certificate_by_hand(&how, ca_key);
+  certificate_spec spec = {.name = "old", .is_ca = true, .valid_days = 0};
+  X509 *ca = make_certificate_by_hand(&spec, ca_key);
   X509_gmtime_adj(X509_getm_notAfter(ca), -30);
-  sign_certificate_by_hand(ca, &how, ca_key);
-  how = (certificate_spec){.name = "young",
-                           .valid_days = 9,
-                           .issuer = ca,
-                           .issuer_key = ca_key,
-                           .san_text = "URI:spiffe://cleave/young",
-                           .eku_text = "serverAuth"};
-  X509 *leaf = make_certificate_by_hand(&how, key);
+  sign_certificate_by_hand(ca, &spec, ca_key);
+  spec = (certificate_spec){.name = "young",
+                            .valid_days = 9,
+                            .issuer = ca,
+                            .issuer_key = ca_key,
+                            .san_text = "URI:spiffe://cleave/young",
+                            .eku_text = "serverAuth"};
+  X509 *leaf = make_certificate_by_hand(&spec, key);
   save_certs(at("old.pem"), &ca, 1);
   save_certs(at("young.pem"), &leaf, 1);
   save_key(at("young.key"), key);

@@ -20,12 +20,12 @@ enum { WAIT_LIMIT_MS = 5000 };
 /* ---- servers to probe ------------------------------------------------------------------------ */
 
 typedef enum server_kind {
-  GOOD,     /* speaks HTTP/2, requires a client certificate and sends SETTINGS first */
-  NO_ALPN,  /* speaks TLS, but does not negotiate HTTP/2 */
-  QUIET,    /* negotiates HTTP/2, but sends nothing */
-  HANGS_UP, /* completes the handshake, then closes without an alert */
-  PLAIN,    /* does not speak TLS */
-  DEAF,     /* accepts TCP and never answers */
+  CORRECT,           /* speaks HTTP/2, requires a client certificate and sends SETTINGS first */
+  NO_ALPN,           /* speaks TLS, but does not negotiate HTTP/2 */
+  SENDS_NO_SETTINGS, /* negotiates HTTP/2, but sends nothing */
+  HANGS_UP,          /* completes the handshake, then closes without an alert */
+  NO_TLS,            /* does not speak TLS */
+  NEVER_ANSWERS,     /* accepts TCP and never answers */
 } server_kind;
 
 typedef struct server {
@@ -79,7 +79,7 @@ static void serve_tls(const server *s, SSL_CTX *ctx, int fd) {
   SSL_set_fd(ssl, fd);
   char sink[64];
   if (SSL_accept(ssl) == 1) {
-    if (s->kind == GOOD) SSL_write(ssl, settings, sizeof settings);
+    if (s->kind == CORRECT) SSL_write(ssl, settings, sizeof settings);
     if (s->kind != HANGS_UP) SSL_read(ssl, sink, sizeof sink);
   }
   wait_until_closed(fd);
@@ -88,13 +88,13 @@ static void serve_tls(const server *s, SSL_CTX *ctx, int fd) {
 
 static void serve_connections(const server *s, int listener) {
   signal(SIGPIPE, SIG_IGN);
-  SSL_CTX *ctx = s->kind < PLAIN ? make_server_context(s) : NULL;
+  SSL_CTX *ctx = s->kind < NO_TLS ? make_server_context(s) : NULL;
   for (;;) {
     int fd = accept(listener, NULL, NULL);
     if (fd < 0) _exit(1);
-    if (s->kind == PLAIN && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
-    if (s->kind == DEAF) pause();
-    if (s->kind < PLAIN)
+    if (s->kind == NO_TLS && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
+    if (s->kind == NEVER_ANSWERS) pause();
+    if (s->kind < NO_TLS)
       serve_tls(s, ctx, fd);
     else
       wait_until_closed(fd);
@@ -154,11 +154,11 @@ static clv_tls_identity *read_unchecked_identity(const char *ca, const char *cer
 }
 
 static clv_tls_probe_result probe_server(const server *s, const clv_tls_identity *identity,
-                                         const char *expected) {
+                                         const char *expected_uri) {
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe(s->is_ipv6 ? "::1" : "127.0.0.1", s->port, identity, expected, WAIT_LIMIT_MS,
-                     &r, &err),
+  must(clv_tls_probe(s->is_ipv6 ? "::1" : "127.0.0.1", s->port, identity, expected_uri,
+                     WAIT_LIMIT_MS, &r, &err),
        &err);
   return r;
 }
@@ -185,8 +185,8 @@ static clv_tls_probe_result assert_probe(server s, const clv_tls_identity *ident
 
 /* ---- probes of correct servers --------------------------------------------------------------- */
 
-static void check_good(const server *s, const char *expected) {
-  clv_tls_probe_result r = probe_server(s, valid_identity, expected);
+static void assert_probe_succeeds(const server *s, const char *expected_uri) {
+  clv_tls_probe_result r = probe_server(s, valid_identity, expected_uri);
   if (!r.ok) fail_msg("%s; %s", r.reason, r.fix);
   assert_true(r.has_peer_accepted);
   assert_int_equal(r.failed_step, CLV_TLS_DONE);
@@ -206,20 +206,20 @@ static void check_good(const server *s, const char *expected) {
 
 static void probe_of_a_good_peer_succeeds(void **state) {
   (void)state;
-  server s = start_server((server){.kind = GOOD});
-  check_good(&s, NULL);
-  check_good(&s, "spiffe://cleave/worker-1");
+  server s = start_server((server){.kind = CORRECT});
+  assert_probe_succeeds(&s, NULL);
+  assert_probe_succeeds(&s, "spiffe://cleave/worker-1");
   stop_server(&s);
 }
 
 static void probe_over_ipv6_succeeds(void **state) {
   (void)state;
-  server s = start_server((server){.kind = GOOD, .is_ipv6 = true});
+  server s = start_server((server){.kind = CORRECT, .is_ipv6 = true});
   if (s.pid < 0) {
     print_message("because there is no IPv6 loopback\n");
     skip();
   }
-  check_good(&s, NULL);
+  assert_probe_succeeds(&s, NULL);
   clv_tls_probe_result r;
   clv_err err;
   must(clv_tls_probe("[::1]", s.port, valid_identity, NULL, WAIT_LIMIT_MS, &r, &err), &err);
@@ -231,16 +231,17 @@ static void probe_over_ipv6_succeeds(void **state) {
  * are resolved. */
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
                 struct addrinfo **ret) {
-  int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **) = NULL;
-  *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-  if (strcmp(name, "two.test") != 0) return real(name, service, hints, ret);
-  int rc = real("127.0.0.2", service, hints, ret);
-  return rc ? rc : real("127.0.0.1", service, hints, &(*ret)->ai_next);
+  int (*next_getaddrinfo)(const char *, const char *, const struct addrinfo *, struct addrinfo **) =
+      NULL;
+  *(void **)&next_getaddrinfo = dlsym(RTLD_NEXT, "getaddrinfo");
+  if (strcmp(name, "two.test") != 0) return next_getaddrinfo(name, service, hints, ret);
+  int rc = next_getaddrinfo("127.0.0.2", service, hints, ret);
+  return rc ? rc : next_getaddrinfo("127.0.0.1", service, hints, &(*ret)->ai_next);
 }
 
 static void probe_tries_every_address(void **state) {
   (void)state;
-  server s = start_server((server){.kind = GOOD});
+  server s = start_server((server){.kind = CORRECT});
   clv_tls_probe_result r;
   clv_err err;
   must(clv_tls_probe("two.test", s.port, valid_identity, NULL, WAIT_LIMIT_MS, &r, &err), &err);
@@ -251,7 +252,7 @@ static void probe_tries_every_address(void **state) {
 
 static void silence_after_handshake_is_unconfirmed_success(void **state) {
   (void)state;
-  server s = start_server((server){.kind = QUIET});
+  server s = start_server((server){.kind = SENDS_NO_SETTINGS});
   uint64_t begin = clv_now_ns();
   clv_tls_probe_result r = probe_server(&s, valid_identity, NULL);
   uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
@@ -283,7 +284,7 @@ static void unresolvable_name_and_closed_port_are_named(void **state) {
 
 static void peer_without_tls_or_http2_is_refused(void **state) {
   (void)state;
-  assert_probe((server){.kind = PLAIN}, valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
+  assert_probe((server){.kind = NO_TLS}, valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
                "no TLS 1.3", "is this port cleave-worker's?");
   assert_probe((server){.kind = NO_ALPN}, valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
                "not HTTP/2", "is this port cleave-worker's?");
@@ -291,7 +292,7 @@ static void peer_without_tls_or_http2_is_refused(void **state) {
 
 static void silent_peer_exceeds_the_deadline(void **state) {
   (void)state;
-  server s = start_server((server){.kind = DEAF});
+  server s = start_server((server){.kind = NEVER_ANSWERS});
   clv_tls_probe_result r;
   clv_err err;
   uint64_t begin = clv_now_ns();
@@ -310,7 +311,7 @@ static void silent_peer_exceeds_the_deadline(void **state) {
 
 static void peer_of_another_ca_is_refused(void **state) {
   (void)state;
-  assert_probe((server){.kind = GOOD, .cert_file = "ca2/alien.pem", .key_file = "ca2/alien.key"},
+  assert_probe((server){.kind = CORRECT, .cert_file = "ca2/alien.pem", .key_file = "ca2/alien.key"},
                valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                "not issued by a CA of our tls.ca", "add the worker's CA to our tls.ca");
 }
@@ -318,12 +319,12 @@ static void peer_of_another_ca_is_refused(void **state) {
 static void expired_or_early_peer_gets_a_clock_hint(void **state) {
   (void)state;
   clv_tls_probe_result r =
-      assert_probe((server){.kind = GOOD, .cert_file = "expired.pem", .key_file = "expired.key"},
+      assert_probe((server){.kind = CORRECT, .cert_file = "expired.pem", .key_file = "expired.key"},
                    valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "has expired", "SIGHUP");
   if (!strstr(r.clock_hint, "ended 3 days ago")) fail_msg("hint: %s", r.clock_hint);
   assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
   assert_int_equal(r.peer_not_after - r.peer_not_before, DAY_S);
-  r = assert_probe((server){.kind = GOOD, .cert_file = "early.pem", .key_file = "early.key"},
+  r = assert_probe((server){.kind = CORRECT, .cert_file = "early.pem", .key_file = "early.key"},
                    valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not valid yet",
                    "compare the clocks");
   if (!strstr(r.clock_hint, "begins in 2 hours")) fail_msg("hint: %s", r.clock_hint);
@@ -331,25 +332,26 @@ static void expired_or_early_peer_gets_a_clock_hint(void **state) {
 
 static void client_certificate_as_server_is_refused(void **state) {
   (void)state;
-  assert_probe((server){.kind = GOOD, .cert_file = "client.pem", .key_file = "client.key"},
+  assert_probe((server){.kind = CORRECT, .cert_file = "client.pem", .key_file = "client.key"},
                valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                "may not be used as a TLS server", "usage \"server\" or \"both\"");
 }
 
 static void peer_with_another_uri_is_refused(void **state) {
   (void)state;
-  server s = start_server((server){.kind = GOOD});
+  server s = start_server((server){.kind = CORRECT});
   clv_tls_probe_result r = probe_server(&s, valid_identity, "spiffe://cleave/worker-2");
   stop_server(&s);
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
                  "the peer is \"spiffe://cleave/worker-1\", but \"spiffe://cleave/worker-2\"",
                  "right host and port");
   assert_true(r.has_peer_accepted);
-  s = start_server((server){.kind = GOOD, .cert_file = "two.pem", .key_file = "two.key"});
+  s = start_server((server){.kind = CORRECT, .cert_file = "two.pem", .key_file = "two.key"});
   r = probe_server(&s, valid_identity, "spiffe://cleave/worker-1");
   stop_server(&s);
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
-  s = start_server((server){.kind = GOOD, .cert_file = "spelled.pem", .key_file = "spelled.key"});
+  s = start_server(
+      (server){.kind = CORRECT, .cert_file = "spelled.pem", .key_file = "spelled.key"});
   r = probe_server(&s, valid_identity, "spiffe://cleave/worker-1");
   stop_server(&s);
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
@@ -361,7 +363,7 @@ static void unknown_ca_alert_suggests_tls_ca(void **state) {
   (void)state;
   clv_tls_identity *foreign_identity =
       read_unchecked_identity("ca.pem", "ca2/alien.pem", "ca2/alien.key");
-  assert_probe((server){.kind = GOOD}, foreign_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  assert_probe((server){.kind = CORRECT}, foreign_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                "alert: unknown ca", "is our CA in the worker's tls.ca?");
   clv_tls_identity_free(foreign_identity);
 }
@@ -370,19 +372,19 @@ static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
   (void)state;
   clv_tls_identity *identity = read_unchecked_identity("ca.pem", "expired.pem", "expired.key");
   clv_tls_probe_result r =
-      assert_probe((server){.kind = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+      assert_probe((server){.kind = CORRECT}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                    "alert: certificate expired", "issue a new certificate");
   /* The certificate is still valid by this machine's clock, so the other machine's clock may be
    * wrong. */
   if (!strstr(r.clock_hint, "has 1 day left")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
   identity = read_unchecked_identity("ca.pem", "signing.pem", "signing.key");
-  assert_probe((server){.kind = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  assert_probe((server){.kind = CORRECT}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                "alert: unsupported certificate", "usage \"client\" or \"both\"");
   clv_tls_identity_free(identity);
   identity = read_unchecked_identity("ca.pem", "early.pem", "early.key");
   identity->not_before = (int64_t)(clv_wall_ms() / 1000) - 61;
-  r = assert_probe((server){.kind = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  r = assert_probe((server){.kind = CORRECT}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                    "alert: bad certificate", "compare clocks");
   if (!strstr(r.clock_hint, "began 1 minute ago")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
@@ -410,7 +412,7 @@ static bool accepts_version(const server *s, clv_tls_version version,
 
 static void good_peer_accepts_only_tls13(void **state) {
   (void)state;
-  server s = start_server((server){.kind = GOOD});
+  server s = start_server((server){.kind = CORRECT});
   assert_false(accepts_version(&s, CLV_TLS_1_2, valid_identity));
   assert_false(accepts_version(&s, CLV_TLS_1_2, NULL));
   assert_true(accepts_version(&s, CLV_TLS_1_3, valid_identity));
@@ -421,7 +423,7 @@ static void good_peer_accepts_only_tls13(void **state) {
 
 static void old_peer_accepts_only_tls12(void **state) {
   (void)state;
-  server s = start_server((server){.kind = GOOD, .tls_version = TLS1_2_VERSION});
+  server s = start_server((server){.kind = CORRECT, .tls_version = TLS1_2_VERSION});
   assert_true(accepts_version(&s, CLV_TLS_1_2, valid_identity));
   assert_true(accepts_version(&s, CLV_TLS_1_2, NULL));
   assert_false(accepts_version(&s, CLV_TLS_1_3, valid_identity));
@@ -442,7 +444,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
                                      &is_accepted, &err),
                &err);
   assert_true(is_accepted); /* the failed probe has not changed the result */
-  s = start_server((server){.kind = PLAIN});
+  s = start_server((server){.kind = NO_TLS});
   assert_false(accepts_version(&s, CLV_TLS_1_2, NULL));
   assert_false(accepts_version(&s, CLV_TLS_1_3, NULL));
   stop_server(&s);

@@ -32,16 +32,17 @@ static const struct {
     {"unfused", "unfused.json", {0}},
     {"rounded", "rounded.json", {0}}};
 
-static void open_all_tokenizers(clv_tokenizer **all) {
+static void open_all_tokenizers(clv_tokenizer **ret) {
   for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) {
     char path[80];
     clv_err err;
     snprintf(path, sizeof path, "tests/golden/tokens/%s", tokenizers[i].file_name);
-    must(clv_tokenizer_open(path, &tokenizers[i].options, &all[i], &err), &err);
+    must(clv_tokenizer_open(path, &tokenizers[i].options, &ret[i], &err), &err);
   }
 }
 
-static void assert_same_tokens(const clv_tokenizer *t, const char *way, char *hex, char *want) {
+static void assert_same_tokens(const clv_tokenizer *t, const char *case_name, char *hex,
+                               char *want) {
   CLV_AUTO(clv_ids_done) clv_ids ids = {0};
   uint8_t text[8192];
   clv_err err;
@@ -51,30 +52,30 @@ static void assert_same_tokens(const clv_tokenizer *t, const char *way, char *he
   for (char *at; (at = strsep(&want, " "));) {
     if (!*at) continue;
     if (i >= ids.n || ids.at[i] != atoi(at))
-      fail_msg("%s of %s: token %zu is %d, expected %s", way, hex, i, i < ids.n ? ids.at[i] : -1,
-               at);
+      fail_msg("%s of %s: token %zu is %d, expected %s", case_name, hex, i,
+               i < ids.n ? ids.at[i] : -1, at);
     i++;
   }
-  if (i != ids.n) fail_msg("%s of %s: %zu tokens, expected %zu", way, hex, ids.n, i);
+  if (i != ids.n) fail_msg("%s of %s: %zu tokens, expected %zu", case_name, hex, ids.n, i);
 }
 
 static void token_ids_match_hugging_face_tokenizers(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes cases = {0};
-  clv_tokenizer *all[CLV_COUNT(tokenizers)];
+  clv_tokenizer *open_tokenizers[CLV_COUNT(tokenizers)];
   clv_err err;
   size_t n = 0;
-  open_all_tokenizers(all);
+  open_all_tokenizers(open_tokenizers);
   must(clv_file_read("tests/golden/tokens/cases.txt", 1 << 22, &cases, &err), &err);
   for (char *rest = cases.data, *line; (line = strsep(&rest, "\n")) && *line; n++) {
-    char *way = strsep(&line, " "), *hex = strsep(&line, " ");
+    char *case_name = strsep(&line, " "), *hex = strsep(&line, " ");
     size_t i = 0;
-    while (i < CLV_COUNT(tokenizers) && strcmp(tokenizers[i].name, way) != 0) i++;
+    while (i < CLV_COUNT(tokenizers) && strcmp(tokenizers[i].name, case_name) != 0) i++;
     assert_true(i < CLV_COUNT(tokenizers));
-    assert_same_tokens(all[i], way, hex, line);
+    assert_same_tokens(open_tokenizers[i], case_name, hex, line);
   }
   assert_true(n > 1000);
-  for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) clv_tokenizer_free(all[i]);
+  for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) clv_tokenizer_free(open_tokenizers[i]);
 }
 
 static void token_ids_and_vocab_size_are_known(void **state) {
@@ -236,15 +237,16 @@ static void damaged_charsmaps_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes file = {0}, table = {0};
     CLV_AUTO(clv_charsmap_done) clv_charsmap m = {0};
-    const char *wrong = NULL;
+    const char *refusal = NULL;
     clv_err err = {0};
     char path[80];
     snprintf(path, sizeof path, "tests/fuzz/corpus/charsmap/%s", cases[i][0]);
     must(clv_file_read(path, 1 << 20, &file, &err), &err);
     size_t begin = 1 + (size_t)(unsigned char)file.data[0];
     clv_bytes_add(&table, file.data + begin, file.len - begin);
-    must(clv_charsmap_parse(&table, &m, &wrong, &err), &err);
-    if (!wrong || !strstr(wrong, cases[i][1])) fail_msg("%s: %s", cases[i][0], wrong ? wrong : "-");
+    must(clv_charsmap_parse(&table, &m, &refusal, &err), &err);
+    if (!refusal || !strstr(refusal, cases[i][1]))
+      fail_msg("%s: %s", cases[i][0], refusal ? refusal : "-");
     assert_null(m.units);
   }
 }
@@ -287,11 +289,11 @@ static void special_tokens_and_truncation_are_read(void **state) {
     snprintf(path, sizeof path, "tests/fuzz/corpus/tokenizer/%s", cases[i].name);
     must(clv_file_read(path, 1 << 20, &file, &err), &err);
     must(clv_tokenizer_parse_json(file.data, strlen(file.data), "tokenizer.json", &t, &err), &err);
-    clv_tokenizer_ends have = clv_tokenizer_ends_of(t), want = cases[i].ends;
-    if (have.before != want.before || have.after != want.after || have.pad_id != want.pad_id ||
-        have.max_tokens != want.max_tokens)
-      fail_msg("%s: %d %d %d %d", cases[i].name, have.before, have.after, have.pad_id,
-               (int)have.max_tokens);
+    clv_tokenizer_ends got = clv_tokenizer_ends_of(t), want = cases[i].ends;
+    if (got.before != want.before || got.after != want.after || got.pad_id != want.pad_id ||
+        got.max_tokens != want.max_tokens)
+      fail_msg("%s: %d %d %d %d", cases[i].name, got.before, got.after, got.pad_id,
+               (int)got.max_tokens);
   }
 }
 
@@ -351,7 +353,7 @@ static void text_that_is_not_utf8_is_refused(void **state) {
 
 /* A token that is white space may take the white space around it. Then the first of several such
  * tokens takes the text of the others, which are not encoded. */
-static void white_space_that_a_token_took_is_no_token(void **state) {
+static void white_space_taken_by_a_token_is_not_encoded(void **state) {
   static const char file[] =
       "{\"version\": \"1.0\", \"normalizer\": null, \"pre_tokenizer\": null, \"added_tokens\": "
       "[{\"id\": 2, \"content\": \"\\t\", \"lstrip\": true, \"rstrip\": true}], \"model\": "
@@ -456,7 +458,7 @@ static void settings_that_differ_from_the_tokenizer_are_refused(void **state) {
  * tokenizer.json. */
 static void files_beside_a_tokenizer_are_compared_with_it(void **state) {
   static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json"};
-  static const char wrong[] = "{\"bos_token\": \"<nobody>\"}";
+  static const char other_token[] = "{\"bos_token\": \"<nobody>\"}";
   static const clv_tokenizer_options none = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err = {0};
@@ -467,7 +469,7 @@ static void files_beside_a_tokenizer_are_compared_with_it(void **state) {
   for (size_t i = 0; i < CLV_COUNT(names); i++) {
     CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL, *other = NULL, *fails = NULL;
     must(clv_tokenizer_open(at("tokenizer.json"), &none, &t, &err), &err);
-    (void)write_scratch_file(names[i], wrong, strlen(wrong));
+    (void)write_scratch_file(names[i], other_token, strlen(other_token));
     expect_error(CLV_INVALID, names[i],
                  clv_tokenizer_open(at("tokenizer.json"), &none, &fails, &err), &err);
     must(clv_tokenizer_open(at("other.json"), &none, &other, &err), &err);
@@ -477,21 +479,22 @@ static void files_beside_a_tokenizer_are_compared_with_it(void **state) {
 
 /* ---- hostile text ---------------------------------------------------------------------------- */
 
-enum { LENGTH = 1 << 17, SECONDS = 5 };
+enum { TEXT_LENGTH = 1 << 17, MAX_SECONDS = 5 };
 
 /* Encodes a long text of one repeated pattern; quadratic work would take an hour. */
 static void encode_long_text(const char *unit) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_tokenizer *all[CLV_COUNT(tokenizers)];
   open_all_tokenizers(all);
-  while (text.len < LENGTH) clv_bytes_puts(&text, unit);
+  while (text.len < TEXT_LENGTH) clv_bytes_puts(&text, unit);
   for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) {
     CLV_AUTO(clv_ids_done) clv_ids ids = {0};
     clv_err err;
     uint64_t began = clv_now_ns();
     must(clv_tokenizer_encode(all[i], text.data, text.len, &ids, &err), &err);
-    if (clv_now_ns() - began > (uint64_t)SECONDS * 1000000000)
-      fail_msg("%s takes more than %d s for 128 KiB of '%s'", tokenizers[i].name, SECONDS, unit);
+    if (clv_now_ns() - began > (uint64_t)MAX_SECONDS * 1000000000)
+      fail_msg("%s takes more than %d s for 128 KiB of '%s'", tokenizers[i].name, MAX_SECONDS,
+               unit);
     clv_tokenizer_free(all[i]);
   }
 }
@@ -518,7 +521,7 @@ int main(void) {
       cmocka_unit_test(byte_order_mark_is_skipped),
       cmocka_unit_test(utf16_tokenizer_files_are_refused),
       cmocka_unit_test(text_that_is_not_utf8_is_refused),
-      cmocka_unit_test(white_space_that_a_token_took_is_no_token),
+      cmocka_unit_test(white_space_taken_by_a_token_is_not_encoded),
       cmocka_unit_test(settings_that_differ_from_the_tokenizer_are_refused),
       cmocka_unit_test(files_beside_a_tokenizer_are_compared_with_it),
       cmocka_unit_test(long_texts_take_no_quadratic_time),

@@ -64,14 +64,14 @@ static void ignored_positions_are_not_counted(void **state) {
   clv_tensor *labels = make_labels((const int64_t[]){1, -100, 0, -100, -100, 1});
   float values[12] = {0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1};
   const cleave_tensor output = {.dtype = CLEAVE_F32, .rank = 3, .shape = {2, 3, 2}, .data = values};
-  const cleave_tensor second = {
+  const cleave_tensor second_record = {
       .dtype = CLEAVE_F32, .rank = 3, .shape = {1, 3, 2}, .data = values + 6};
   (void)state;
   assert_true(clv_trainer_batch_weight(&t, labels, 0, 2) == 3);
   assert_true(clv_trainer_batch_weight(&t, labels, 1, 1) == 1);
   assert_int_equal(clv_trainer_count_labelled(&t, labels, 0, 1), 2);
   assert_int_equal(clv_trainer_count_correct(&t, &output, labels, 0, 2), 2);
-  assert_int_equal(clv_trainer_count_correct(&t, &second, labels, 1, 1), 1);
+  assert_int_equal(clv_trainer_count_correct(&t, &second_record, labels, 1, 1), 1);
   config.loss.weight = (clv_number_list){.n = 2, .items = weight};
   assert_true(clv_trainer_batch_weight(&t, labels, 0, 2) == 4.5);
   assert_int_equal(clv_trainer_count_labelled(&t, labels, 0, 2), 3);

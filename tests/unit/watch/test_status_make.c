@@ -60,26 +60,28 @@ static const clv_wire_link_status sample_links[2] = {
      .last_outage_ms = 250,
      .current_outage_ms = 125}};
 
-static void fill_session(int when) {
-  sessions[when][0] = (clv_wire_session_status){.session_name = "films",
-                                                .owner_identity = "spiffe://a/b",
-                                                .age_ms = 2000 + 2000u * (unsigned)when,
-                                                .n_modules = 2,
-                                                .modules = modules[when],
-                                                .n_links = 1,
-                                                .links = links[when]};
-  memset(&sessions[when][0].session_id, 0xab, sizeof sessions[when][0].session_id);
+static void fill_session(int reply_index) {
+  sessions[reply_index][0] =
+      (clv_wire_session_status){.session_name = "films",
+                                .owner_identity = "spiffe://a/b",
+                                .age_ms = 2000 + 2000u * (unsigned)reply_index,
+                                .n_modules = 2,
+                                .modules = modules[reply_index],
+                                .n_links = 1,
+                                .links = links[reply_index]};
+  memset(&sessions[reply_index][0].session_id, 0xab, sizeof sessions[reply_index][0].session_id);
 }
 
-static void fill_reply(int when) {
-  replies[when] = (clv_wire_status_reply){.uptime_ms = 10000 + 2000u * (unsigned)when,
-                                          .worker_name = "w1",
-                                          .device_name = "cpu",
-                                          .has_about = true,
-                                          .about = {.software = "", .isa = "", .unix_ms = 5000},
-                                          .certificate_expiry_s = 5 + 86400,
-                                          .n_sessions = 1,
-                                          .sessions = sessions[when]};
+static void fill_reply(int reply_index) {
+  replies[reply_index] =
+      (clv_wire_status_reply){.uptime_ms = 10000 + 2000u * (unsigned)reply_index,
+                              .worker_name = "w1",
+                              .device_name = "cpu",
+                              .has_about = true,
+                              .about = {.software = "", .isa = "", .unix_ms = 5000},
+                              .certificate_expiry_s = 5 + 86400,
+                              .n_sessions = 1,
+                              .sessions = sessions[reply_index]};
 }
 
 static int set_up_replies(void **state) {
@@ -103,11 +105,11 @@ static int free_replies(void **state) {
   return 0;
 }
 
-static clv_status_worker make_status(uint32_t worker, bool compare) {
+static clv_status_worker make_status(uint32_t worker, bool has_earlier_reply) {
   clv_status_worker w = {0};
   clv_err err = {0};
-  if (clv_status_compare(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW],
-                         &buffers, &w, &err) != CLV_OK)
+  if (clv_status_compare(&config, worker, has_earlier_reply ? &replies[BEFORE] : NULL,
+                         &replies[NOW], &buffers, &w, &err) != CLV_OK)
     fail_msg("%s", err.text);
   return w;
 }

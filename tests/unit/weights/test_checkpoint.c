@@ -17,8 +17,8 @@ static float values[2000];
 /* Returns a run's folder. Unlike the result of at(), it stays valid. */
 static const char *get_run_dir(const char *name) {
   static char paths[32][200];
-  static size_t used;
-  return strcpy(paths[used++ % CLV_COUNT(paths)], at(name));
+  static size_t n_used;
+  return strcpy(paths[n_used++ % CLV_COUNT(paths)], at(name));
 }
 
 /* Writes a checkpoint of two stages whose numbers depend on the step. */
@@ -26,11 +26,11 @@ static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   char count[24];
   for (size_t i = 0; i < CLV_COUNT(values); i++) values[i] = (float)(i + step);
-  clv_weights_tensor first[] = {{"conv.weight", CLV_F32, CLV_SHAPE(8, 1, 5, 5), values},
-                                {"conv.bias", CLV_F32, CLV_SHAPE(8), values}};
+  clv_weights_tensor first_stage[] = {{"conv.weight", CLV_F32, CLV_SHAPE(8, 1, 5, 5), values},
+                                      {"conv.bias", CLV_F32, CLV_SHAPE(8), values}};
   clv_weights_tensor moments[] = {{"conv.weight.exp_avg", CLV_F32, CLV_SHAPE(8, 1, 5, 5), values},
                                   {"conv.bias.exp_avg", CLV_F32, CLV_SHAPE(8), values}};
-  clv_weights_tensor second[] = {{"fc.weight", CLV_F32, CLV_SHAPE(10, 100), values}};
+  clv_weights_tensor second_stage[] = {{"fc.weight", CLV_F32, CLV_SHAPE(10, 100), values}};
   snprintf(count, sizeof count, "%llu records", (unsigned long long)step);
   clv_kv extra[] = {{"loss_log_sha256", config_hash}, {"note \"x\"", count}};
   clv_trainer_state state = {.epoch = 2,
@@ -40,8 +40,8 @@ static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
                              .extra = extra,
                              .n_extra = 2};
   CLV_TRY(clv_checkpoint_begin(run, step, 2, &w, err));
-  CLV_TRY(clv_checkpoint_add_stage(w, 1, second, 1, NULL, 0, err));
-  CLV_TRY(clv_checkpoint_add_stage(w, 0, first, 2, moments, 2, err));
+  CLV_TRY(clv_checkpoint_add_stage(w, 1, second_stage, 1, NULL, 0, err));
+  CLV_TRY(clv_checkpoint_add_stage(w, 0, first_stage, 2, moments, 2, err));
   CLV_TRY(clv_checkpoint_add_file(w, "session.effective.yaml", "seed: 1\n", 8, err));
   CLV_TRY(clv_checkpoint_add_state(w, &state, err));
   CLV_AUTO(clv_freep) char *path = NULL;
@@ -60,9 +60,9 @@ static uint64_t get_latest_step(const char *run, clv_bytes *reasons) {
   return clv_checkpoint_manifest(c)->step;
 }
 
-static bool file_exists(const char *run, const char *rest) {
+static bool file_exists(const char *run, const char *relative_path) {
   char path[400];
-  snprintf(path, sizeof path, "%s/%s", run, rest);
+  snprintf(path, sizeof path, "%s/%s", run, relative_path);
   return access(path, F_OK) == 0;
 }
 
@@ -169,8 +169,8 @@ static void invalid_writer_calls_are_refused(void **state) {
   assert_ok(clv_checkpoint_add_stage(w, 1, &t, 1, NULL, 0, &err), &err);
   assert_int_equal(clv_checkpoint_commit(w, "", 1, NULL, &err), CLV_PRECONDITION);
   assert_says(&err, "state");
-  clv_kv twice[] = {{"a", "1"}, {"a", "2"}};
-  s.extra = twice;
+  clv_kv equal_keys[] = {{"a", "1"}, {"a", "2"}};
+  s.extra = equal_keys;
   s.n_extra = 2;
   assert_int_equal(clv_checkpoint_add_state(w, &s, &err), CLV_INVALID);
   s.n_extra = 1;
@@ -242,8 +242,8 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   assert_null(none);
 }
 
-/* Damages a file of the run by damage(data, len), and asserts that checkpoint 1 is used instead of
- * 2. */
+/* Changes the `len` bytes of a file in `data`, which has room for one more. Returns the new length.
+ * */
 typedef size_t (*damage_fn)(char *data, size_t len);
 static size_t remove_last_byte(char *data, size_t len) { return (void)data, len - 1; }
 static size_t remove_all_bytes(char *data, size_t len) { return (void)data, (void)len, 0; }
@@ -310,7 +310,7 @@ static void write_64_kib(const char *run, uint64_t step) {
 static void each_truncation_and_flip_falls_back(void **state) {
   (void)state;
   const char *run = get_run_dir("flips");
-  size_t step = is_long() ? 1 : 199, flips = is_long() ? 10000 : 200;
+  size_t step = is_long() ? 1 : 199, n_flips = is_long() ? 10000 : 200;
   CLV_AUTO(clv_bytes_done) clv_bytes good = {0};
   char path[300];
   clv_err err;
@@ -323,7 +323,7 @@ static void each_truncation_and_flip_falls_back(void **state) {
   assert_in_range(good.len, 65000, 65536 + 512);
   int fd = open(path, O_WRONLY);
   assert_true(fd >= 0);
-  for (size_t i = 0; i < flips; i++) {
+  for (size_t i = 0; i < n_flips; i++) {
     uint32_t w[4];
     clv_rng_block(&(clv_rng_key){.seed = 7}, (uint32_t)i, w);
     size_t bit = w[0] % (good.len * 8);
@@ -403,7 +403,7 @@ static void damaged_manifest_is_refused(void **state) {
     clv_manifest m = {0};
     assert_int_equal(clv_manifest_parse(b.data, cut, "m", &m, &err), CLV_DATA_LOSS);
   }
-  size_t refused = 0;
+  size_t n_refused = 0;
   for (uint32_t i = 0; i < 10000; i++) {
     uint32_t w[4];
     clv_rng_block(&(clv_rng_key){.seed = 43}, i, w);
@@ -411,12 +411,12 @@ static void damaged_manifest_is_refused(void **state) {
     CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
     b.data[bit / 8] ^= (char)(1 << bit % 8);
     if (clv_manifest_parse(b.data, b.len, "m", &m, &err) != CLV_OK)
-      refused++;
+      n_refused++;
     else
       assert_true(is_same_manifest(&m, &good)); /* an upper-case digit in the digest */
     b.data[bit / 8] ^= (char)(1 << bit % 8);
   }
-  assert_true(refused > 9800);
+  assert_true(n_refused > 9800);
 }
 
 #define HEAD "{\"format\":\"cleave-checkpoint\",\"version\":1,"
@@ -535,23 +535,26 @@ static void invalid_manifests_are_refused(void **state) {
 static void write_kept_checkpoint(const char *run, uint64_t step) {
   clv_checkpoint_writer *w = NULL;
   clv_weights_tensor first = {"a", CLV_F32, CLV_SHAPE(4), values},
-                     second = {"b", CLV_F32, CLV_SHAPE(8), NULL};
+                     second_stage = {"b", CLV_F32, CLV_SHAPE(8), NULL};
   clv_trainer_state state = {.global_step = step};
-  char kept[2][40];
+  char file_names[2][40];
   clv_manifest_file at[2];
   clv_err err;
   assert_ok(clv_checkpoint_begin(run, step, 2, &w, &err), &err);
   assert_ok(clv_checkpoint_add_stage(w, 0, &first, 1, NULL, 0, &err), &err);
   for (int i = 0; i < 2; i++) {
-    snprintf(kept[i], sizeof kept[i], "00ff.%llu.1.%c", (unsigned long long)step, "wo"[i]);
-    at[i] = (clv_manifest_file){
-        .bytes = 100 + (unsigned)i, .keeper_identity = "spiffe://x/w1", .kept_file_name = kept[i]};
+    snprintf(file_names[i], sizeof file_names[i], "00ff.%llu.1.%c", (unsigned long long)step,
+             "wo"[i]);
+    at[i] = (clv_manifest_file){.bytes = 100 + (unsigned)i,
+                                .keeper_identity = "spiffe://x/w1",
+                                .kept_file_name = file_names[i]};
     at[i].sha256.bytes[0] = (uint8_t)(i + 1);
   }
   assert_int_equal(clv_checkpoint_add_kept(w, 1, true, NULL, 0, &at[1], &err), CLV_PRECONDITION);
-  assert_ok(clv_checkpoint_add_kept(w, 1, false, &second, 1, &at[0], &err), &err);
+  assert_ok(clv_checkpoint_add_kept(w, 1, false, &second_stage, 1, &at[0], &err), &err);
   assert_ok(clv_checkpoint_add_kept(w, 1, true, NULL, 0, &at[1], &err), &err);
-  assert_int_equal(clv_checkpoint_add_kept(w, 1, false, &second, 1, &at[0], &err), CLV_EXISTS);
+  assert_int_equal(clv_checkpoint_add_kept(w, 1, false, &second_stage, 1, &at[0], &err),
+                   CLV_EXISTS);
   assert_ok(clv_checkpoint_add_state(w, &state, &err), &err);
   assert_ok(clv_checkpoint_commit(w, "", 9, NULL, &err), &err);
   clv_checkpoint_writer_free(w);
@@ -584,7 +587,7 @@ static void kept_files_are_listed_and_not_opened(void **state) {
 }
 
 /* After all files have been copied back to the master, the new manifest names no workers. */
-static void gathered_checkpoint_is_home(void **state) {
+static void gathered_checkpoint_is_at_the_master(void **state) {
   (void)state;
   const char *run = get_run_dir("gathered");
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, again = {0};
@@ -755,10 +758,10 @@ static void tensors_are_found_by_name_in_any_file(void **state) {
 }
 
 /* Writes a checkpoint of two stages, each with one moment and a count of steps. */
-static clv_checkpoint *write_and_load_moments(const char *name, const char *second,
+static clv_checkpoint *write_and_load_moments(const char *name, const char *second_name,
                                               int64_t steps[2]) {
   const char *run = get_run_dir(name);
-  const char *const names[] = {"a.exp_avg", second};
+  const char *const names[] = {"a.exp_avg", second_name};
   clv_checkpoint_writer *w = NULL;
   clv_checkpoint *c = NULL;
   clv_err err;
@@ -778,17 +781,17 @@ static clv_checkpoint *write_and_load_moments(const char *name, const char *seco
 
 static void steps_of_optimisers_are_read_by_stage(void **state) {
   (void)state;
-  int64_t steps[] = {7, 0}, found;
+  int64_t steps[] = {7, 0}, found_step;
   CLV_AUTO(clv_checkpoint_freep)
   clv_checkpoint *c = write_and_load_moments("steps", "b.exp_avg", steps);
   CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   clv_err err;
   assert_ok(clv_checkpoint_open_tensors(c, true, &t, &err), &err);
-  assert_ok(clv_checkpoint_tensors_read_step(&t, 0, &found, &err), &err);
-  assert_int_equal(found, 7);
-  assert_int_equal(clv_checkpoint_tensors_read_step(&t, 1, &found, &err), CLV_DATA_LOSS);
+  assert_ok(clv_checkpoint_tensors_read_step(&t, 0, &found_step, &err), &err);
+  assert_int_equal(found_step, 7);
+  assert_int_equal(clv_checkpoint_tensors_read_step(&t, 1, &found_step, &err), CLV_DATA_LOSS);
   assert_says(&err, "the optimiser's file of stage 1 has no 'step'");
-  assert_int_equal(clv_checkpoint_tensors_read_step(&t, 2, &found, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_checkpoint_tensors_read_step(&t, 2, &found_step, &err), CLV_DATA_LOSS);
 }
 
 static void tensor_in_two_files_is_refused(void **state) {
@@ -800,6 +803,52 @@ static void tensor_in_two_files_is_refused(void **state) {
   clv_err err;
   assert_int_equal(clv_checkpoint_open_tensors(c, true, &t, &err), CLV_DATA_LOSS);
   assert_says(&err, "'a.exp_avg' is in the files of stage 0 and of stage 1");
+}
+
+static float first_value(const clv_weights_file *f, const char *name) {
+  const clv_weights_entry *e = clv_weights_find_entry(f, name);
+  float ret = 0;
+  clv_err err;
+  if (!e) fail_msg("no '%s'", name);
+  assert_ok(clv_weights_read_range(f, e, 0, &ret, sizeof ret, &err), &err);
+  return ret;
+}
+
+/* Writes a stage whose parameter "a" has an average; that of "b" has another shape. */
+static clv_checkpoint *write_and_load_averages(void) {
+  static const float one[] = {1, 1}, two[] = {2, 2}, three[] = {3, 3};
+  const char *run = get_run_dir("averages");
+  const clv_weights_tensor model[] = {{"a", CLV_F32, CLV_SHAPE(2), one},
+                                      {"b", CLV_F32, CLV_SHAPE(2), three}},
+                           optimizer[] = {{"a.ema", CLV_F32, CLV_SHAPE(2), two},
+                                          {"a.exp_avg", CLV_F32, CLV_SHAPE(2), three},
+                                          {"b.ema", CLV_F32, CLV_SHAPE(1), two}};
+  clv_checkpoint_writer *w = NULL;
+  clv_checkpoint *c = NULL;
+  clv_err err;
+  assert_ok(clv_checkpoint_begin(run, 5, 1, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_stage(w, 0, model, 2, optimizer, 3, &err), &err);
+  assert_ok(clv_checkpoint_add_state(w, &(clv_trainer_state){.global_step = 5}, &err), &err);
+  assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
+  clv_checkpoint_writer_free(w);
+  assert_ok(clv_checkpoint_load_latest(run, &c, NULL, &err), &err);
+  return c;
+}
+
+static void averages_are_read_in_place_of_weights(void **state) {
+  (void)state;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = write_and_load_averages();
+  clv_err err;
+  for (int uses_ema = 0; uses_ema < 2; uses_ema++) {
+    CLV_AUTO(clv_weights_closep) clv_weights_file *lazy = NULL, *whole = NULL;
+    if (uses_ema) clv_checkpoint_use_ema(c);
+    assert_true(clv_checkpoint_uses_ema(c) == uses_ema);
+    assert_ok(clv_checkpoint_open_model_lazy(c, 0, &lazy, &err), &err);
+    assert_ok(clv_checkpoint_open_model(c, 0, &whole, &err), &err);
+    assert_true(first_value(lazy, "a") == 1 + uses_ema && first_value(whole, "a") == 1 + uses_ema);
+    assert_true(first_value(lazy, "b") == 3 && first_value(whole, "b") == 3);
+    assert_int_equal(clv_weights_n_entries(whole), 2);
+  }
 }
 
 static void peek_opens_the_newest_checkpoint_without_its_weights(void **state) {
@@ -821,6 +870,7 @@ int main(void) {
       cmocka_unit_test(tensors_are_found_by_name_in_any_file),
       cmocka_unit_test(steps_of_optimisers_are_read_by_stage),
       cmocka_unit_test(tensor_in_two_files_is_refused),
+      cmocka_unit_test(averages_are_read_in_place_of_weights),
       cmocka_unit_test(peek_opens_the_newest_checkpoint_without_its_weights),
       cmocka_unit_test(manifest_is_checked_before_it_gets_its_name),
       cmocka_unit_test(checkpoint_state_round_trips),
@@ -835,7 +885,7 @@ int main(void) {
       cmocka_unit_test(damaged_manifest_is_refused),
       cmocka_unit_test(invalid_manifests_are_refused),
       cmocka_unit_test(kept_files_are_listed_and_not_opened),
-      cmocka_unit_test(gathered_checkpoint_is_home),
+      cmocka_unit_test(gathered_checkpoint_is_at_the_master),
       cmocka_unit_test(prune_reports_files_at_workers),
       cmocka_unit_test(prune_keeps_newest_checkpoints_and_foreign_files),
       cmocka_unit_test(file_changed_after_load_is_refused),

@@ -29,18 +29,20 @@ static void finish_file(clv_weights_writer *f, clv_sha256 *digest, uint64_t *byt
 /* Tensors may be written in any order; the file equals that of a single write. */
 static void file_written_in_parts_equals_one_write(void **state) {
   (void)state;
-  clv_sha256 whole, parts;
-  uint64_t n_whole, n_parts;
+  clv_sha256 digest_of_one_write, digest_of_parts;
+  uint64_t bytes_of_one_write, bytes_of_parts;
   clv_err err;
-  assert_ok(clv_weights_write_file(at("whole"), list, 3, NULL, 0, &whole, &n_whole, &err), &err);
+  assert_ok(clv_weights_write_file(at("whole"), list, 3, NULL, 0, &digest_of_one_write,
+                                   &bytes_of_one_write, &err),
+            &err);
   clv_weights_writer *f = begin_file("parts");
   assert_ok(clv_weights_writer_put(f, 1, 0, w, 4, &err), &err);
   assert_ok(clv_weights_writer_put(f, 0, 0, m, 3, &err), &err);
   assert_ok(clv_weights_writer_put(f, 1, 4, w + 1, 20, &err), &err);
   assert_int_equal(access(at("parts"), F_OK), -1);
-  finish_file(f, &parts, &n_parts);
-  assert_memory_equal(&whole, &parts, sizeof whole);
-  assert_int_equal(n_whole, n_parts);
+  finish_file(f, &digest_of_parts, &bytes_of_parts);
+  assert_memory_equal(&digest_of_one_write, &digest_of_parts, sizeof digest_of_one_write);
+  assert_int_equal(bytes_of_one_write, bytes_of_parts);
   assert_int_equal(access(at("parts.tmp"), F_OK), -1);
 }
 
@@ -80,21 +82,21 @@ static void invalid_parts_are_refused_and_keep_the_old_file(void **state) {
 
 static void tensor_ranges_are_read(void **state) {
   (void)state;
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *whole = NULL;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *full_file = NULL;
   float got[6];
   clv_sha256 digest;
   clv_err err;
   assert_ok(clv_weights_write_file(at("read"), list, 3, NULL, 0, &digest, NULL, &err), &err);
   assert_ok(clv_weights_open_lazy(at("read"), &f, &err), &err);
-  assert_ok(clv_weights_open(at("read"), 0, &whole, &err), &err);
+  assert_ok(clv_weights_open(at("read"), 0, &full_file, &err), &err);
   assert_memory_equal(clv_weights_digest(f), &digest, sizeof digest);
   const clv_weights_entry *e = clv_weights_find_entry(f, "fc.weight");
   assert_null(e->data);
   assert_ok(clv_weights_read_range(f, e, 8, got, 16, &err), &err);
   assert_memory_equal(got, w + 2, 16);
   assert_ok(clv_weights_read_range(f, e, 24, got, 0, &err), &err);
-  assert_ok(clv_weights_read_range(whole, clv_weights_find_entry(whole, "fc.weight"), 8, got + 4, 8,
-                                   &err),
+  assert_ok(clv_weights_read_range(full_file, clv_weights_find_entry(full_file, "fc.weight"), 8,
+                                   got + 4, 8, &err),
             &err);
   assert_memory_equal(got + 4, w + 2, 8);
   assert_int_equal(clv_weights_read_range(f, e, 20, got, 8, &err), CLV_INVALID);

@@ -27,7 +27,7 @@ static void assert_scale(const clv_peft *p, const char *layer, double scale, int
 static void adapter_settings_and_patterns_are_read(void **state) {
   (void)state;
   clv_err err;
-  CLV_AUTO(clv_peft_clear) clv_peft p = {0}, rs = {0}, least = {0};
+  CLV_AUTO(clv_peft_clear) clv_peft p = {0}, rslora = {0}, defaults = {0};
   if (parse_adapter_config(
           "{\"auto_mapping\": null, \"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 16, "
           "\"bias\": \"none\", \"rank_pattern\": {\"value\": 2, \"a.query\": 1}, "
@@ -40,18 +40,18 @@ static void adapter_settings_and_patterns_are_read(void **state) {
   assert_scale(&p, "value", 2.5, 2);
   assert_scale(&p, "layer.0.devalue", 4, 4); /* only whole parts of a name match */
   assert_scale(&p, "layer.a.query", 16, 1);
-  assert_int_equal(
-      parse_adapter_config("{\"peft_type\": \"LORA\", \"r\": 16, \"use_rslora\": true}", &rs, &err),
-      CLV_OK);
-  assert_scale(&rs, "x", 2, 16);
-  assert_int_equal(parse_adapter_config("{\"peft_type\": \"LORA\"}", &least, &err), CLV_OK);
-  assert_scale(&least, "x", 1, 8); /* the values that peft uses by default */
+  assert_int_equal(parse_adapter_config(
+                       "{\"peft_type\": \"LORA\", \"r\": 16, \"use_rslora\": true}", &rslora, &err),
+                   CLV_OK);
+  assert_scale(&rslora, "x", 2, 16);
+  assert_int_equal(parse_adapter_config("{\"peft_type\": \"LORA\"}", &defaults, &err), CLV_OK);
+  assert_scale(&defaults, "x", 1, 8); /* the values that peft uses by default */
 }
 
 /* Reads a config of peft 0.21 with every key of LoraConfig, and with keys of other versions that
  * are switched off. */
 static void every_peft_key_is_accepted(void **state) {
-  static const char all[] =
+  static const char all_keys[] =
       "{\"alora_invocation_tokens\": null, \"alpha_pattern\": {}, \"arrow_config\": null, "
       "\"auto_mapping\": {\"base_model_class\": \"ViT\", \"parent_library\": \"x\"}, "
       "\"base_model_name_or_path\": null, \"bias\": \"none\", \"corda_config\": null, "
@@ -71,7 +71,7 @@ static void every_peft_key_is_accepted(void **state) {
   CLV_AUTO(clv_peft_clear) clv_peft p = {0};
   clv_err err = {0};
   (void)state;
-  if (parse_adapter_config(all, &p, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (parse_adapter_config(all_keys, &p, &err) != CLV_OK) fail_msg("%s", err.text);
   assert_scale(&p, "x", 4, 4);
 }
 
@@ -121,7 +121,8 @@ static void unsupported_peft_options_are_refused(void **state) {
 
 static void written_adapter_config_reads_back(void **state) {
   (void)state;
-  static const char *const targets[] = {"a.query", "b.query"}, *const saved[] = {"classifier"};
+  static const char *const targets[] = {"a.query", "b.query"}, *const saved_modules[] = {
+                                                                   "classifier"};
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   CLV_AUTO(clv_peft_clear)
@@ -129,7 +130,7 @@ static void written_adapter_config_reads_back(void **state) {
   assert_int_equal(clv_peft_set_layer(&p, "b.query", 9, 0, &err), CLV_OK);
   assert_int_equal(clv_peft_set_layer(&p, "b.query", 0, 0.1, &err), CLV_OK);
   assert_int_equal(p.n_patterns, 1);
-  clv_peft_write(&p, "bert \"base\"", targets, 2, saved, 1, &out);
+  clv_peft_write(&p, "bert \"base\"", targets, 2, saved_modules, 1, &out);
   if (parse_adapter_config((const char *)out.data, &q, &err) != CLV_OK) fail_msg("%s", err.text);
   assert_scale(&q, "a.query", 1.5, 4);
   assert_scale(&q, "b.query", 0.1 / 3, 9);

@@ -121,11 +121,11 @@ static void renamed_tensors_are_found(void **state) {
 static void tied_decoder_bias_is_found_under_its_head(void **state) {
   (void)state;
   static const char *const names[] = {"cls.predictions.bias", "x.bias"};
-  static const char *const both[] = {"lm_head.bias", "lm_head.decoder.bias"};
+  static const char *const both_names[] = {"lm_head.bias", "lm_head.decoder.bias"};
   assert_found_as(names, 2, "cls.predictions.decoder.bias", "cls.predictions.bias");
   assert_found_as(names, 2, "x.encoder.bias", NULL);
   assert_found_as(names, 2, "cls.predictions.decoder.weight", NULL);
-  assert_found_as(both, 2, "lm_head.decoder.bias", "lm_head.decoder.bias");
+  assert_found_as(both_names, 2, "lm_head.decoder.bias", "lm_head.decoder.bias");
 }
 
 static void ambiguous_tensor_name_is_refused(void **state) {
@@ -138,29 +138,30 @@ static void ambiguous_tensor_name_is_refused(void **state) {
   assert_found_as(names, 2, "model.a", "model.a");
 }
 
-static void derived_and_fresh_names_are_recognized(void **state) {
+static void derived_and_new_names_are_recognized(void **state) {
   (void)state;
-  static const char *const fresh[] = {"classifier", "bert.pooler"};
+  static const char *const new_layers[] = {"classifier", "bert.pooler"};
   assert_true(clv_weights_is_derived("bert.embeddings.position_ids"));
   assert_true(clv_weights_is_derived("h.0.attn.bias"));
   assert_true(clv_weights_is_derived("h.0.attn.masked_bias"));
   assert_false(clv_weights_is_derived("h.0.attn.c_attn.bias"));
   assert_false(clv_weights_is_derived("other_position_ids"));
-  assert_true(clv_weights_is_newly_initialised("classifier.weight", fresh, 2));
-  assert_true(clv_weights_is_newly_initialised("classifier", fresh, 2));
-  assert_false(clv_weights_is_newly_initialised("classifier2.weight", fresh, 2));
-  assert_false(clv_weights_is_newly_initialised("bert.weight", fresh, 2));
+  assert_true(clv_weights_is_newly_initialised("classifier.weight", new_layers, 2));
+  assert_true(clv_weights_is_newly_initialised("classifier", new_layers, 2));
+  assert_false(clv_weights_is_newly_initialised("classifier2.weight", new_layers, 2));
+  assert_false(clv_weights_is_newly_initialised("bert.weight", new_layers, 2));
 }
 
 /* ---- reading tensors ------------------------------------------------------------------------- */
 
 static void f16_and_bf16_numbers_become_f32(void **state) {
   (void)state;
-  static const uint16_t h[6] = {0x3c00, 0xc000, 0x0001, 0x7bff, 0xfc00, 0x8000};
-  static const uint16_t b[3] = {0x3f80, 0xc000, 0x7f80};
-  static const float from_h[6] = {1, -2, 0x1p-24f, 65504, -INFINITY, -0.0f};
-  static const float from_b[3] = {1, -2, INFINITY};
-  clv_weights_tensor t[] = {{"h", CLV_F16, CLV_SHAPE(6), h}, {"b", CLV_BF16, CLV_SHAPE(1, 3), b}};
+  static const uint16_t f16_bits[6] = {0x3c00, 0xc000, 0x0001, 0x7bff, 0xfc00, 0x8000};
+  static const uint16_t bf16_bits[3] = {0x3f80, 0xc000, 0x7f80};
+  static const float f32_of_f16[6] = {1, -2, 0x1p-24f, 65504, -INFINITY, -0.0f};
+  static const float f32_of_bf16[3] = {1, -2, INFINITY};
+  clv_weights_tensor t[] = {{"h", CLV_F16, CLV_SHAPE(6), f16_bits},
+                            {"b", CLV_BF16, CLV_SHAPE(1, 3), bf16_bits}};
   const char *path = make_folder("halves");
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
   float got[6];
@@ -172,9 +173,9 @@ static void f16_and_bf16_numbers_become_f32(void **state) {
   size_t found[2];
   assert_ok(clv_weights_folder_match_tensors(f, want, 2, NULL, 0, found, &err), &err);
   assert_ok(clv_weights_folder_read_tensor(f, found[0], &want[0], got, &err), &err);
-  assert_memory_equal(got, from_h, sizeof from_h);
+  assert_memory_equal(got, f32_of_f16, sizeof f32_of_f16);
   assert_ok(clv_weights_folder_read_tensor(f, found[1], &want[1], got, &err), &err);
-  assert_memory_equal(got, from_b, sizeof from_b);
+  assert_memory_equal(got, f32_of_bf16, sizeof f32_of_bf16);
   want[0].shape = CLV_SHAPE(2, 3);
   assert_int_equal(clv_weights_folder_check_tensor(f, found[0], &want[0], &err), CLV_INVALID);
   assert_says(&err, "expected f32 [2, 3], found F16 [6]");
@@ -186,18 +187,18 @@ static void f16_and_bf16_numbers_become_f32(void **state) {
 
 static const char *make_two_files(const char *name) {
   char path[64];
-  const char *where = make_folder(name);
-  clv_weights_tensor one[] = {{"bert.a.weight", CLV_F32, CLV_SHAPE(2, 2), numbers},
-                              {"cls.x", CLV_F32, CLV_SHAPE(1), numbers}};
-  clv_weights_tensor two[] = {{"bert.b.gamma", CLV_F32, CLV_SHAPE(1, 1, 4), numbers},
-                              {"position_ids", CLV_F32, CLV_SHAPE(1), numbers}};
+  const char *folder = make_folder(name);
+  clv_weights_tensor first_file[] = {{"bert.a.weight", CLV_F32, CLV_SHAPE(2, 2), numbers},
+                                     {"cls.x", CLV_F32, CLV_SHAPE(1), numbers}};
+  clv_weights_tensor second_file[] = {{"bert.b.gamma", CLV_F32, CLV_SHAPE(1, 1, 4), numbers},
+                                      {"position_ids", CLV_F32, CLV_SHAPE(1), numbers}};
   snprintf(path, sizeof path, "%s/1.safetensors", name);
-  write_weights_file(path, one, 2);
+  write_weights_file(path, first_file, 2);
   snprintf(path, sizeof path, "%s/2.safetensors", name);
-  write_weights_file(path, two, 2);
+  write_weights_file(path, second_file, 2);
   snprintf(path, sizeof path, "%s/%s", name, CLV_INDEX_NAME);
   write_text_file(path, TWO_FILES);
-  return where;
+  return folder;
 }
 
 /* Records the names of the files that were opened. */
@@ -209,12 +210,12 @@ static clv_code record_file_name(void *user, const char *name, int fd, clv_err *
 
 static void only_needed_files_are_opened(void **state) {
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes asked = {0}, left = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes opened_files = {0}, left = {0};
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
   const clv_weights_want want[] = {{"b.weight", CLV_F32, CLV_SHAPE(4), false},
                                    {"head.weight", CLV_F32, CLV_SHAPE(4), false}};
   static const char *const fresh[] = {"head"};
-  clv_weights_guard guard = {record_file_name, &asked};
+  clv_weights_guard guard = {record_file_name, &opened_files};
   size_t found[2], n;
   float got[4];
   clv_err err;
@@ -225,7 +226,7 @@ static void only_needed_files_are_opened(void **state) {
   assert_true(found[1] == CLV_WEIGHTS_NONE);
   assert_ok(clv_weights_folder_read_tensor(f, found[0], &want[0], got, &err), &err);
   assert_memory_equal(got, numbers, sizeof got);
-  assert_string_equal(asked.data, "model.safetensors.index.json 2.safetensors ");
+  assert_string_equal(opened_files.data, "model.safetensors.index.json 2.safetensors ");
   assert_ok(clv_weights_folder_list_unmatched(f, want, 2, &left, &n, &err), &err);
   assert_int_equal(n, 2);
   assert_string_equal(left.data, "'bert.a.weight', 'cls.x'");
@@ -325,7 +326,7 @@ int main(void) {
                                      cmocka_unit_test(renamed_tensors_are_found),
                                      cmocka_unit_test(tied_decoder_bias_is_found_under_its_head),
                                      cmocka_unit_test(ambiguous_tensor_name_is_refused),
-                                     cmocka_unit_test(derived_and_fresh_names_are_recognized),
+                                     cmocka_unit_test(derived_and_new_names_are_recognized),
                                      cmocka_unit_test(f16_and_bf16_numbers_become_f32),
                                      cmocka_unit_test(only_needed_files_are_opened),
                                      cmocka_unit_test(index_unlike_its_files_is_refused),

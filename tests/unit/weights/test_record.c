@@ -84,7 +84,7 @@ static void oldest_attempts_are_dropped_at_the_limit(void **state) {
 
 static void damaged_run_record_is_refused_by_name(void **state) {
   static const struct {
-    const char *from, *to, *says;
+    const char *old_text, *new_text, *says;
   } cases[] = {
       {"{\"format\"", "[\"format\"", "starts with '{'"},
       {"cleave-run", "cleave-walk", "expected cleave-run 1"},
@@ -110,10 +110,10 @@ static void damaged_run_record_is_refused_by_name(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes bad = {0};
     clv_run_record none = {0};
-    const char *at = strstr(text.data, cases[i].from);
-    if (!at) fail_msg("no %s in %s", cases[i].from, text.data);
+    const char *at = strstr(text.data, cases[i].old_text);
+    if (!at) fail_msg("no %s in %s", cases[i].old_text, text.data);
     clv_bytes_add(&bad, text.data, (size_t)(at - text.data));
-    clv_bytes_printf(&bad, "%s%s", cases[i].to, at + strlen(cases[i].from));
+    clv_bytes_printf(&bad, "%s%s", cases[i].new_text, at + strlen(cases[i].old_text));
     assert_int_not_equal(clv_run_record_parse(bad.data, bad.len, "run.json", &none, &err), CLV_OK);
     assert_says(&err, cases[i].says);
     assert_says(&err, "run.json");

@@ -20,8 +20,8 @@ static const uint16_t h_data[2] = {0x3c00, 0xc000};
 static clv_bytes encode_sample(const clv_weights_tensor *t, size_t n) {
   clv_bytes b = {0};
   clv_err err;
-  clv_kv meta[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
-  assert_ok(clv_weights_encode(t, n, meta, 1, &b, &err), &err);
+  clv_kv metadata[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
+  assert_ok(clv_weights_encode(t, n, metadata, 1, &b, &err), &err);
   return b;
 }
 
@@ -106,9 +106,9 @@ static void tensor_order_does_not_change_the_bytes(void **state) {
   clv_weights_tensor t[] = SOME_TENSORS;
   CLV_AUTO(clv_bytes_done) clv_bytes b = encode_sample(t, CLV_COUNT(t));
   for (size_t k = 1; k < CLV_COUNT(t); k++) {
-    clv_weights_tensor first = t[0];
+    clv_weights_tensor first_tensor = t[0];
     memmove(t, t + 1, sizeof t - sizeof *t);
-    t[CLV_COUNT(t) - 1] = first;
+    t[CLV_COUNT(t) - 1] = first_tensor;
     CLV_AUTO(clv_bytes_done) clv_bytes c = encode_sample(t, CLV_COUNT(t));
     assert_int_equal(c.len, b.len);
     assert_memory_equal(c.data, b.data, b.len);
@@ -298,10 +298,11 @@ static void invalid_writes_are_refused(void **state) {
                      CLV_INVALID);
     assert_int_equal(access(at("x"), F_OK), -1);
   }
-  clv_kv twice[] = {{"k", "1"}, {"k", "2"}}, format[] = {{"format", "tf"}}, bad[] = {{"k", "\xff"}};
-  assert_int_equal(clv_weights_encode(NULL, 0, twice, 2, &none, &err), CLV_INVALID);
-  assert_int_equal(clv_weights_encode(NULL, 0, format, 1, &none, &err), CLV_INVALID);
-  assert_int_equal(clv_weights_encode(NULL, 0, bad, 1, &none, &err), CLV_INVALID);
+  clv_kv equal_keys[] = {{"k", "1"}, {"k", "2"}}, reserved_key[] = {{"format", "tf"}},
+         invalid_text[] = {{"k", "\xff"}};
+  assert_int_equal(clv_weights_encode(NULL, 0, equal_keys, 2, &none, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_encode(NULL, 0, reserved_key, 1, &none, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_encode(NULL, 0, invalid_text, 1, &none, &err), CLV_INVALID);
   assert_null(none.data);
   assert_int_equal(clv_weights_write_file(at("no/folder"), NULL, 0, NULL, 0, NULL, NULL, &err),
                    CLV_PRECONDITION);
@@ -441,24 +442,24 @@ static void missing_tensors_are_named(void **state) {
   want[1].name = "fc.bias";
   /* a count of batches, which may be missing if the caller allows it */
   want[4].name = "bn2.num_batches_tracked";
-  unsigned counts = CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_UNEXPECTED;
+  unsigned match_flags = CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_UNEXPECTED;
   assert_int_equal(clv_weights_match_tensors(f, want, 5, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err),
                    CLV_INVALID);
   assert_says(&err, "1 missing tensors: 'bn2.num_batches_tracked'");
-  assert_ok(clv_weights_match_tensors(f, want, 5, counts, found, &err), &err);
+  assert_ok(clv_weights_match_tensors(f, want, 5, match_flags, found, &err), &err);
   assert_null(found[4]);
   assert_string_equal(found[3]->name, "conv1.bias");
   want[4] = (clv_weights_want){"bn2.counts", CLV_I64, CLV_SHAPE(2),
                                false}; /* a tensor of several numbers is no count */
-  assert_int_equal(clv_weights_match_tensors(f, want, 5, counts, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_match_tensors(f, want, 5, match_flags, found, &err), CLV_INVALID);
   assert_says(&err, "1 missing tensors: 'bn2.counts'");
   want[4] = (clv_weights_want){"bn.num_batches_tracked", CLV_I64, {.rank = 0}, false};
-  clv_weights_want other[] = {{"p1", 1, {0}, false},
-                              {"p2", 1, {0}, false},
-                              {"p3", 1, {0}, false},
-                              {"p4", 1, {0}, false},
-                              {"p5", 1, {0}, false}};
-  assert_int_equal(clv_weights_match_tensors(f, other, 5, 0, found, &err), CLV_INVALID);
+  clv_weights_want wanted_counts[] = {{"p1", 1, {0}, false},
+                                      {"p2", 1, {0}, false},
+                                      {"p3", 1, {0}, false},
+                                      {"p4", 1, {0}, false},
+                                      {"p5", 1, {0}, false}};
+  assert_int_equal(clv_weights_match_tensors(f, wanted_counts, 5, 0, found, &err), CLV_INVALID);
   assert_says(&err,
               "5 missing tensors: 'p1', 'p2', 'p3' and 2 more; unexpected: "
               "'bn.num_batches_tracked', 'conv1.bias', 'conv1.weight' and 2 more");

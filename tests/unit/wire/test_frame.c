@@ -172,20 +172,22 @@ static void add_earlier_frame(clv_bytes *message, const clv_frame *f, size_t pay
   clv_bytes_add(message, one.data, one.len);
 }
 
-/* Decodes a message that is cut into two pieces at `cut`. Checks that it has n earlier frames, that
- * the second of them equals `second`, and that the last frame has the kind `last` (0: none). */
-static void check_bundle(const clv_bytes *message, size_t cut, const clv_frame *second,
-                         size_t payload_of_second, uint32_t n, clv_frame_kind last) {
+/* Decodes a message that is cut into two pieces at `cut_position`. Checks that it has n earlier
+ * frames, that the second of them equals `second`, and that the last frame is of `last_kind` (0:
+ * there is none). */
+static void check_bundle(const clv_bytes *message, size_t cut_position, const clv_frame *second,
+                         size_t payload_of_second, uint32_t n, clv_frame_kind last_kind) {
   clv_err err = {0};
-  clv_bundle before;
+  clv_bundle earlier_frames;
   clv_frame got;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
-  clv_piece pieces[] = {{message->data, cut}, {message->data + cut, message->len - cut}};
-  assert_ok(clv_frame_decode_last(pieces, 2, &limits, &before, &got, &payload, &err));
-  assert_int_equal(before.n_frames, n);
-  assert_int_equal(got.kind, last);
-  assert_ok(clv_frame_decode_preceding(pieces, 2, &before.frame_positions[1], &limits, &got,
+  clv_piece pieces[] = {{message->data, cut_position},
+                        {message->data + cut_position, message->len - cut_position}};
+  assert_ok(clv_frame_decode_last(pieces, 2, &limits, &earlier_frames, &got, &payload, &err));
+  assert_int_equal(earlier_frames.n_frames, n);
+  assert_int_equal(got.kind, last_kind);
+  assert_ok(clv_frame_decode_preceding(pieces, 2, &earlier_frames.frame_positions[1], &limits, &got,
                                        &payload, &err));
   assert_same(second, &got);
   assert_int_equal(payload.len, payload_of_second);
@@ -198,18 +200,19 @@ static void check_bundle(const clv_bytes *message, size_t cut, const clv_frame *
 static void bundled_frames_round_trip(void **state) {
   clv_frame end = make_sample_frame(CLV_END_CONTEXT), value = make_sample_frame(CLV_VALUE),
             call = make_sample_frame(CLV_CALL);
-  size_t of_end = get_sample_payload_len(CLV_END_CONTEXT),
-         of_value = get_sample_payload_len(CLV_VALUE), of_call = get_sample_payload_len(CLV_CALL);
+  size_t end_payload_len = get_sample_payload_len(CLV_END_CONTEXT),
+         value_payload_len = get_sample_payload_len(CLV_VALUE),
+         call_payload_len = get_sample_payload_len(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes message = {0};
   (void)state;
-  add_earlier_frame(&message, &end, of_end);
-  add_earlier_frame(&message, &value, of_value);
-  check_bundle(&message, 3, &value, of_value, 2, 0);
-  CLV_AUTO(clv_bytes_done) clv_bytes last = encode_whole(&call, of_call);
+  add_earlier_frame(&message, &end, end_payload_len);
+  add_earlier_frame(&message, &value, value_payload_len);
+  check_bundle(&message, 3, &value, value_payload_len, 2, 0);
+  CLV_AUTO(clv_bytes_done) clv_bytes last = encode_whole(&call, call_payload_len);
   clv_bytes_add(&message, last.data, last.len);
-  add_earlier_frame(&message, &end, of_end);
+  add_earlier_frame(&message, &end, end_payload_len);
   for (size_t cut = 0; cut <= message.len; cut++)
-    check_bundle(&message, cut, &value, of_value, 3, CLV_CALL);
+    check_bundle(&message, cut, &value, value_payload_len, 3, CLV_CALL);
 }
 
 static clv_frame make_largest_prepare(void) {
@@ -290,7 +293,7 @@ static void call_predecessor_id_round_trips(void **state) {
 /* ---- protobuf-c as an independent reader and writer -------------------------------------------
  */
 
-static Cleave__V1__Frame *protobuf_c_read(const clv_bytes *all) {
+static Cleave__V1__Frame *read_with_protobuf_c(const clv_bytes *all) {
   Cleave__V1__Frame *m = cleave__v1__frame__unpack(NULL, all->len, (const uint8_t *)all->data);
   assert_non_null(m);
   assert_int_equal(m->base.n_unknown_fields, 0);
@@ -301,7 +304,7 @@ static void protobuf_c_reads_a_call(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
-  Cleave__V1__Frame *m = protobuf_c_read(&all);
+  Cleave__V1__Frame *m = read_with_protobuf_c(&all);
   assert_int_equal(m->kind, CLEAVE__V1__FRAME_KIND__CALL);
   assert_int_equal(m->context, f.context);
   assert_int_equal(m->message, 77);
@@ -332,13 +335,13 @@ static void protobuf_c_reads_a_gradient(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_GRADIENT), got;
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 16);
-  Cleave__V1__Frame *m = protobuf_c_read(&all);
+  Cleave__V1__Frame *m = read_with_protobuf_c(&all);
   assert_int_equal(m->order, 2);
   assert_int_equal(m->micro_batch, 0);
   m->micro_batch = UINT32_MAX;
-  uint8_t again[512];
-  assert_true(cleave__v1__frame__get_packed_size(m) <= sizeof again);
-  clv_piece piece = {again, cleave__v1__frame__pack(m, again)};
+  uint8_t repacked[512];
+  assert_true(cleave__v1__frame__get_packed_size(m) <= sizeof repacked);
+  clv_piece piece = {repacked, cleave__v1__frame__pack(m, repacked)};
   cleave__v1__frame__free_unpacked(m, NULL);
   clv_wire_limits limits = clv_wire_limits_default();
   clv_payload payload;
@@ -351,7 +354,7 @@ static void protobuf_c_reads_a_step(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_DROP);
   CLV_AUTO(clv_bytes_done) clv_bytes drop = encode_whole(&f, 0);
-  Cleave__V1__Frame *m = protobuf_c_read(&drop);
+  Cleave__V1__Frame *m = read_with_protobuf_c(&drop);
   assert_int_equal(m->n_upstream, 3);
   assert_memory_equal(m->upstream, f.value_ids, 3 * sizeof(uint64_t));
   cleave__v1__frame__free_unpacked(m, NULL);
@@ -359,7 +362,7 @@ static void protobuf_c_reads_a_step(void **state) {
   f = make_sample_frame(CLV_PREPARE);
   f.backward.needed_calls[0].root_gradient = 0.25f;
   CLV_AUTO(clv_bytes_done) clv_bytes prepare = encode_whole(&f, 0);
-  m = protobuf_c_read(&prepare);
+  m = read_with_protobuf_c(&prepare);
   assert_non_null(m->backward);
   assert_true(m->backward->calls[0]->root == 0.25f && m->backward->calls[1]->root == 0);
   assert_int_equal(m->backward->calls[0]->n_targets, 2);
@@ -369,7 +372,7 @@ static void protobuf_c_reads_a_step(void **state) {
 
   f = make_sample_frame(CLV_APPLY);
   CLV_AUTO(clv_bytes_done) clv_bytes apply = encode_whole(&f, 0);
-  m = protobuf_c_read(&apply);
+  m = read_with_protobuf_c(&apply);
   assert_non_null(m->commit);
   assert_true(m->commit->scale == 0.125f && m->commit->lr == 1e-3f && m->commit->apply);
   assert_int_equal(m->commit->n_more_lrs, 3);
@@ -387,7 +390,7 @@ static void protobuf_c_rewrites_every_kind(void **state) {
     clv_frame f = make_sample_frame((clv_frame_kind)kind);
     size_t len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
-    Cleave__V1__Frame *m = protobuf_c_read(&all);
+    Cleave__V1__Frame *m = read_with_protobuf_c(&all);
     uint8_t *again = malloc(cleave__v1__frame__get_packed_size(m));
     size_t n = cleave__v1__frame__pack(m, again);
     decode_and_compare(&(clv_piece){again, n}, 1, &f, len);
@@ -398,10 +401,10 @@ static void protobuf_c_rewrites_every_kind(void **state) {
 
 /* ---- fields in any order, unknown or repeated ------------------------------------------------ */
 
-typedef struct part {
+typedef struct encoded_field {
   const char *data;
   size_t len;
-} part;
+} encoded_field;
 
 static size_t read_varint(const char *data, size_t *at) {
   size_t value = 0;
@@ -413,10 +416,10 @@ static size_t read_varint(const char *data, size_t *at) {
 }
 
 /* Splits an encoded frame into its top-level fields. */
-static size_t split_fields(const clv_bytes *all, part *parts) {
+static size_t split_fields(const clv_bytes *all, encoded_field *parts) {
   size_t n = 0, at = 0;
   while (at < all->len) {
-    size_t start = at, tag = read_varint(all->data, &at);
+    size_t field_start = at, tag = read_varint(all->data, &at);
     if ((tag & 7) == 0) read_varint(all->data, &at);
     if ((tag & 7) == 1) at += 8;
     if ((tag & 7) == 5) at += 4;
@@ -424,30 +427,31 @@ static size_t split_fields(const clv_bytes *all, part *parts) {
       size_t len = read_varint(all->data, &at);
       at += len;
     }
-    parts[n++] = (part){all->data + start, at - start};
+    parts[n++] = (encoded_field){all->data + field_start, at - field_start};
   }
   return n;
 }
 
 /* Rotates the fields, but keeps the order of the two tensors, because the order within a repeated
  * field matters. */
-static size_t rotate_fields(const part *parts, size_t n, size_t by, clv_piece *pieces) {
-  size_t used = 0;
+static size_t rotate_fields(const encoded_field *parts, size_t n, size_t offset,
+                            clv_piece *pieces) {
+  size_t n_pieces = 0;
   for (size_t i = 0; i < n; i++) {
-    part p = parts[(i + by) % n];
-    if ((uint8_t)p.data[0] != 0x62) pieces[used++] = (clv_piece){p.data, p.len};
+    encoded_field p = parts[(i + offset) % n];
+    if ((uint8_t)p.data[0] != 0x62) pieces[n_pieces++] = (clv_piece){p.data, p.len};
   }
   for (size_t i = 0; i < n; i++)
     if ((uint8_t)parts[i].data[0] == 0x62)
-      pieces[used++] = (clv_piece){parts[i].data, parts[i].len};
-  return used;
+      pieces[n_pieces++] = (clv_piece){parts[i].data, parts[i].len};
+  return n_pieces;
 }
 
 static void field_order_does_not_change_the_frame(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
-  part parts[64];
+  encoded_field parts[64];
   size_t n = split_fields(&all, parts);
   assert_true(n > 12);
   for (size_t rotate = 0; rotate < n; rotate++) {
@@ -473,7 +477,7 @@ static void unknown_fields_are_skipped(void **state) {
     clv_frame f = make_sample_frame((clv_frame_kind)kind);
     size_t len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
-    part parts[64];
+    encoded_field parts[64];
     clv_piece pieces[129];
     size_t n = split_fields(&all, parts), used = 0;
     for (size_t i = 0; i < n; i++) {
@@ -487,7 +491,7 @@ static void unknown_fields_are_skipped(void **state) {
 
 static void last_scalar_wins_and_unpacked_lists_are_read(void **state) {
   (void)state;
-  static const char gradient[] =
+  static const char gradient_bytes[] =
       "\x08\x0b\x08\x19"                             /* kind 11, then kind 25: GRADIENT */
       "\x10\x01\x18\x01\x18\x02\x20\x01"             /* context 1, message 1 then 2, phase 1 */
       "\x62\x09\x08\x05\x10\x02\x12\x01\x03\x18\x06" /* u8 [2, 3]: one dim unpacked, one packed */
@@ -506,7 +510,7 @@ static void last_scalar_wins_and_unpacked_lists_are_read(void **state) {
   clv_frame f;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
-  clv_piece piece = {gradient, sizeof gradient - 1};
+  clv_piece piece = {gradient_bytes, sizeof gradient_bytes - 1};
   assert_ok(clv_frame_decode(&piece, 1, &limits, &f, &payload, &err));
   assert_int_equal(f.kind, CLV_GRADIENT);
   assert_int_equal(f.message_id, 2);
@@ -548,7 +552,7 @@ static void value_with_a_tensor_round_trips(void **state) {
 static void invalid_cache_fields_are_refused(void **state) {
   (void)state;
   const clv_tensor_head rows = {CLV_F32, CLV_SHAPE(2, 1), 8, 0, 0},
-                        numbers = {CLV_I64, CLV_SHAPE(2), 16, 0, 0},
+                        record_numbers = {CLV_I64, CLV_SHAPE(2), 16, 0, 0},
                         one_row = {CLV_F32, CLV_SHAPE(1, 2), 8, 0, 0},
                         none = {CLV_F32, CLV_SHAPE(2, 0), 0, 0, 0},
                         f64_rows = {CLV_F64, CLV_SHAPE(2), 16, 0, 0},
@@ -557,33 +561,33 @@ static void invalid_cache_fields_are_refused(void **state) {
     uint64_t records, keep_s;
     uint32_t n;
     clv_tensor_head tensors[3];
-    bool failure;
-    const char *part;
-  } wrong[] = {
-      {0, 60, 1, {numbers}, false, "a cache of 0 records"},
-      {CLV_WIRE_RECORDS + 1, 60, 1, {numbers}, false, "a cache of 4294967297 records"},
-      {9, 0, 1, {numbers}, false, "kept for 0 s"},
-      {9, UINT64_MAX, 1, {numbers}, false, "kept for 18446744073709551615 s"},
-      {9, 60, 0, {numbers}, false, "no record numbers"},
-      {9, 60, 3, {rows, rows, numbers}, false, "no record numbers"},
+    bool has_failure;
+    const char *refusal_text;
+  } bad_frames[] = {
+      {0, 60, 1, {record_numbers}, false, "a cache of 0 records"},
+      {CLV_WIRE_RECORDS + 1, 60, 1, {record_numbers}, false, "a cache of 4294967297 records"},
+      {9, 0, 1, {record_numbers}, false, "kept for 0 s"},
+      {9, UINT64_MAX, 1, {record_numbers}, false, "kept for 18446744073709551615 s"},
+      {9, 60, 0, {record_numbers}, false, "no record numbers"},
+      {9, 60, 3, {rows, rows, record_numbers}, false, "no record numbers"},
       {9, 60, 2, {rows, f64_rows}, false, "must be i64"},
       {9, 60, 2, {rows, matrix}, false, "must be i64"},
-      {9, 60, 2, {one_row, numbers}, false, "not one for each of the 2"},
-      {9, 60, 2, {none, numbers}, false, "not one for each of the 2"},
-      {9, 60, 2, {rows, numbers}, true, "a VALUE of a cache cannot carry a failure"},
+      {9, 60, 2, {one_row, record_numbers}, false, "not one for each of the 2"},
+      {9, 60, 2, {none, record_numbers}, false, "not one for each of the 2"},
+      {9, 60, 2, {rows, record_numbers}, true, "a VALUE of a cache cannot carry a failure"},
   };
-  for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
+  for (size_t i = 0; i < CLV_COUNT(bad_frames); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
     clv_err err = {0};
     clv_frame f = make_sample_frame(CLV_VALUE);
     size_t len = 0;
-    f.has_failure = wrong[i].failure;
+    f.has_failure = bad_frames[i].has_failure;
     f.has_cached = true;
-    f.cached = (clv_wire_cached){{{7}}, wrong[i].records, wrong[i].keep_s};
-    f.n_tensors = wrong[i].n;
-    for (uint32_t k = 0; k < f.n_tensors; k++) len += wrong[i].tensors[k].bytes;
-    memcpy(f.tensors, wrong[i].tensors, sizeof wrong[i].tensors);
-    assert_fails(clv_frame_encode(&f, len, &head, &err), CLV_INVALID, wrong[i].part);
+    f.cached = (clv_wire_cached){{{7}}, bad_frames[i].records, bad_frames[i].keep_s};
+    f.n_tensors = bad_frames[i].n;
+    for (uint32_t k = 0; k < f.n_tensors; k++) len += bad_frames[i].tensors[k].bytes;
+    memcpy(f.tensors, bad_frames[i].tensors, sizeof bad_frames[i].tensors);
+    assert_fails(clv_frame_encode(&f, len, &head, &err), CLV_INVALID, bad_frames[i].refusal_text);
   }
 }
 
@@ -653,8 +657,8 @@ static void copies_past_the_cache_are_complete(void **state) {
   for (size_t i = 0; i < MAX_LEN; i++) from[i] = (uint8_t)(i * 7 + 3);
   for (size_t len = 0; len <= MAX_LEN; len += len < 140 ? 1 : 23)
     for (size_t at = 0; at < 64; at += 7) {
-      size_t first = CLV_MIN(len, (size_t)77);
-      clv_piece pieces[] = {{from, first}, {NULL, 0}, {from + first, len - first}};
+      size_t first_len = CLV_MIN(len, (size_t)77);
+      clv_piece pieces[] = {{from, first_len}, {NULL, 0}, {from + first_len, len - first_len}};
       memset(to, 0, sizeof to);
       assert_int_equal(clv_payload_copy_past_cache(pieces, &(clv_payload){0, 0, len}, to + at),
                        clv_crc32c(0, from, len));
@@ -683,12 +687,12 @@ static void payload_helpers_cross_piece_boundaries(void **state) {
   assert_int_equal(clv_payload_crc32c(pieces, &payload, 1, 9), clv_crc32c(0, "123456789", 9));
   /* check value of RFC 3720 */
   assert_int_equal(clv_payload_crc32c(pieces, &payload, 1, 9), 0xe3069283);
-  size_t at = 0, used = 0;
+  size_t at = 0, n_read = 0;
   clv_piece piece;
   while (clv_payload_next_piece(pieces, &payload, &at, &piece)) {
     assert_true(piece.len > 0);
-    memcpy(copied_in_parts + used, piece.data, piece.len);
-    used += piece.len;
+    memcpy(copied_in_parts + n_read, piece.data, piece.len);
+    n_read += piece.len;
   }
   assert_string_equal(copied_in_parts, "0123456789");
 }

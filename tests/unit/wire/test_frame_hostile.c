@@ -88,7 +88,7 @@ typedef struct bad_bytes {
 } bad_bytes;
 #define BYTES(text) text, sizeof(text) - 1
 
-static const bad_bytes malformed[] = {
+static const bad_bytes malformed_cases[] = {
     {BYTES(""), "unknown frame kind 0"},
     {BYTES("\x08"), "runs past the end"},
     {BYTES("\x08\x80"), "runs past the end"},
@@ -156,11 +156,12 @@ static const bad_bytes malformed[] = {
 static void malformed_bytes_are_refused(void **state) {
   (void)state;
   clv_wire_limits limits = get_default_limits();
-  for (size_t i = 0; i < CLV_COUNT(malformed); i++) {
+  for (size_t i = 0; i < CLV_COUNT(malformed_cases); i++) {
     clv_err err = {0};
-    clv_code code = decode_copy(malformed[i].bytes, malformed[i].len, &limits, &err);
-    if (code != CLV_INVALID || !strstr(err.text, malformed[i].error_part))
-      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, malformed[i].error_part);
+    clv_code code = decode_copy(malformed_cases[i].bytes, malformed_cases[i].len, &limits, &err);
+    if (code != CLV_INVALID || !strstr(err.text, malformed_cases[i].error_part))
+      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text,
+               malformed_cases[i].error_part);
   }
 }
 
@@ -288,7 +289,7 @@ DAMAGE(yours, f->reference.is_for_owner = true)
 DAMAGE(node_newline, strcpy(f->reference.node_name, "w\n"))
 DAMAGE(drop_tensor, f->n_tensors = 0)
 
-static const bad_frame broken[] = {
+static const bad_frame broken_frames[] = {
     {CLV_REF_KEEP, no_context, SAMPLE_LEN, "context id 0"},
     {CLV_REF_USE, no_message, SAMPLE_LEN, "message id 0"},
     {CLV_REF_FORK, no_number, SAMPLE_LEN, "number 0"},
@@ -397,15 +398,15 @@ typedef struct packed_frame {
 static void fill_tensor_heads(const clv_frame *f, Cleave__V1__TensorHead *heads,
                               uint64_t (*dims)[8]) {
   for (uint32_t i = 0; i < f->n_tensors; i++) {
-    const clv_tensor_head *from = &f->tensors[i];
+    const clv_tensor_head *head = &f->tensors[i];
     cleave__v1__tensor_head__init(&heads[i]);
-    heads[i].dtype = (uint32_t)from->dtype;
-    heads[i].n_dims = (size_t)from->shape.rank;
+    heads[i].dtype = (uint32_t)head->dtype;
+    heads[i].n_dims = (size_t)head->shape.rank;
     heads[i].dims = dims[i];
-    for (int d = 0; d < from->shape.rank; d++) dims[i][d] = (uint64_t)from->shape.dim[d];
-    heads[i].bytes = from->bytes;
-    heads[i].crc32c = from->crc32c;
-    heads[i].transfer = from->transfer_id;
+    for (int d = 0; d < head->shape.rank; d++) dims[i][d] = (uint64_t)head->shape.dim[d];
+    heads[i].bytes = head->bytes;
+    heads[i].crc32c = head->crc32c;
+    heads[i].transfer = head->transfer_id;
   }
 }
 
@@ -580,28 +581,30 @@ static void pack_unchecked(const clv_frame *f, size_t payload_len, packed_frame 
 
 static void encoder_and_decoder_refuse_invalid_frames(void **state) {
   (void)state;
-  static packed_frame whole;
+  static packed_frame packed;
   clv_wire_limits limits = get_default_limits();
-  for (size_t i = 0; i < CLV_COUNT(broken); i++) {
-    const bad_frame *bad = &broken[i];
-    clv_err encoding = {0}, decoding = {0};
-    clv_frame f = make_sample_frame(bad->frame_kind);
+  for (size_t i = 0; i < CLV_COUNT(broken_frames); i++) {
+    const bad_frame *c = &broken_frames[i];
+    clv_err encode_err = {0}, decode_err = {0};
+    clv_frame f = make_sample_frame(c->frame_kind);
     CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
     size_t len =
-        bad->payload_len == SAMPLE_LEN ? get_sample_payload_len(bad->frame_kind) : bad->payload_len;
-    pack_unchecked(&f, get_sample_payload_len(bad->frame_kind), &whole);
-    if (decode_copy(whole.bytes, whole.len, &limits, &decoding) != CLV_OK)
-      fail_msg("case %zu unspoilt: %s", i, decoding.text);
-    bad->damage(&f);
-    pack_unchecked(&f, len, &whole);
-    clv_code one = clv_frame_encode(&f, len, &head, &encoding);
-    clv_code two = decode_copy(whole.bytes, whole.len, &limits, &decoding);
-    if ((one != CLV_INVALID && one != CLV_EXHAUSTED) || !strstr(encoding.text, bad->error_part))
-      fail_msg("case %zu, encoding: %d \"%s\", not \"%s\"", i, (int)one, encoding.text,
-               bad->error_part);
-    if ((two != CLV_INVALID && two != CLV_EXHAUSTED) || !strstr(decoding.text, bad->error_part))
-      fail_msg("case %zu, decoding: %d \"%s\", not \"%s\"", i, (int)two, decoding.text,
-               bad->error_part);
+        c->payload_len == SAMPLE_LEN ? get_sample_payload_len(c->frame_kind) : c->payload_len;
+    pack_unchecked(&f, get_sample_payload_len(c->frame_kind), &packed);
+    if (decode_copy(packed.bytes, packed.len, &limits, &decode_err) != CLV_OK)
+      fail_msg("case %zu unspoilt: %s", i, decode_err.text);
+    c->damage(&f);
+    pack_unchecked(&f, len, &packed);
+    clv_code encode_code = clv_frame_encode(&f, len, &head, &encode_err);
+    clv_code decode_code = decode_copy(packed.bytes, packed.len, &limits, &decode_err);
+    if ((encode_code != CLV_INVALID && encode_code != CLV_EXHAUSTED) ||
+        !strstr(encode_err.text, c->error_part))
+      fail_msg("case %zu, encoding: %d \"%s\", not \"%s\"", i, (int)encode_code, encode_err.text,
+               c->error_part);
+    if ((decode_code != CLV_INVALID && decode_code != CLV_EXHAUSTED) ||
+        !strstr(decode_err.text, c->error_part))
+      fail_msg("case %zu, decoding: %d \"%s\", not \"%s\"", i, (int)decode_code, decode_err.text,
+               c->error_part);
   }
 }
 
@@ -742,55 +745,57 @@ static void payload_over_the_chunk_limit_is_refused_unread(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   clv_bytes_add(&all, "\x08\x0a\x7a\x80\x80\x80\x01", 7); /* a field of 2 MiB */
   for (int i = 0; i < 2 << 10; i++) {
-    char kib[1024] = {0};
-    clv_bytes_add(&all, kib, sizeof kib);
+    char kib_of_zeros[1024] = {0};
+    clv_bytes_add(&all, kib_of_zeros, sizeof kib_of_zeros);
   }
   assert_fails(decode_copy(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "payload of 2097152");
 }
 
-/* Asserts that n times `item` are too many, in the body with tag `body` of a frame of `frame_kind`
- * in context 1. */
+/* Asserts that n times `item` are too many, in the body with the tag `body` of a frame in context
+ * 1. kind: the encoded field with the frame's kind. */
 static void assert_too_many(const char *kind, const char *body, const char *item, size_t item_len,
                             uint32_t n, const char *part) {
   clv_err err = {0};
   clv_wire_limits limits = get_default_limits();
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   size_t len = n * item_len;
-  char size[] = {(char)(len | 0x80), (char)(len >> 7)};
+  char size_bytes[] = {(char)(len | 0x80), (char)(len >> 7)};
   clv_bytes_puts(&all, kind);
   clv_bytes_puts(&all, "\x10\x01\x18\x01\x20\x01"); /* context, message and phase 1 */
   clv_bytes_puts(&all, body);
-  clv_bytes_add(&all, size, 2);
+  clv_bytes_add(&all, size_bytes, 2);
   for (uint32_t i = 0; i < n; i++) clv_bytes_add(&all, item, item_len);
   assert_fails(decode_copy(all.data, all.len, &limits, &err), CLV_INVALID, part);
 }
 
 static void too_many_arguments_calls_or_peers_are_refused(void **state) {
   (void)state;
-  static const char arg[] =
+  static const char arg_bytes[] =
       "\x0a\x09\x09"
       "12345678";
-  static const char needed[] =
+  static const char needed_call_bytes[] =
       "\x2a\x09\x09"
       "12345678";
-  static const char peer[] = "\x22\x02w2";
-  assert_too_many("\x08\x14", "\xc2\x01", arg, 11, CLV_WIRE_ARGS + 1, "more than 8 arguments");
-  assert_too_many("\x08\x18", "\xca\x01", needed, 11, CLV_WIRE_NEEDED_CALLS + 1,
+  static const char peer_bytes[] = "\x22\x02w2";
+  assert_too_many("\x08\x14", "\xc2\x01", arg_bytes, 11, CLV_WIRE_ARGS + 1,
+                  "more than 8 arguments");
+  assert_too_many("\x08\x18", "\xca\x01", needed_call_bytes, 11, CLV_WIRE_NEEDED_CALLS + 1,
                   "more than 16 calls");
-  assert_too_many("\x08\x18", "\xca\x01", peer, 4, CLV_WIRE_PREPARE_PEERS + 1, "more than 8 peers");
+  assert_too_many("\x08\x18", "\xca\x01", peer_bytes, 4, CLV_WIRE_PREPARE_PEERS + 1,
+                  "more than 8 peers");
 }
 
 static void too_many_call_targets_are_refused(void **state) {
   (void)state;
-  static const char target[] =
+  static const char target_bytes[] =
       "\x22\x09\x11"
       "12345678";
-  char call[512] = "\x2a"; /* one call with too many targets */
+  char call_bytes[512] = "\x2a"; /* one call with too many targets */
   size_t len = (CLV_WIRE_TARGETS + 1) * 11;
-  call[1] = (char)(len | 0x80);
-  call[2] = (char)(len >> 7);
-  for (size_t i = 0; i <= CLV_WIRE_TARGETS; i++) memcpy(call + 3 + i * 11, target, 11);
-  assert_too_many("\x08\x18", "\xca\x01", call, 3 + len, 1, "more than 32 targets");
+  call_bytes[1] = (char)(len | 0x80);
+  call_bytes[2] = (char)(len >> 7);
+  for (size_t i = 0; i <= CLV_WIRE_TARGETS; i++) memcpy(call_bytes + 3 + i * 11, target_bytes, 11);
+  assert_too_many("\x08\x18", "\xca\x01", call_bytes, 3 + len, 1, "more than 32 targets");
 }
 
 int main(void) {

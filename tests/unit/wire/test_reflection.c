@@ -34,13 +34,14 @@ static void health_messages_round_trip(void **state) {
   grpc__health__v1__health_check_response__free_unpacked(r, NULL);
   assert_ok(clv_wire_health_reply_decode(&(clv_piece){bytes.data, bytes.len}, 1, &status, &err));
   assert_int_equal(status, CLV_HEALTH_NOT_SERVING);
-  clv_piece odd = {"\x08\x04", 2};
-  assert_fails(clv_wire_health_reply_decode(&odd, 1, &status, &err), CLV_INVALID, "status 4");
-  char longer[2 + CLV_WIRE_NAME + 1] = {0x0a, (char)(CLV_WIRE_NAME + 1)};
-  memset(longer + 2, 'a', CLV_WIRE_NAME + 1);
+  clv_piece unknown_status = {"\x08\x04", 2};
+  assert_fails(clv_wire_health_reply_decode(&unknown_status, 1, &status, &err), CLV_INVALID,
+               "status 4");
+  char long_name[2 + CLV_WIRE_NAME + 1] = {0x0a, (char)(CLV_WIRE_NAME + 1)};
+  memset(long_name + 2, 'a', CLV_WIRE_NAME + 1);
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   clv_bytes_add(&name, "\x0a\x81\x01", 3);
-  clv_bytes_add(&name, longer + 2, CLV_WIRE_NAME + 1);
+  clv_bytes_add(&name, long_name + 2, CLV_WIRE_NAME + 1);
   assert_fails(clv_wire_health_request_decode(&(clv_piece){name.data, name.len}, 1, service, &err),
                CLV_INVALID, "service name of 129 bytes");
 }
@@ -92,7 +93,7 @@ static bool has_file(const response *r, const char *name) {
 static void reflection_finds_files_by_name_and_symbol(void **state) {
   (void)state;
   static const struct {
-    int by_symbol;
+    int is_by_symbol;
     char *text;
     const char *file;
   } cases[] = {
@@ -118,8 +119,8 @@ static void reflection_finds_files_by_name_and_symbol(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     request q = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__INIT;
     q.message_request_case =
-        cases[i].by_symbol ? QUESTION(FILE_CONTAINING_SYMBOL) : QUESTION(FILE_BY_FILENAME);
-    if (cases[i].by_symbol) {
+        cases[i].is_by_symbol ? QUESTION(FILE_CONTAINING_SYMBOL) : QUESTION(FILE_BY_FILENAME);
+    if (cases[i].is_by_symbol) {
       q.file_containing_symbol = cases[i].text;
     } else {
       q.file_by_filename = cases[i].text;
@@ -152,11 +153,11 @@ static void malformed_reflection_request_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  clv_piece bad = {
+  clv_piece truncated = {
       "\x1a\x05"
       "ab",
       4};
-  assert_fails(clv_wire_answer_reflection(&bad, 1, &reply, &err), CLV_INVALID, "2 are left");
+  assert_fails(clv_wire_answer_reflection(&truncated, 1, &reply, &err), CLV_INVALID, "2 are left");
 }
 
 int main(void) {

@@ -113,14 +113,14 @@ static void device_kinds_round_trip_or_are_derived(void **state) {
                                 .device_kinds = kinds};
   reply.about.n_libraries = 2;
   reply.about.libraries = versions;
-  for (int older = 0; older < 2; older++) {
+  for (int is_older = 0; is_older < 2; is_older++) {
     CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
-    if (older) reply.device_kinds = NULL;
+    if (is_older) reply.device_kinds = NULL;
     assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
     assert_ok(clv_wire_hello_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-    assert_kind(&got.device_kinds[0], "cuda", older ? "avx2" : "sm_90", older ? "" : "x");
-    assert_kind(&got.device_kinds[1], "cuda", older ? "" : "sm_80", older ? "cuDNN" : "y");
-    assert_kind(&got.device_kinds[3], "cpu", older ? "" : "avx2", older ? "oneDNN" : "z");
+    assert_kind(&got.device_kinds[0], "cuda", is_older ? "avx2" : "sm_90", is_older ? "" : "x");
+    assert_kind(&got.device_kinds[1], "cuda", is_older ? "" : "sm_80", is_older ? "cuDNN" : "y");
+    assert_kind(&got.device_kinds[3], "cpu", is_older ? "" : "avx2", is_older ? "oneDNN" : "z");
   }
   kinds[1].kind = "";
   reply.device_kinds = kinds;
@@ -168,14 +168,14 @@ static void hello_is_repeated_with_older_protocols(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  const clv_wire_about ours = make_sample_about();
+  const clv_wire_about own_about = make_sample_about();
   for (uint32_t protocol = CLV_WIRE_PROTOCOL; protocol >= CLV_WIRE_PROTOCOL_MIN; protocol--) {
     old_peer p = {.highest_protocol = protocol};
-    assert_ok(clv_wire_hello_exchange(&ours, answer_hello, &p, &reply, &err));
+    assert_ok(clv_wire_hello_exchange(&own_about, answer_hello, &p, &reply, &err));
     assert_int_equal(p.n_calls, 1 + CLV_WIRE_PROTOCOL - protocol);
   }
   old_peer older = {.highest_protocol = CLV_WIRE_PROTOCOL_MIN - 1};
-  assert_fails(clv_wire_hello_exchange(&ours, answer_hello, &older, &reply, &err),
+  assert_fails(clv_wire_hello_exchange(&own_about, answer_hello, &older, &reply, &err),
                CLV_UNIMPLEMENTED, "no 9");
 }
 
@@ -302,8 +302,8 @@ static void close_messages_round_trip(void **state) {
       "\x0a\x02"
       "ab";
   clv_piece piece = {short_id, sizeof short_id - 1};
-  clv_wire_close_request bad;
-  assert_fails(clv_wire_close_request_decode(&piece, 1, &bad, &err), CLV_INVALID,
+  clv_wire_close_request refused_request;
+  assert_fails(clv_wire_close_request_decode(&piece, 1, &refused_request, &err), CLV_INVALID,
                "session id of 2 bytes; it must have 16");
 }
 
@@ -313,13 +313,15 @@ static void status_request_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  for (int all = 0; all < 2; all++) {
-    clv_wire_status_request request = {.all_sessions = all, .session_id = make_id(5)};
+  for (int wants_all_sessions = 0; wants_all_sessions < 2; wants_all_sessions++) {
+    clv_wire_status_request request = {.all_sessions = wants_all_sessions,
+                                       .session_id = make_id(5)};
     CLV_AUTO(clv_wire_message_clear) clv_wire_status_request got = {0};
     assert_ok(clv_wire_status_request_encode(&request, &bytes, &err));
     assert_ok(clv_wire_status_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-    assert_int_equal(got.all_sessions, all);
-    if (!all) assert_memory_equal(&got.session_id, &request.session_id, sizeof got.session_id);
+    assert_int_equal(got.all_sessions, wants_all_sessions);
+    if (!wants_all_sessions)
+      assert_memory_equal(&got.session_id, &request.session_id, sizeof got.session_id);
   }
 }
 
@@ -376,7 +378,7 @@ static void wrong_kept_requests_are_refused(void **state) {
   const struct {
     clv_wire_kept_request request;
     const char *text;
-  } wrong[] = {
+  } bad_requests[] = {
       {{.file_name = "../x"}, "must be 1 to 128 characters"},
       {{.kept_kind = CLV_KEPT_FILES, .after_file_name = ".x"}, "must be 1 to 128 characters"},
       {{.has_cache_key = true}, "not about caches"},
@@ -407,9 +409,9 @@ static void wrong_kept_requests_are_refused(void **state) {
        "is for LIST"},
       {{.verb = CLV_KEPT_REMOVE}, "with the sort 0"},
       {{.verb = CLV_KEPT_REMOVE, .kept_kind = CLV_KEPT_FILES}, "names no file"}};
-  for (size_t i = 0; i < CLV_COUNT(wrong); i++)
-    assert_fails(clv_wire_kept_request_encode(&wrong[i].request, &bytes, &err), CLV_INVALID,
-                 wrong[i].text);
+  for (size_t i = 0; i < CLV_COUNT(bad_requests); i++)
+    assert_fails(clv_wire_kept_request_encode(&bad_requests[i].request, &bytes, &err), CLV_INVALID,
+                 bad_requests[i].text);
 }
 
 static void kept_replies_round_trip(void **state) {
@@ -417,12 +419,14 @@ static void kept_replies_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   CLV_AUTO(clv_freep) char *data = calloc(CLV_WIRE_KEPT_BYTES, 1);
-  clv_wire_cache_status two[] = {{{{1}}, 9, 9, 64, 8192, 5, 55}, {{{2}}, 9, 0, 1, 4096, 6, 54}};
-  clv_wire_kept_file files[] = {{"a.w", 100, 3, 77, true, {{5}}}, {"b.o", 0, 0, 1, false, {{0}}}};
+  clv_wire_cache_status two_caches[] = {{{{1}}, 9, 9, 64, 8192, 5, 55},
+                                        {{{2}}, 9, 0, 1, 4096, 6, 54}};
+  clv_wire_kept_file two_files[] = {{"a.w", 100, 3, 77, true, {{5}}},
+                                    {"b.o", 0, 0, 1, false, {{0}}}};
   clv_wire_kept_reply reply = {.n_caches = 2,
-                               .caches = two,
+                               .caches = two_caches,
                                .n_files = 2,
-                               .files = files,
+                               .files = two_files,
                                .has_more_files = true,
                                .data = data,
                                .data_bytes = CLV_WIRE_KEPT_BYTES,
@@ -433,19 +437,19 @@ static void kept_replies_round_trip(void **state) {
   assert_ok(clv_wire_kept_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_true(got.n_caches == 2 && got.n_files == 2 && got.has_more_files);
   assert_true(got.data_bytes == CLV_WIRE_KEPT_BYTES && got.used_bytes == 8 && got.quota_bytes == 9);
-  assert_memory_equal(got.caches, two, sizeof two);
+  assert_memory_equal(got.caches, two_caches, sizeof two_caches);
   assert_string_equal(got.files[0].file_name, "a.w");
   assert_true(got.files[0].has_sha256 && !got.files[1].has_sha256 && got.files[0].age_s == 3);
   assert_true(got.files[0].file_bytes == 100 && got.files[0].file_version == 77);
-  assert_memory_equal(&got.files[0].sha256, &files[0].sha256, sizeof files[0].sha256);
+  assert_memory_equal(&got.files[0].sha256, &two_files[0].sha256, sizeof two_files[0].sha256);
   reply.data_bytes = 0;
-  two[0].n_rows = 10;
+  two_caches[0].n_rows = 10;
   assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID,
                "10 rows of a cache for 9 records");
-  two[0].n_rows = 9;
-  files[0].file_version = 0;
+  two_caches[0].n_rows = 9;
+  two_files[0].file_version = 0;
   assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID, "has version 0");
-  files[0].file_name = "../a";
+  two_files[0].file_name = "../a";
   assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID,
                "not the name of a file");
 }
@@ -554,10 +558,10 @@ static void assert_session(const clv_wire_session_status *got) {
   assert_int_equal(got->n_links, 2);
   assert_string_equal(got->links[0].peer_name, "");
   assert_string_equal(got->links[1].peer_name, "worker-2");
-  size_t numbers = offsetof(clv_wire_link_status, bytes_in);
+  size_t numbers_offset = offsetof(clv_wire_link_status, bytes_in);
   for (int i = 0; i < 2; i++)
     assert_memory_equal(&got->links[i].bytes_in, &some_links[i].bytes_in,
-                        sizeof *some_links - numbers);
+                        sizeof *some_links - numbers_offset);
 }
 
 static void status_reply_round_trips(void **state) {
@@ -624,8 +628,8 @@ static void status_reply_of_an_older_worker_is_read(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply got = {0};
-  clv_wire_status_reply old = {.incarnation = make_id(3), .uptime_ms = 5};
-  assert_ok(clv_wire_status_reply_encode(&old, &bytes, &err));
+  clv_wire_status_reply old_reply = {.incarnation = make_id(3), .uptime_ms = 5};
+  assert_ok(clv_wire_status_reply_encode(&old_reply, &bytes, &err));
   assert_ok(clv_wire_status_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_false(got.has_about);
   assert_string_equal(got.worker_name, "");
@@ -637,20 +641,20 @@ static void invalid_status_reply_is_refused_with_its_reason(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  static clv_wire_link_status many[CLV_WIRE_LINKS + 1];
+  static clv_wire_link_status many_links[CLV_WIRE_LINKS + 1];
   static char name[CLV_WIRE_NAME + 2];
   memset(name, 'n', sizeof name - 1);
-  clv_wire_session_status session = {.n_links = CLV_WIRE_LINKS + 1, .links = many};
+  clv_wire_session_status session = {.n_links = CLV_WIRE_LINKS + 1, .links = many_links};
   clv_wire_status_reply reply = make_status_reply();
   reply.n_sessions = 1;
   reply.sessions = &session;
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_EXHAUSTED, "links");
   session.n_links = 1;
-  many[0].peer_name = name;
+  many_links[0].peer_name = name;
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "a name of more");
-  many[0].peer_name = "a\x1b[2Jb";
+  many_links[0].peer_name = "a\x1b[2Jb";
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "peer");
-  many[0].peer_name = "w2";
+  many_links[0].peer_name = "w2";
   session.last_error.text = "two\nlines";
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "text");
   session.last_error.text = "";

@@ -54,7 +54,9 @@ static clv_wire_load_request make_load_request(void) {
                     .alpha = 0.7,
                     .lr_decay = 0.8,
                     .initial_accumulator_value = 0.9,
-                    .centered = true},
+                    .centered = true,
+                    .ema = 0.95,
+                    .ema_warmup = true},
       .device_name = "cuda:1",
       .module_name = "enc\303\266der",
       .init_source = CLV_WIRE_INIT_ARTIFACT,
@@ -111,6 +113,7 @@ static void load_request_round_trips(void **state) {
   assert_true(got.optimizer.beta2 == 0.5 && got.optimizer.eps == 0.6);
   assert_true(got.optimizer.alpha == 0.7 && got.optimizer.lr_decay == 0.8);
   assert_true(got.optimizer.initial_accumulator_value == 0.9 && got.optimizer.centered);
+  assert_true(got.optimizer.ema == 0.95 && got.optimizer.ema_warmup);
   assert_string_equal(got.device_name, "cuda:1");
   assert_string_equal(got.module_name, "enc\303\266der");
   assert_int_equal(got.init_source, CLV_WIRE_INIT_ARTIFACT);
@@ -216,13 +219,13 @@ static void parameter_groups_round_trip(void **state) {
 /* The memory budget allows 4096 names in all groups together. */
 static void too_many_names_in_groups_are_refused(void **state) {
   (void)state;
-  static const char *many[CLV_WIRE_PARAMS];
+  static const char *many_names[CLV_WIRE_PARAMS];
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
-  for (size_t i = 0; i < CLV_WIRE_PARAMS; i++) many[i] = "transformer.block12.attention.bias";
+  for (size_t i = 0; i < CLV_WIRE_PARAMS; i++) many_names[i] = "transformer.block12.attention.bias";
   m.groups =
-      (clv_wire_group[]){make_group(many, CLV_WIRE_PARAMS - 2, 1),
+      (clv_wire_group[]){make_group(many_names, CLV_WIRE_PARAMS - 2, 1),
                          make_group(names_with_decay, 2, 1), make_group(names_with_low_rate, 1, 1)};
   m.n_groups = 2;
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
@@ -421,30 +424,30 @@ static void invalid_load_requests_are_refused(void **state) {
 static void large_graph_fits_the_memory_budget(void **state) {
   (void)state;
   enum { N = 600 };
-  static clv_wire_node many[N];
+  static clv_wire_node many_nodes[N];
   static char names[N][40];
-  static uint32_t before[N];
-  static int64_t pair[] = {1, 1};
-  static clv_wire_attr conv[] = {{.key = 1, .n_ints = 2, .ints = pair},
-                                 {.key = 2, .n_ints = 2, .ints = pair},
-                                 {.key = 3, .n_ints = 1, .ints = pair},
-                                 {.key = 4, .n_ints = 1, .ints = pair}};
+  static uint32_t previous_nodes[N];
+  static int64_t ones[] = {1, 1};
+  static clv_wire_attr conv_attrs[] = {{.key = 1, .n_ints = 2, .ints = ones},
+                                       {.key = 2, .n_ints = 2, .ints = ones},
+                                       {.key = 3, .n_ints = 1, .ints = ones},
+                                       {.key = 4, .n_ints = 1, .ints = ones}};
   for (uint32_t i = 0; i < N; i++) {
     snprintf(names[i], sizeof names[i], "layer%u.block%u.conv2", i / 20, i);
-    before[i] = i ? i - 1 : 0;
-    many[i] = (clv_wire_node){.op = 2,
-                              .uncut_index = i,
-                              .n_inputs = i ? 1 : 0,
-                              .n_attrs = 4,
-                              .name = names[i],
-                              .input_nodes = &before[i],
-                              .attrs = conv};
+    previous_nodes[i] = i ? i - 1 : 0;
+    many_nodes[i] = (clv_wire_node){.op = 2,
+                                    .uncut_index = i,
+                                    .n_inputs = i ? 1 : 0,
+                                    .n_attrs = 4,
+                                    .name = names[i],
+                                    .input_nodes = &previous_nodes[i],
+                                    .attrs = conv_attrs};
   }
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
   clv_key *many_keys = calloc(N, sizeof *many_keys);
-  m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
+  m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many_nodes};
   m.node_keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   free(many_keys);
@@ -474,9 +477,9 @@ static void wrap_in_field(clv_bytes *b, unsigned number) {
 }
 
 /* Repeats the bytes `unit` inside a Graph inside a LoadModuleRequest. */
-static clv_bytes make_repeated_graph(const char *unit, size_t unit_len, size_t total) {
+static clv_bytes make_repeated_graph(const char *unit, size_t unit_len, size_t total_bytes) {
   clv_bytes b = {0};
-  while (b.len < total) clv_bytes_add(&b, unit, unit_len);
+  while (b.len < total_bytes) clv_bytes_add(&b, unit, unit_len);
   wrap_in_field(&b, 5);
   return b;
 }
@@ -488,16 +491,16 @@ static void assert_bounded(const clv_bytes *bytes, const char *what) {
   (void)!decode_load(bytes, &err); /* the first call loads what it needs of libraries */
   uint64_t allocations = clv_alloc_count();
   bool is_measured = !CLV_SANITIZED && reset_memory_peak();
-  size_t before = read_status_bytes("VmRSS:");
+  size_t bytes_before = read_status_bytes("VmRSS:");
   clv_code code = decode_load(bytes, &err);
-  size_t peak = is_measured ? read_status_bytes("VmHWM:") : before;
-  size_t used = peak > before ? peak - before : 0;
-  print_message("%s: %zu bytes cost %zu%s, %s\n", what, bytes->len, used,
+  size_t peak_bytes = is_measured ? read_status_bytes("VmHWM:") : bytes_before;
+  size_t used_bytes = peak_bytes > bytes_before ? peak_bytes - bytes_before : 0;
+  print_message("%s: %zu bytes cost %zu%s, %s\n", what, bytes->len, used_bytes,
                 is_measured ? "" : " (not measured: sanitized, or no /proc/self/clear_refs)",
                 err.text);
   assert_int_not_equal(code, CLV_OK);
   assert_int_equal(clv_alloc_count(), allocations);
-  assert_true(used <= 2 * bytes->len + (1 << 20));
+  assert_true(used_bytes <= 2 * bytes->len + (1 << 20));
 }
 
 /* Each node needs a key of 16 bytes. */
@@ -509,8 +512,9 @@ static void wrong_number_of_keys_is_refused(void **state) {
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
     clv_wire_load_request m = make_load_request();
     assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-    uint8_t again[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]}; /* adds field 20 a second time */
-    clv_bytes_add(&bytes, again, 3 + lengths[i]);
+    /* adds field 20 a second time */
+    uint8_t second_field[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]};
+    clv_bytes_add(&bytes, second_field, 3 + lengths[i]);
     assert_int_equal(decode_load(&bytes, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, "bytes of keys for 3 nodes; each has 16"));
   }
@@ -520,21 +524,22 @@ static void wrong_number_of_keys_is_refused(void **state) {
 static uint32_t find_n_nodes_that_fit(uint32_t n_attrs, size_t name_len) {
   static clv_wire_node list[CLV_WIRE_NODES];
   static clv_key node_keys[CLV_WIRE_NODES];
-  static int64_t two[] = {3, 3};
-  static clv_wire_attr four[] = {{.key = 1, .n_ints = 1, .ints = two},
-                                 {.key = 2, .n_ints = 2, .ints = two},
-                                 {.key = 3, .n_ints = 2, .ints = two},
-                                 {.key = 4, .n_ints = 2, .ints = two}};
-  static uint32_t before[CLV_WIRE_NODES];
+  static int64_t threes[] = {3, 3};
+  static clv_wire_attr four_attrs[] = {{.key = 1, .n_ints = 1, .ints = threes},
+                                       {.key = 2, .n_ints = 2, .ints = threes},
+                                       {.key = 3, .n_ints = 2, .ints = threes},
+                                       {.key = 4, .n_ints = 2, .ints = threes}};
+  static uint32_t previous_nodes[CLV_WIRE_NODES];
   char name[CLV_WIRE_NAME + 1] = "";
-  uint32_t fits = 0, over = CLV_WIRE_NODES + 1;
+  uint32_t n_fitting = 0, n_too_many = CLV_WIRE_NODES + 1;
   memset(name, 'n', name_len);
   for (uint32_t i = 0; i < CLV_WIRE_NODES; i++) {
-    before[i] = i ? i - 1 : 0;
-    list[i] = (clv_wire_node){2, i, i ? 1 : 0, n_attrs, name, &before[i], four, 1 << 20};
+    previous_nodes[i] = i ? i - 1 : 0;
+    list[i] =
+        (clv_wire_node){2, i, i ? 1 : 0, n_attrs, name, &previous_nodes[i], four_attrs, 1 << 20};
   }
-  while (over - fits > 1) {
-    uint32_t n = (fits + over) / 2;
+  while (n_too_many - n_fitting > 1) {
+    uint32_t n = (n_fitting + n_too_many) / 2;
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
     clv_wire_load_request m = make_load_request();
     clv_err err = {0};
@@ -544,9 +549,9 @@ static uint32_t find_n_nodes_that_fit(uint32_t n_attrs, size_t name_len) {
         /* the encoder refuses a request that exceeds the limits */
         clv_wire_load_request_encode(&m, &bytes, &err);
     assert_true(code == CLV_OK || code == CLV_EXHAUSTED);
-    *(code == CLV_OK ? &fits : &over) = n;
+    *(code == CLV_OK ? &n_fitting : &n_too_many) = n;
   }
-  return fits;
+  return n_fitting;
 }
 
 static void node_limit_follows_names_and_attributes(void **state) {
@@ -575,11 +580,11 @@ static void accepted_message_stays_within_the_memory_bound(void **state) {
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   bool is_measured = !CLV_SANITIZED && reset_memory_peak();
-  size_t before = read_status_bytes("VmRSS:");
+  size_t bytes_before = read_status_bytes("VmRSS:");
   assert_ok(clv_wire_load_request_decode(&(clv_piece){whole.data, whole.len}, 1, &got, &err));
-  size_t peak = is_measured ? read_status_bytes("VmHWM:") : before;
-  print_message("%zu bytes of %d nodes cost %zu\n", whole.len, N, peak - before);
-  assert_true(peak <= before + 2 * whole.len + (1 << 20));
+  size_t peak_bytes = is_measured ? read_status_bytes("VmHWM:") : bytes_before;
+  print_message("%zu bytes of %d nodes cost %zu\n", whole.len, N, peak_bytes - bytes_before);
+  assert_true(peak_bytes <= bytes_before + 2 * whole.len + (1 << 20));
   free(many);
   free(many_keys);
 }

@@ -25,7 +25,7 @@
     if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
   } while (0)
 
-/* Asserts that the call fails with `code` and a text that contains `part`. */
+/* Asserts that the call fails with the code `wanted` and a text that contains `part`. */
 #define assert_fails(call, wanted, part)                                                         \
   do {                                                                                           \
     clv_code code_ = (call);                                                                     \
@@ -230,9 +230,9 @@ static inline size_t read_status_bytes(const char *key) {
   return kib << 10;
 }
 
-static inline clv_wire_id make_id(uint8_t first) {
+static inline clv_wire_id make_id(uint8_t first_byte) {
   clv_wire_id id;
-  for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) id.bytes[i] = (uint8_t)(first + i);
+  for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) id.bytes[i] = (uint8_t)(first_byte + i);
   return id;
 }
 
