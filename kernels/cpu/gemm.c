@@ -26,7 +26,11 @@
 
 #include "kernels/cpu/dnnl_int.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifndef __has_feature /* of clang, which does not define gcc's names */
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 enum { OWN_SYMBOLS_FIRST = 0 };
 #else
 enum { OWN_SYMBOLS_FIRST = RTLD_DEEPBIND };
