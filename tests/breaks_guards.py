@@ -75,6 +75,7 @@ of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=fir
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (is_urgent) return SEND_NOW;", ""),
+   a_message_takes_the_whole_credit=("static uint64_t max_packet_bytes(", "return CLV_MAX(max_inline_bytes, d->granted_credit - max_inline_bytes);", "return d->granted_credit + 0 * max_inline_bytes;"),
    small_frames_overtake=first("", "bool must_wait = bytes > d->available_credit", "has_queue = false;"))
 of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
    packets_wait_without_end=first("", "r->n_packets += !is_over_limit;", "is_over_limit = false;"),
