@@ -838,7 +838,7 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    a_slot_is_written_while_it_is_copied=("static clv_code take_next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.recorder) return CLV_OK;", "return CLV_OK;"),
-   a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->adds_to_grads", "(uintptr_t)phase << 1"),
+   a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
    a_graph_writes_the_gradients_of_another_context=("static clv_record_key recorder_key(", "key.pointers[SPACE_COUNT + 1] = f->grads;", ""))
 of("kernels/recorder.c", RECORDING,
    what_is_not_recorded_is_an_error=("static void make_record(", "mark_refused(r, k, &reason);", "k->record = r;"))
