@@ -112,6 +112,7 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
    the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_same_type_and_shape(g, &g->rows[k], s)", ""),
+   a_refusal_hides_the_type=("static cleave_status deny_unplanned(", "clv_dtype_name((clv_dtype)s->dtype)", '""'),
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state_flow(", "|| strcmp(f->name, s->name) != 0", ""))
 of("worker/service/takeover.c", "tests/python/test_runtime.py",
    sessions_of_killed_programs_stay=("bool clv_session_close_abandoned(", "if (!old_session) return false;", "return false;"),
