@@ -499,7 +499,7 @@ of("common/engine/context_table.c", ENGINE_CELLS,
    a_retained_call_is_spent=("[CALL_WEIGHT_GRAD] = {", "DO(SETTLE, CALL_RETAINED)", "DO(END, CALL_SAVED_FREED)"),
    a_gradient_behind_its_call_is_taken=("[PASS_ACTIVE] = {", "[PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after_text)", "[PASS_GRADIENT_OTHER] = RECORD(PASS_ACTIVE)"),
    a_step_is_taken_during_a_pass=("[PASS_ACTIVE] = {", "[PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress_text)", "[PASS_STEP] = RECORD(PASS_ACTIVE)"),
-   a_step_is_reverted_by_anybody=("[STEP_OPEN] = {", "[STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_OPEN)", "[STEP_REVERTED_BY_OTHER] = DO(GIVE, STEP_FINAL)"),
+   a_step_is_reverted_by_anybody=("[STEP_OPEN] = {", "[STEP_NOT_REVERTED] = DO(IGNORE, STEP_OPEN)", "[STEP_NOT_REVERTED] = DO(GIVE, STEP_FINAL)"),
    a_step_is_reverted_behind_other_work=("[STEP_OPEN] = {", "[STEP_OTHER_WORK] = DO(END, STEP_FINAL)", "[STEP_OTHER_WORK] = RECORD(STEP_OPEN)"),
    a_step_is_reverted_twice=("[STEP_OPEN] = {", "[STEP_REVERTED] = DO(GIVE, STEP_FINAL)", "[STEP_REVERTED] = DO(GIVE, STEP_OPEN)"),
    a_final_step_can_be_taken_back=("[STEP_FINAL] = {", "[STEP_TAKEN_FINAL] = DO(IGNORE, STEP_FINAL)", "[STEP_TAKEN_FINAL] = RECORD(STEP_OPEN)"),
@@ -889,7 +889,7 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    a_slot_is_written_while_it_is_copied=("static clv_code take_next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.recorder) return CLV_OK;", "return CLV_OK;"),
-   a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->adds_to_grads", "(uintptr_t)phase << 1"),
+   a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
    a_graph_writes_the_gradients_of_another_context=("static clv_record_key recorder_key(", "key.pointers[SPACE_COUNT + 1] = f->grads;", ""))
 of("kernels/recorder.c", RECORDING,
    what_is_not_recorded_is_an_error=("static void make_record(", "mark_refused(r, k, &reason);", "k->record = r;"))

@@ -27,8 +27,8 @@ of("kernels/cuda/staging.c", CHUNKS,
 of("common/net/link/send_queue.c", COMING,
    a_chunk_leaves_before_its_bytes_have_come=("static copy_progress check_copied_or_suspend(", "d->copy_waiter.awaited_bytes = bytes;", "d->copy_waiter.awaited_bytes = bytes / 2;"),
    a_parked_tensor_gets_another_number=("static copy_progress send_packet_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
-   frames_overtake_what_is_parked=("static send_decision decide_send(", "|| d->partially_sent_packet", ""),
-   what_is_parked_stays_when_the_link_ends=("void clv_send_queue_end(", "clv_steal(&d->partially_sent_packet)", "NULL"))
+   frames_overtake_what_is_parked=("static send_decision decide_send(", "|| d->suspended_packet", ""),
+   what_is_parked_stays_when_the_link_ends=("void clv_send_queue_end(", "clv_steal(&d->suspended_packet)", "NULL"))
 of("common/net/link/device_copy.c", COMING,
    a_failure_is_told_nobody=("void clv_device_copy_set_progress(", "if (failure) c->failure = *failure;", ";"))
 

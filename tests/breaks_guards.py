@@ -75,6 +75,7 @@ of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=fir
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (is_urgent) return SEND_NOW;", ""),
+   a_message_takes_the_whole_credit=("static uint64_t max_packet_bytes(", "return CLV_MAX(max_inline_bytes, d->granted_credit - max_inline_bytes);", "return d->granted_credit + 0 * max_inline_bytes;"),
    small_frames_overtake=first("", "bool must_wait = bytes > d->available_credit", "has_queue = false;"))
 of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
    packets_wait_without_end=first("", "r->n_packets += !is_over_limit;", "is_over_limit = false;"),
@@ -111,6 +112,7 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
    the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_same_type_and_shape(g, &g->rows[k], s)", ""),
+   a_refusal_hides_the_type=("static cleave_status deny_unplanned(", "clv_dtype_name((clv_dtype)s->dtype)", '""'),
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state_flow(", "|| strcmp(f->name, s->name) != 0", ""))
 of("worker/service/takeover.c", "tests/python/test_runtime.py",
    sessions_of_killed_programs_stay=("bool clv_session_close_abandoned(", "if (!old_session) return false;", "return false;"),

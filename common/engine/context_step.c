@@ -92,7 +92,7 @@ static clv_code prepare_change(clv_contexts *e, clv_work *w, bool *ret_computes,
   for (clv_queue_entry *t = k->entries; t && k->kind == CLV_REVERT; t = t->next_of_change) {
     if (t->waits_for_tied_owner) continue;
     bool is_own_snapshot = e->queues[t->module].revertible_context_id == k->context;
-    clv_step_event event = is_own_snapshot ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
+    clv_step_event event = is_own_snapshot ? STEP_REVERTED : STEP_NOT_REVERTED;
     t->has_step_to_revert = clv_step_on_event(e, t->module, 0, event) == CELL_GIVE;
   }
   *ret_computes = k->entries && !k->packet;

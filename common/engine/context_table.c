@@ -268,7 +268,11 @@ static const clv_cell passes[][MACHINE_MAX_EVENTS] = {
                      [PASS_ENDED] = DO(END, PASS_NONE)},
 };
 
-/* The last optimiser step of a module.
+/* The last optimiser step of a module. The state is not stored: it is OPEN if
+ * revertible_context_id is not 0 (clv_step_on_event). Two events cannot occur in one of the states.
+ * STEP_REVERTED needs a step of the same context, so it occurs only in OPEN. STEP_TAKEN_FINAL
+ * occurs only in FINAL, because what makes an APPLY final also ends the OPEN step before it with
+ * STEP_OTHER_WORK (clv_contexts_finalise_applies).
  *
  *   FINAL  Holds: no revertible step; REVERT changes nothing, and is answered by ERROR unless it
  *          takes back a step of another module. Entered: at first, by a REVERT of the context that
@@ -281,11 +285,11 @@ static const clv_cell steps[][MACHINE_MAX_EVENTS] = {
     [STEP_FINAL] = {[STEP_TAKEN_REVERTIBLE] = RECORD(STEP_OPEN),
                     [STEP_TAKEN_FINAL] = DO(IGNORE, STEP_FINAL),
                     [STEP_PLANNED] = DO(IGNORE, STEP_FINAL),
-                    [STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_FINAL)},
+                    [STEP_NOT_REVERTED] = DO(IGNORE, STEP_FINAL)},
     [STEP_OPEN] = {[STEP_TAKEN_REVERTIBLE] = RECORD(STEP_OPEN),
                    [STEP_PLANNED] = DO(END, STEP_FINAL),
                    [STEP_REVERTED] = DO(GIVE, STEP_FINAL),
-                   [STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_OPEN),
+                   [STEP_NOT_REVERTED] = DO(IGNORE, STEP_OPEN),
                    [STEP_OTHER_WORK] = DO(END, STEP_FINAL)},
 };
 

@@ -6,9 +6,11 @@
  * value, it refuses the frame with CLV_INTERNAL.
  *
  * clv_contexts_on_event (context.c) and its wrappers look up the transitions of contexts, calls,
- * passes, steps and work here, clv_value_on_event (context_value.c) those of values. Only
- * free_all_but_retained (context_end.c) sets a state, that of a pass, without an event.
- * context_table.c has the tables, with a paragraph for each state. They follow PROTOCOL.md 6.
+ * passes, steps and work here, clv_value_on_event (context_value.c) those of values. Three
+ * functions set a state without an event: free_all_but_retained (context_end.c) and
+ * clv_context_clear (context_free.c) set that of a pass to NONE, new_call (context_call.c) sets the
+ * first state of a call. context_table.c has the tables, with a paragraph for each state. They
+ * follow PROTOCOL.md 6.
  */
 #ifndef CLEAVE_CONTEXT_TABLE_H
 #define CLEAVE_CONTEXT_TABLE_H
@@ -38,7 +40,9 @@ typedef enum clv_action {
   CELL_IGNORE,     /* the event changes nothing */
   CELL_RECORD,     /* the event is recorded, and nothing else is done now */
   CELL_SETTLE,     /* the calls, deliveries or records that waited for this event proceed */
-  /* the value that a call, a delivery or a reference asks for exists: it is passed on at once */
+  /* of a value: the value that a call, a delivery or a reference asks for exists, so it is passed
+   * on at once; of a context: the frame is handled, if a retained call needs it, else counted as
+   * late; of a step: the snapshot from before the step is restored */
   CELL_GIVE,
   CELL_BEGIN,  /* a longer state begins (backward, pass, closing), which a later event ends */
   CELL_END,    /* the object reaches its end, or becomes idle */
@@ -167,7 +171,8 @@ typedef enum clv_step_event {
   STEP_TAKEN_FINAL,      /* an APPLY made a step and kept no snapshot */
   STEP_PLANNED,          /* an APPLY with a position made a step */
   STEP_REVERTED,         /* the context that made the step sent REVERT */
-  STEP_REVERTED_BY_OTHER,
+  /* a context sent REVERT, and the module has no step of this context that can be reverted */
+  STEP_NOT_REVERTED,
   STEP_OTHER_WORK, /* a CALL or an APPLY of another context arrived */
 } clv_step_event;
 

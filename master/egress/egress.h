@@ -439,7 +439,9 @@ typedef struct clv_state_flow {
 } clv_state_flow;
 
 /* The data with which the gate compares each tensor that is about to be sent. All pointers are
- * caller-owned. The caller sets every field before the first tensor is sent. */
+ * caller-owned. The caller sets every field before the first tensor is sent, but may add pieces to
+ * state_flows later. The gate uses state_flows, n_state_flows and next_state_flow for WEIGHTS
+ * alone, so the caller adds pieces on the one thread that sends state. */
 typedef struct clv_gate {
   const clv_session_config *config;
   const clv_egress_row *rows; /* [n_rows] the egress table */
@@ -466,7 +468,8 @@ typedef struct clv_gate {
  * one and waits for the disk. A FAILURE has no row, so its bytes are only taken from the record's
  * allowance. Returns CLEAVE_OK if all checks pass. CLEAVE_DENIED: one of the checks refused the
  * tensor; error->text has the reason. Other codes: the record cannot be written. Any thread may
- * call it. */
+ * call it, but only one at a time, because next_state_flow has no lock: the runtime holds its own
+ * during the call. */
 cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the gate of programs on libcleave (program_gate.c) -------------------------------------- */

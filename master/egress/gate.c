@@ -7,7 +7,8 @@
  * the host, take the bytes from the record's allowance.
  *
  * Tensors that workers send to each other directly do not pass the gate; those that the master
- * relays do. The record counts these as planned.
+ * relays do. The record counts the direct ones by the plan (clv_trainer_charge_direct), because the
+ * master does not see them sent.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,10 @@
 #include "master/egress/egress.h"
 
 /* Kind of the row for each cleave_sending_kind. An input of the loss has kind LABELS instead of
- * INPUT (is_row_of_sending). */
+ * INPUT (is_row_of_sending). A piece of an optimiser's state finds the WEIGHTS row of its stage, as
+ * a parameter does, never the STATE row, which the table has for its readers. A policy counts both
+ * kinds as `weights`, and find_state_flow tells the pieces apart. (program_gate.c does find STATE.)
+ */
 static const struct {
   clv_egress_kind kind;
   const char *text;     /* words for such a tensor in messages */
@@ -84,14 +88,19 @@ static clv_egress_flow *find_state_flow(clv_gate *g, const cleave_sending *s, in
 }
 
 /* Refuses a tensor that matches no row, or a piece of state that the trainer has not announced. */
-static cleave_status deny_unplanned(const cleave_sending *s, cleave_error *error) {
+static cleave_status deny_unplanned(const clv_gate *g, const cleave_sending *s,
+                                    cleave_error *error) {
   clv_shape shape = {.rank = s->rank};
-  char text[160];
+  char text[160], samples[64] = "";
   memcpy(shape.dim, s->shape, sizeof shape.dim);
+  if (s->kind != CLEAVE_SENDING_WEIGHTS)
+    snprintf(samples, sizeof samples, ", for at most %lld samples", (long long)g->max_samples);
   snprintf(error->text, sizeof error->text,
-           "egress refused: %s stage '%s', %s, is not in the plan's table for %s",
-           sendings[s->kind].text, s->module, clv_shape_format(&shape, text, sizeof text),
-           s->worker);
+           "egress refused: %s stage '%.60s'%s%.60s, %s %.100s, is not in the plan's table for "
+           "%.60s%s: compare it with the table that `plan` prints",
+           sendings[s->kind].text, s->module, *s->name ? ", " : "", s->name,
+           clv_dtype_name((clv_dtype)s->dtype), clv_shape_format(&shape, text, sizeof text),
+           s->worker, samples);
   return deny(error);
 }
 
@@ -162,11 +171,11 @@ cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_erro
   cleave_status status;
   if (s->kind == CLEAVE_SENDING_FAILURE) return charge_sent_failure(g, s, error);
   const clv_egress_row *r = find_row(g, s, stage);
-  if (!r) return deny_unplanned(s, error);
+  if (!r) return deny_unplanned(g, s, error);
   clv_egress_flow *f =
       r->kind == CLV_EGRESS_WEIGHTS ? find_state_flow(g, s, stage) : g->flows[r - g->rows].flow;
   if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;
-  if (!f) return deny_unplanned(s, error);
+  if (!f) return deny_unplanned(g, s, error);
   if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;
   return charge_to_flow(f, s, error);
 }

@@ -237,6 +237,8 @@ clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_ki
                                  const clv_weights_want *items, size_t n, clv_err *err) {
   clv_gate *g = &t->egress.gate;
   if (!t->egress.record || t->b->stages[stage].worker < 0) return CLV_OK;
+  /* no other thread reads state_flows meanwhile: workers' frames that the master relays carry no
+   * state, and this thread alone sends state */
   clv_state_flow *grown = reallocarray(g->state_flows, g->n_state_flows + n + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   g->state_flows = grown;

@@ -22,9 +22,11 @@
  * rref_tables.c.
  *
  * Ids are never reused. A node must show the reference's random key to have a fork added, and the
- * fork to get the value. A message about a reference that does not exist, belongs to another node
- * or is not known yet is parked for a lease, and is CLV_NOT_FOUND afterwards. The sender cannot
- * tell these cases apart.
+ * fork to get the value. A FORK, or a FETCH with is_before_join, about a reference or a fork that
+ * does not exist, belongs to another node or is not known yet is parked for a lease, and is
+ * CLV_NOT_FOUND afterwards. The sender cannot tell these cases apart. Other messages about such a
+ * record are answered at once: a FETCH without is_before_join, and a RENEW of a node without forks,
+ * are CLV_NOT_FOUND; a DELETE is CLV_OK, because the fork is gone.
  *
  * Memory: records come from slabs charged to the session's quota. Results are made from records
  * when they are taken, so no result needs memory and none is lost for want of it. A result that is

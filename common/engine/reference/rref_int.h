@@ -124,8 +124,9 @@ typedef struct clv_rref_child {
   uint32_t owner;
 } clv_rref_child;
 
-/* A message that names an unknown record. It waits for a lease, because the record may still be
- * created. */
+/* A FORK or FETCH that waits at the owner, because it may have arrived before what it needs: a FORK
+ * of an unknown reference, or with a wrong key; a FETCH of an unknown fork whose FORK may still
+ * arrive. It is handled once that has arrived, and refused when a lease is over. */
 typedef struct clv_rref_parked {
   clv_rref_list link;
   clv_rref_kind kind;
@@ -238,7 +239,9 @@ typedef enum clv_rref_fork_state {
 typedef enum clv_rref_fork_event {
   RREF_FORK_ADDED,  /* KEEP or FORK arrived */
   RREF_FORK_PASSED, /* the owner itself passed the handle to another node */
-  RREF_FORK_FETCH,  /* FETCH arrived; the value or its failure exists */
+  /* FETCH arrived; the value or its failure exists, or the fork is unknown and no FORK will add
+   * it */
+  RREF_FORK_FETCH,
   /* FETCH arrived for an unknown fork, from a node whose FORK may not have arrived yet */
   RREF_FORK_FETCH_EARLY,
   RREF_FORK_FETCH_PENDING, /* FETCH arrived; the value is not settled */

@@ -1,7 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The owner's side of references (reference.h): entries, which hold the values of this node, their
- * forks, one for each handle of any node, and parked messages.
+ * The owner's side of references (reference.h). The owner of a reference is the node that has the
+ * value, a user is a node that may fetch it. Definitions:
+ *
+ *   entry           the owner's record of a reference: its key, and the value or its failure
+ *   handle          a user's record of a reference; a user may have several (rref_user.c)
+ *   fork            the owner's record of one handle; an entry is freed with its last fork
+ *   child           a user's record of a handle that it has passed on, kept until the owner has
+ *                   answered for the new handle (rref_user.c)
+ *   parked message  a FORK or FETCH that arrived before the entry or fork which it needs
+ *
+ * Most functions apply an event to a record; the tables of rref_tables.c give the next state and
+ * the actions, which this file has as functions.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -176,11 +186,12 @@ void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node) {
 
 /* ---- actions of entries ---------------------------------------------------------------------- */
 
-/* Adds the fork that a FORK message names. CLV_NOT_FOUND if the fork id is in use, as if
- * the reference did not exist. */
+/* Adds the fork that a FORK message names. CLV_NOT_FOUND if the fork id is in use, as if the
+ * reference did not exist: the table refuses RREF_FORK_ADDED for a fork that exists. */
 static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = clv_rref_record_find(&t->forks, given->message->fork);
   clv_err why;
+  /* refused: the id is in use */
   if (f && run_fork_event(t, f, RREF_FORK_ADDED, given) != CLV_OK) return CLV_NOT_FOUND;
   clv_code code = new_fork(t, record, given->message->fork, given->from, &f, &why);
   if (code != CLV_OK) return code == CLV_EXISTS ? CLV_NOT_FOUND : code;
@@ -249,12 +260,12 @@ void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
 }
 
 /* Makes an entry and its first fork, for a KEEP or for this node itself. CLV_EXISTS: an id is in
- * use; the state table refuses the event for an entry that exists. */
+ * use; the table refuses `event` for an entry that exists. */
 static clv_code new_entry_with_fork(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t node,
                                     clv_rref_entry_event event, clv_rref_event_args *given,
                                     clv_rref_fork **ret, clv_err *err) {
   clv_rref_entry *e = clv_rref_record_find(&t->entries, b->ref);
-  if (e && run_entry_event(t, e, event, given) != CLV_OK)
+  if (e && run_entry_event(t, e, event, given) != CLV_OK) /* refused: the id is in use */
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)b->ref);
   CLV_TRY(new_entry(t, b->ref, b->key, &e, err));
   clv_code code = new_fork(t, e, b->fork, node, ret, err);
@@ -327,7 +338,7 @@ clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args
   clv_rref_fork *f = clv_rref_record_find(&t->forks, what->child_fork);
   clv_rref_entry *e = clv_rref_record_find(&t->entries, ref);
   if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llu is gone", (unsigned long long)ref);
-  if (f && run_fork_event(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
+  if (f && run_fork_event(t, f, RREF_FORK_PASSED, &given) != CLV_OK) /* refused: id in use */
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child_fork);
   CLV_TRY(new_fork(t, e, what->child_fork, what->to, &f, err));
   f->context = what->context;

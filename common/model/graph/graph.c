@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Largest layer number, because the RNG key has 32 bits for layer << 4 | slot. */
-enum { LAYER_MAX = (1 << 28) - 1 };
+/* largest layer number that key.layer can hold beside the bits of the slot */
+enum { LAYER_MAX = (1 << (32 - RNG_SLOT_BITS)) - 1 };
 
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) {
   clv_graph *g;

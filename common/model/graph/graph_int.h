@@ -7,6 +7,10 @@
 
 #include "common/model/graph/graph.h"
 
+/* Bits of key.layer of an RNG key that hold the number of a parameter slot; the layer's number is
+ * above them. A kernel's own key has slot 0. */
+enum { RNG_SLOT_BITS = 4 };
+
 clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Checks that every attribute of the op is in its range. Needed for attributes that do not come

@@ -309,13 +309,14 @@ static clv_code init_param(const clv_cancel_hook *cancel_hook, const clv_param *
   return CLV_OK;
 }
 
-/* Returns the RNG key of a parameter slot. key.layer has 4 bits for the slot number. An lstm has
- * more slots, whose higher bits go to key.micro_batch, which initialisation does not use otherwise.
- */
+/* Returns the RNG key of a parameter slot. key.layer has RNG_SLOT_BITS bits for the slot number.
+ * An lstm has more slots, whose higher bits go to key.micro_batch, which initialisation does not
+ * use otherwise. */
 static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
   clv_rng_key key = clv_rng_key_of(&node->key);
-  key.layer = node->layer << 4 | (slot & 15);
-  key.micro_batch = slot >> 4;
+  uint32_t slot_mask = (1u << RNG_SLOT_BITS) - 1;
+  key.layer = node->layer << RNG_SLOT_BITS | (slot & slot_mask);
+  key.micro_batch = slot >> RNG_SLOT_BITS;
   return key;
 }
 

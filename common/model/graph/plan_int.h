@@ -176,11 +176,15 @@ typedef enum clv_plan_call_state {
   PLAN_CALL_DONE
 } clv_plan_call_state;
 
-/* One forward with its backward. Its states follow each other in this order: EMPTY: it holds
- * nothing; set by clv_plan_call_get, and by clv_plan_forward until it succeeds. FORWARD: it holds
- * what forward saved; set by clv_plan_forward, left by clv_plan_backward_input. BACKWARD: the input
- * gradients are computed; set by clv_plan_backward_input. DONE: all gradients are computed; set by
- * clv_plan_backward_weight, left by clv_plan_call_put. */
+/* A call of a plan: one forward with its backward. (Not a CALL of the protocol.) Its states:
+ *
+ *   EMPTY     Holds: nothing. Entered: by clv_plan_call_get; from any state by clv_plan_forward,
+ *             until that succeeds, and by clv_plan_call_put. Left: for FORWARD by clv_plan_forward.
+ *   FORWARD   Holds: what forward saved. Left: for BACKWARD by clv_plan_backward_input.
+ *   BACKWARD  Holds: the saved values that weight gradients need. The input gradients are computed;
+ *             without options.split_backward all gradients are. Left: for DONE by
+ *             clv_plan_backward_weight.
+ *   DONE      Holds: nothing that is read again; all gradients are computed. */
 struct clv_call {
   clv_call *next, *next_idle;
   char *memory; /* memory of the call, info.call_bytes in the backend's memory */
@@ -192,11 +196,12 @@ struct clv_call {
   clv_rng_key rng_key;
 };
 
-/* Table of addresses, and the arguments, of one run of a phase. (Not a frame of the protocol.) */
+/* A frame of a plan: addresses and arguments of one run of a phase. (Not a frame of the protocol.)
+ */
 typedef struct clv_plan_frame {
   char *space_start[SPACE_COUNT]; /* start of each space; NULL: this phase does not use the space */
   char *params, *grads;           /* parameter block and gradient block; grads NULL: forward */
-  bool adds_to_grads;             /* weight gradients are added to grads, not written over them */
+  bool accumulate;                /* weight gradients are added to grads, not written over them */
   clv_rng_key rng_key;
   const clv_rng_position *rng_position; /* on the device, for kernels; NULL: kernels use rng_key */
 } clv_plan_frame;

@@ -25,8 +25,9 @@ static void *buf_address(const clv_plan *p, const clv_plan_frame *f, int buf) {
 
 /* ---- running single steps -------------------------------------------------------------------- */
 
-/* Returns the address of the kernel's weights in library format: in the plan's cache or, with
- * transient_weights, in a buffer that step s fills itself. NULL: the kernel has none. */
+/* Returns the address of the kernel's weights in library format (the layout that the kernel library
+ * reads fastest): in the plan's cache or, with transient_weights, in a buffer that step s fills
+ * itself. NULL: the kernel has none. */
 static void *cache_address(const clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
   const clv_plan_node *q = &p->nodes[s->node];
   if (p->options.transient_weights) return buf_address(p, f, s->cache);
@@ -40,11 +41,12 @@ static clv_code refresh_kernel_cache(clv_plan *p, const clv_plan_step *s, clv_ke
   return k->refresh(k, a, err);
 }
 
+/* Returns the RNG key of a node's kernel for this run. Its slot is 0 (see RNG_SLOT_BITS). */
 static clv_rng_key rng_key_of(const clv_node *node, const clv_plan_frame *f) {
   clv_rng_key key = clv_rng_key_of(&node->key);
   key.step = f->rng_key.step;
   key.micro_batch = f->rng_key.micro_batch;
-  key.layer = node->layer << 4;
+  key.layer = node->layer << RNG_SLOT_BITS;
   return key;
 }
 
@@ -64,7 +66,7 @@ static clv_kernel_args make_kernel_args(clv_plan *p, const clv_plan_frame *f,
                        .cache = cache_address(p, f, s),
                        .saved = buf_address(p, f, s->saved_buf),
                        .scratch = buf_address(p, f, s->scratch),
-                       .accumulate = f->adds_to_grads,
+                       .accumulate = f->accumulate,
                        .key = rng_key_of(&p->graph->nodes[q->rng_node], f),
                        .rng_position = f->rng_position};
   for (int i = 0; i < q->n_src; i++) a.in[i] = buf_address(p, f, s->in[i]);
@@ -190,7 +192,7 @@ static clv_code finish_phase(clv_plan *p, int phase, clv_code code, clv_err *err
   for (int i = first_step_of_phase(p, phase); i < p->phase_end[phase] && layer >= 0; i++) {
     const clv_plan_step *s = &p->steps[i];
     bool moves_data = s->src >= 0 || s->dst >= 0;
-    if (!moves_data && p->graph->nodes[s->node].layer == layer >> 4)
+    if (!moves_data && p->graph->nodes[s->node].layer == layer >> RNG_SLOT_BITS)
       return add_step_to_error(p, s, err);
   }
   return device_err.code;
@@ -220,15 +222,15 @@ _Static_assert(SPACE_COUNT + 2 <= CLV_MAX_RECORD_POINTERS, "all memory of a fram
  * addresses. The RNG position is not part of the key, because recorded kernels read it from memory.
  */
 static clv_record_key recorder_key(const clv_plan *p, const clv_plan_frame *f, int phase) {
-  clv_record_key key = {.owner = p, .kind = (uintptr_t)phase << 1 | f->adds_to_grads};
+  clv_record_key key = {.owner = p, .kind = (uintptr_t)phase << 1 | f->accumulate};
   for (int i = 0; i < SPACE_COUNT; i++) key.pointers[i] = f->space_start[i];
   key.pointers[SPACE_COUNT] = f->params;
   key.pointers[SPACE_COUNT + 1] = f->grads;
   return key;
 }
 
-/* Runs the steps of a phase. A recorder, if the plan has one, makes the device replay them as one
- * unit, unless steps are being timed. */
+/* Runs the steps of a phase. A recorder, if the plan has one, records the device work of the phase
+ * (as a CUDA graph) and replays it in one call from then on, unless steps are being timed. */
 static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
   phase_run r = {p, f, phase};
   p->backend->set_threads(p->options.threads);
@@ -456,7 +458,7 @@ static clv_code run_backward_input_phase(clv_plan *p, const clv_call *c, clv_pla
                                          const void *dout, void *const *din, clv_err *err) {
   CLV_TRY(prepare_gradients(p, c, f, dout, din, err));
   CLV_TRY(upload_rng_position(p, f, err));
-  if (!f->adds_to_grads && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
+  if (!f->accumulate && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
   CLV_TRY(run_phase(p, f, PHASE_BACKWARD_INPUT, err));
   for (int i = 0; i < p->n_inputs; i++)
     if (needs_input_gradient(p, i))
@@ -471,7 +473,7 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
   CLV_TRY(check_call_state(p, c, PLAN_CALL_FORWARD, err));
   clv_plan_frame f = make_frame(p, c, param_block);
   f.grads = grad_block;
-  f.adds_to_grads = accumulate;
+  f.accumulate = accumulate;
   CLV_TRY(finish_phase(p, PHASE_BACKWARD_INPUT, run_backward_input_phase(p, c, &f, dout, din, err),
                        err));
   c->state = PLAN_CALL_BACKWARD;
@@ -480,7 +482,7 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
 
 static clv_code run_backward_weight_phase(clv_plan *p, clv_plan_frame *f, clv_err *err) {
   CLV_TRY(upload_rng_position(p, f, err));
-  if (!f->adds_to_grads && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
+  if (!f->accumulate && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
   return run_phase(p, f, PHASE_BACKWARD_WEIGHT, err);
 }
 
@@ -489,7 +491,7 @@ clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, v
   CLV_TRY(check_call_state(p, c, PLAN_CALL_BACKWARD, err));
   clv_plan_frame f = make_frame(p, c, param_block);
   f.grads = grad_block;
-  f.adds_to_grads = accumulate;
+  f.accumulate = accumulate;
   CLV_TRY(finish_phase(p, PHASE_BACKWARD_WEIGHT, run_backward_weight_phase(p, &f, err), err));
   c->state = PLAN_CALL_DONE;
   return CLV_OK;

@@ -317,7 +317,8 @@ void clv_link_begin_close(clv_link *link);
 /* Takes the packet and sends it; never blocks. Large packets, and those over the credit, are queued
  * in order with their tensors and sent by a thread of the transport. An ABORT without tensors
  * overtakes them. Errors: that of check_send; CLV_UNAVAILABLE once the link has ended;
- * CLV_EXHAUSTED for more bytes than the peer's whole credit; an error of the transport for a frame
+ * CLV_EXHAUSTED for more bytes of tensors than the peer's credit can ever cover, which are its
+ * whole credit less CLV_WIRE_INLINE_MAX, or an inline frame; an error of the transport for a frame
  * sent at once. */
 clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
 /* Sends the packets that were held back because of coalesces_with_next. A caller that sets
@@ -418,7 +419,9 @@ typedef struct clv_dialler {
  * Copies *dialler and takes over its `user`, also on failure. */
 clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *dial,
                         const clv_dialler *dialler, clv_link **ret, clv_err *err) CLV_USE_RESULT;
-bool clv_link_is_attached(clv_link *link); /* true if all lanes are attached */
+/* True once all lanes have been attached, until the link ends; also while a lane is being
+ * mended. */
+bool clv_link_is_attached(clv_link *link);
 /* BLOCKS until all lanes are attached. Errors: the peer's refusal, CLV_BAD_ANSWER if the peer
  * violated the protocol, CLV_DEADLINE. */
 clv_code clv_link_wait_attached(clv_link *link, unsigned timeout_ms, clv_err *err) CLV_USE_RESULT;

@@ -23,10 +23,10 @@
  *   link_rpc.c       dials and accepts links over gRPC
  *
  * A link is one logical stream over 1 + k streams, each on a connection of its own. Lane 0 carries
- * all frames but CHUNK and the PINGs about chunks, so that an ABORT overtakes a large tensor. The
- * bulk lanes carry the chunks, in turn. Chunks and the head that names them arrive in any order:
- * the first of them makes the entry in the table of reassembly.c, and the packet is delivered once
- * all its tensors are complete.
+ * all frames but CHUNK and the PINGs sent in one message with a chunk, so that an ABORT overtakes a
+ * large tensor. The bulk lanes carry the chunks, in turn. Chunks and the head that names them
+ * arrive in any order: the first of them makes the entry in the table of reassembly.c, and the
+ * packet is delivered once all its tensors are complete.
  *
  * The sender queues the chunks of a tensor before its head, and both sides sum each chunk while it
  * is sent or received. So no pass over the whole tensor precedes or follows the transfer.
@@ -308,8 +308,9 @@ clv_code clv_recv_window_add_packet(clv_recv_window *r, bool ignores_limit,
 /* Counts `bytes` of tensors that the peer sends. CLV_EXHAUSTED: more than the credit granted to
  * it. */
 clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
-/* Returns the bytes of a packet that is freed. Sends CREDIT once a quarter of the limit is pending,
- * or once all used bytes are pending and they are more than an inline message holds. */
+/* Uncounts a packet that is freed and adds its bytes to unsent_credit. Sends all of unsent_credit
+ * as CREDIT once it is a quarter of limit_bytes, or once it equals unreturned_bytes and is more
+ * than an inline message holds. */
 void clv_recv_window_return_bytes(clv_recv_window *r, uint64_t bytes); /* NULL is allowed */
 
 /* ---- pace.c ---------------------------------------------------------------------------------- */
@@ -390,14 +391,14 @@ typedef struct clv_send_queue {
    * grants when nothing is in flight */
   uint64_t available_credit, granted_credit;
   clv_packet *first, *last; /* queue of packets that wait for credit or behind another packet */
-  /* is_draining: packet_job is queued or runs; is_sending: chunk_job is queued or runs */
-  bool is_draining, is_sending;
-  /* a packet of which a part is sent and which waits for a device copy; NULL: none */
-  clv_packet *partially_sent_packet;
-  /* waits for the device copy of `partially_sent_packet`; holds a reference to the queue
-   * meanwhile */
+  /* is_packet_job_active: packet_job is queued or runs; is_chunk_job_queued: chunk_job is queued
+   * and has not begun to run */
+  bool is_packet_job_active, is_chunk_job_queued;
+  /* packet that waits for a device copy, of which nothing or a part is sent; NULL: none */
+  clv_packet *suspended_packet;
+  /* waits for the device copy of suspended_packet; holds a reference to the queue meanwhile */
   clv_copy_waiter copy_waiter;
-  clv_rpc_job packet_job, chunk_job;
+  clv_rpc_job packet_job, chunk_job;      /* send queued packets; send chunks */
   uint64_t last_transfer_id, tensors_out; /* last transfer id; tensors sent so far; atomic */
   clv_pace pace;
 } clv_send_queue;

@@ -51,7 +51,7 @@ static void free_packets(clv_packet *p) {
 void clv_send_queue_unref(clv_send_queue *d) {
   if (!d || __atomic_fetch_sub(&d->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   free_packets(d->first);
-  clv_packet_free(d->partially_sent_packet);
+  clv_packet_free(d->suspended_packet);
   clv_pace_clear(&d->pace);
   clv_frame_writer_unref(d->writer);
   pthread_mutex_destroy(&d->lock);
@@ -61,16 +61,15 @@ void clv_send_queue_unref(clv_send_queue *d) {
 void clv_send_queue_end(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   d->has_ended = true;
-  clv_packet *dropped_packets = d->first, *partially_sent = clv_steal(&d->partially_sent_packet);
+  clv_packet *dropped_packets = d->first, *suspended = clv_steal(&d->suspended_packet);
   bool is_waiting =
-      partially_sent &&
-      clv_device_copy_remove_waiter(
-          partially_sent->device_copy[partially_sent->sending_tensor_index], &d->copy_waiter);
+      suspended && clv_device_copy_remove_waiter(
+                       suspended->device_copy[suspended->sending_tensor_index], &d->copy_waiter);
   d->first = d->last = NULL;
   clv_pace_clear(&d->pace);
   pthread_mutex_unlock(&d->lock);
   free_packets(dropped_packets);
-  clv_packet_free(partially_sent);
+  clv_packet_free(suspended);
   if (is_waiting) clv_send_queue_unref(d);
 }
 
@@ -145,18 +144,18 @@ static void run_chunk_job(clv_rpc_job *job) {
   clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, chunk_job));
   clv_err err;
   pthread_mutex_lock(&d->lock);
-  d->is_sending = false; /* a PONG after this point starts another job */
+  d->is_chunk_job_queued = false; /* a PONG after this point starts another job */
   pthread_mutex_unlock(&d->lock);
   if (send_chunks(d, &err) != CLV_OK) break_writer(d, &err);
   clv_send_queue_unref(d);
 }
 
-/* Starts the job that sends chunks. The reading thread must not send them itself, because to
- * encrypt them takes long. */
-static void start_send_job(clv_send_queue *d) {
+/* Starts chunk_job, which sends the chunks. The reading thread must not send them itself, because
+ * to encrypt them takes long. */
+static void start_chunk_job(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  bool must_start = d->pace.n_chunks && !d->is_sending && !d->has_ended;
-  d->is_sending |= must_start;
+  bool must_start = d->pace.n_chunks && !d->is_chunk_job_queued && !d->has_ended;
+  d->is_chunk_job_queued |= must_start;
   pthread_mutex_unlock(&d->lock);
   if (!must_start) return;
   clv_send_queue_ref(d); /* reference of the job */
@@ -169,7 +168,7 @@ clv_code clv_send_queue_handle_pong(clv_send_queue *d, uint64_t number, clv_err 
   clv_code code = clv_pace_handle_pong(&d->pace, number, now, err);
   pthread_mutex_unlock(&d->lock);
   CLV_TRY(code);
-  start_send_job(d);
+  start_chunk_job(d);
   return CLV_OK;
 }
 
@@ -178,7 +177,7 @@ clv_code clv_send_queue_handle_pong(clv_send_queue *d, uint64_t number, clv_err 
 typedef enum copy_progress { PART_COPIED, PART_PENDING, PART_FAILED } copy_progress;
 
 /* Checks whether the first `bytes` of the current tensor are copied. PART_PENDING: the queue
- * keeps the packet as partially_sent_packet, and the caller's job ends. */
+ * keeps the packet as suspended_packet, and the caller's job ends. */
 static copy_progress check_copied_or_suspend(clv_send_queue *d, clv_packet *p, size_t bytes,
                                              clv_err *err) {
   clv_device_copy *c = p->device_copy[p->sending_tensor_index];
@@ -186,14 +185,14 @@ static copy_progress check_copied_or_suspend(clv_send_queue *d, clv_packet *p, s
   pthread_mutex_lock(&d->lock);
   d->copy_waiter.awaited_bytes = bytes;
   bool has_ended = d->has_ended,
-       partially_sent = !has_ended && !clv_device_copy_add_waiter(c, &d->copy_waiter);
-  if (partially_sent) {
+       must_wait = !has_ended && !clv_device_copy_add_waiter(c, &d->copy_waiter);
+  if (must_wait) {
     clv_send_queue_ref(d);
-    d->partially_sent_packet = p;
-    d->is_draining = false;
+    d->suspended_packet = p;
+    d->is_packet_job_active = false;
   }
   pthread_mutex_unlock(&d->lock);
-  if (partially_sent) return PART_PENDING;
+  if (must_wait) return PART_PENDING;
   clv_code code = has_ended ? clv_frame_writer_end_error(d->writer, err)
                             : clv_device_copy_check_failure(c, bytes, err);
   return code == CLV_OK ? PART_COPIED : PART_FAILED;
@@ -254,8 +253,8 @@ static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err
   return PART_COPIED;
 }
 
-/* Sends the tensors of a packet in chunks, then its frame. May continue a packet of which a part is
- * sent. */
+/* Sends the tensors of a packet in chunks, then its frame. Continues a suspended packet where it
+ * stopped. */
 static copy_progress send_packet_chunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->sending_tensor_index < p->frame.n_tensors;
        p->sending_tensor_index++, p->bytes_queued = 0, p->has_transfer_id = false) {
@@ -281,7 +280,7 @@ static copy_progress send_inline_once_copied(clv_send_queue *d, clv_packet *p, c
   return send_packet_inline(d, p, err) == CLV_OK ? PART_COPIED : PART_FAILED;
 }
 
-/* Sends a packet and frees it. PART_PENDING: the queue keeps it as partially_sent_packet. */
+/* Sends a packet and frees it. PART_PENDING: the queue keeps it as suspended_packet. */
 static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = bytes_of_tensors(p);
   copy_progress progress = bytes <= CLV_WIRE_INLINE_MAX ? send_inline_once_copied(d, p, err)
@@ -302,10 +301,10 @@ static clv_code send_packet_now(clv_send_queue *d, clv_packet *p, clv_err *err) 
 
 /* ---- the queue of packets -------------------------------------------------------------------- */
 
-/* Returns the packet to send next: the partially sent one, else the first of the queue if the
- * credit covers it. The caller holds the lock. */
+/* Returns the packet to send next: the suspended one, else the first of the queue if the credit
+ * covers it. The caller holds the lock. */
 static clv_packet *take_next_packet(clv_send_queue *d) {
-  if (d->partially_sent_packet && !d->has_ended) return clv_steal(&d->partially_sent_packet);
+  if (d->suspended_packet && !d->has_ended) return clv_steal(&d->suspended_packet);
   clv_packet *p = d->first;
   if (!p || d->has_ended || bytes_of_tensors(p) > d->available_credit) return NULL;
   d->available_credit -= bytes_of_tensors(p);
@@ -329,16 +328,16 @@ static void run_packet_job(clv_rpc_job *job) {
     }
     pthread_mutex_lock(&d->lock);
   }
-  d->is_draining = false;
+  d->is_packet_job_active = false;
   pthread_mutex_unlock(&d->lock);
   clv_send_queue_unref(d);
 }
 
-/* Starts the drain job, which takes over the reference of d->copy_waiter. */
+/* Starts packet_job, which takes over the reference of d->copy_waiter. */
 void clv_send_queue_resume_after_copy(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  bool must_start = d->partially_sent_packet && !d->has_ended;
-  d->is_draining |= must_start;
+  bool must_start = d->suspended_packet && !d->has_ended;
+  d->is_packet_job_active |= must_start;
   pthread_mutex_unlock(&d->lock);
   if (!must_start)
     clv_send_queue_unref(d);
@@ -346,13 +345,13 @@ void clv_send_queue_resume_after_copy(clv_send_queue *d) {
     run_packet_job(&d->packet_job);
 }
 
-/* Starts the job that sends queued packets, if the credit covers the first one. */
-static void start_drain_job(clv_send_queue *d) {
+/* Starts packet_job, which sends the queued packets, if the credit covers the first one. */
+static void start_packet_job(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   clv_packet *p = d->first;
-  bool is_busy = d->is_draining || d->partially_sent_packet || d->has_ended;
+  bool is_busy = d->is_packet_job_active || d->suspended_packet || d->has_ended;
   bool must_start = p && !is_busy && bytes_of_tensors(p) <= d->available_credit;
-  d->is_draining |= must_start;
+  d->is_packet_job_active |= must_start;
   pthread_mutex_unlock(&d->lock);
   if (!must_start) return;
   clv_send_queue_ref(d); /* reference of the job */
@@ -364,23 +363,27 @@ void clv_send_queue_add_credit(clv_send_queue *d, uint64_t bytes) {
   d->available_credit =
       CLV_MIN(d->granted_credit, d->available_credit + CLV_MIN(bytes, d->granted_credit));
   pthread_mutex_unlock(&d->lock);
-  start_drain_job(d);
+  start_packet_job(d);
 }
 
 typedef enum send_decision { SEND_NOW, SEND_QUEUED, SEND_ENDED, SEND_TOO_LARGE } send_decision;
+
+/* Returns the most bytes of tensors that a packet may have. A larger one might wait for ever,
+ * because the receiver may keep the credit of one inline frame unreturned (take_due_credit in
+ * recv_window.c). */
+static uint64_t max_packet_bytes(const clv_send_queue *d) {
+  uint64_t max_inline_bytes = CLV_MIN(d->granted_credit, (uint64_t)CLV_WIRE_INLINE_MAX);
+  return CLV_MAX(max_inline_bytes, d->granted_credit - max_inline_bytes);
+}
 
 /* Decides whether a packet is sent now, is queued or is refused. The caller holds the lock. */
 static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_t bytes) {
   /* an ABORT overtakes the packets of its context */
   bool is_urgent = p->frame.kind == CLV_ABORT && !bytes;
   if (d->has_ended) return SEND_ENDED;
-  /* The receiver may keep the credit of one inline frame unreturned (take_due_credit in
-   * recv_window.c). */
-  if (bytes > d->granted_credit ||
-      (bytes > CLV_WIRE_INLINE_MAX && bytes > d->granted_credit - CLV_WIRE_INLINE_MAX))
-    return SEND_TOO_LARGE;
+  if (bytes > max_packet_bytes(d)) return SEND_TOO_LARGE;
   if (is_urgent) return SEND_NOW;
-  bool has_queue = d->first || d->is_draining || d->partially_sent_packet;
+  bool has_queue = d->first || d->is_packet_job_active || d->suspended_packet;
   bool must_wait = bytes > d->available_credit || bytes >= DEFERRED_BYTES || has_pending_copy(p);
   return has_queue || must_wait ? SEND_QUEUED : SEND_NOW;
 }
@@ -396,11 +399,12 @@ static void append_packet(clv_send_queue *d, clv_packet *p) {
 
 static clv_code refuse_packet(clv_send_queue *d, send_decision why, uint64_t bytes, clv_err *err) {
   if (why == SEND_ENDED) return clv_frame_writer_end_error(d->writer, err);
-  return clv_fail(err, CLV_EXHAUSTED,
-                  "a message with %llu bytes of tensors exceeds the credit of %llu bytes that %s "
-                  "grants; raise limits.receive_window there",
-                  (unsigned long long)bytes, (unsigned long long)d->granted_credit,
-                  d->writer->peer_name);
+  return clv_fail(
+      err, CLV_EXHAUSTED,
+      "a message with %llu bytes of tensors exceeds %llu bytes, the most that the credit "
+      "of %llu bytes from %s permits; raise limits.receive_window there",
+      (unsigned long long)bytes, (unsigned long long)max_packet_bytes(d),
+      (unsigned long long)d->granted_credit, d->writer->peer_name);
 }
 
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
@@ -412,7 +416,7 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   pthread_mutex_unlock(&d->lock);
   if (what == SEND_NOW) return send_packet_now(d, p, err);
   if (what == SEND_QUEUED) {
-    start_drain_job(d);
+    start_packet_job(d);
     return CLV_OK;
   }
   clv_packet_free(p);
@@ -424,12 +428,11 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
 /* Adds packets that wait for credit, for a device copy or behind others. The caller holds the
  * lock. */
 static void add_packet_load(const clv_send_queue *d, clv_link_load *load) {
-  if (d->partially_sent_packet) {
+  if (d->suspended_packet) {
     load->frames_out++;
     load->tensors_out +=
-        d->partially_sent_packet->frame.n_tensors - d->partially_sent_packet->sending_tensor_index;
-    load->bytes_out +=
-        bytes_of_tensors(d->partially_sent_packet) - d->partially_sent_packet->bytes_queued;
+        d->suspended_packet->frame.n_tensors - d->suspended_packet->sending_tensor_index;
+    load->bytes_out += bytes_of_tensors(d->suspended_packet) - d->suspended_packet->bytes_queued;
   }
   for (const clv_packet *p = d->first; p; p = p->next) {
     load->frames_out++;

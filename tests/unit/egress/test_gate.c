@@ -281,6 +281,28 @@ static void tensor_unlike_its_plan_row_is_denied(void **state) {
            s.sending.optimizer = true));
 }
 
+/* The refusal names the piece of state, the type, the shape and the most samples. */
+static void refusal_of_unplanned_tensor_names_what_differs(void **state) {
+  (void)state;
+  gate_test s;
+  make_sending(&s, &cases[3]);
+  s.sending.name = "";
+  s.sending.dtype = CLEAVE_BF16;
+  assert_int_equal(send_through_gate(&s), CLEAVE_DENIED);
+  assert_string_equal(s.error.text,
+                      "egress refused: the output of stage 'front', bf16 [4, 3], is not in the "
+                      "plan's table for w1, for at most 4 samples: compare it with the table that "
+                      "`plan` prints");
+  make_sending(&s, &cases[3]);
+  s.egress_row.kind = CLV_EGRESS_WEIGHTS;
+  s.sending.kind = CLEAVE_SENDING_WEIGHTS;
+  s.sending.name = "bias";
+  assert_int_equal(send_through_gate(&s), CLEAVE_DENIED);
+  assert_string_equal(s.error.text,
+                      "egress refused: state of stage 'front', bias, f32 [4, 3], is not in the "
+                      "plan's table for w1: compare it with the table that `plan` prints");
+}
+
 static void failure_without_a_flow_for_its_worker_is_denied(void **state) {
   (void)state;
   gate_test s;
@@ -300,6 +322,7 @@ int main(void) {
       cmocka_unit_test(plan_and_gate_get_the_same_policy_verdict),
       cmocka_unit_test(uncertain_finding_needs_no_session_key),
       cmocka_unit_test(tensor_unlike_its_plan_row_is_denied),
+      cmocka_unit_test(refusal_of_unplanned_tensor_names_what_differs),
       cmocka_unit_test(failure_without_a_flow_for_its_worker_is_denied),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -501,7 +501,7 @@ static void packets_over_the_queue_limit_are_refused(void **state) {
 
 /* ---- frames that wait for credit ------------------------------------------------------------- */
 
-static void send_large_value(uint64_t id, int64_t bytes) {
+static clv_packet *make_value(uint64_t id, int64_t bytes) {
   clv_err err = {0};
   clv_packet *p;
   clv_tensor *t;
@@ -509,7 +509,12 @@ static void send_large_value(uint64_t id, int64_t bytes) {
   memset(t->data, 1, (size_t)bytes);
   assert_ok(clv_packet_new_value(w.pool, 1, id, "", t, &p, &err));
   clv_tensor_unref(t);
-  assert_ok(clv_link_send(w.link, p, &err));
+  return p;
+}
+
+static void send_large_value(uint64_t id, int64_t bytes) {
+  clv_err err = {0};
+  assert_ok(clv_link_send(w.link, make_value(id, bytes), &err));
 }
 
 static void send_empty(clv_frame_kind kind) {
@@ -542,6 +547,29 @@ static void only_abort_passes_frames_waiting_for_credit(void **state) {
   free_link_and_pool();
 }
 
+/* A message that no credit would ever cover is refused, and the text states the true limit. */
+static void message_over_the_usable_credit_is_refused(void **state) {
+  (void)state;
+  clv_err err = {0};
+  begin_link();
+  clv_send_queue_set_credit(w.link->send_queue, 200000);
+  send_large_value(1, 200000 - CLV_WIRE_INLINE_MAX);
+  assert_int_equal(clv_link_send(w.link, make_value(2, 200001 - CLV_WIRE_INLINE_MAX), &err),
+                   CLV_EXHAUSTED);
+  assert_string_equal(err.text,
+                      "a message with 134465 bytes of tensors exceeds 134464 bytes, the most that "
+                      "the credit of 200000 bytes from peer permits; raise limits.receive_window "
+                      "there");
+  clv_send_queue_set_credit(w.link->send_queue, 100000);
+  send_large_value(3, CLV_WIRE_INLINE_MAX);
+  assert_int_equal(clv_link_send(w.link, make_value(4, CLV_WIRE_INLINE_MAX + 1), &err),
+                   CLV_EXHAUSTED);
+  clv_send_queue_set_credit(w.link->send_queue, 1000);
+  assert_int_equal(clv_link_send(w.link, make_value(5, 1001), &err), CLV_EXHAUSTED);
+  clv_link_close(w.link);
+  free_link_and_pool();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_link_event_reaches_its_state_or_is_refused),
@@ -557,6 +585,7 @@ int main(void) {
       cmocka_unit_test(duplicate_or_overlapping_chunk_is_refused),
       cmocka_unit_test(ref_value_over_the_quota_becomes_a_failure),
       cmocka_unit_test(only_abort_passes_frames_waiting_for_credit),
+      cmocka_unit_test(message_over_the_usable_credit_is_refused),
       cmocka_unit_test(bytes_over_the_credit_are_refused),
       cmocka_unit_test(packets_over_the_queue_limit_are_refused),
   };
