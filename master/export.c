@@ -37,7 +37,8 @@ int clv_cmd_export(void *args) {
   if (!a->adapters && !a->merge && !a->hf)
     return clv_cli_usage(&a->line, "export writes --adapters, --merge or --hf FOLDER");
   if (!clv_is_checkpoint_name(a->run.checkpoint))
-    return clv_cli_usage(&a->line, "--checkpoint takes the number of a step, latest or best");
+    return clv_cli_usage(&a->line, "--checkpoint: '%s' is not the number of a step, latest or best",
+                         a->run.checkpoint);
   clv_code code = export_to(a, &err);
   if (code == CLV_OK) return CLV_EXIT_OK;
   return clv_exit_report(code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED, &err);

@@ -197,7 +197,7 @@ static const clv_cli_option options[] = {
     {.name = "dir", .kind = CLV_CLI_TEXT, .arg = "DIR", .commands = "certs init, certs issue, certs revoke",
      .offset = AT(dir), .doc = "folder of the certificate authority (default: certs)"},
     {.name = "days", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "certs init, certs issue, certs revoke",
-     .min = 1, .max = 1000000, .offset = AT(days), .doc = "days until expiry (default: 365 for a certificate, 3650 for a CA, 30 for a revocation list)"},
+     .min = 1, .max = CLV_TLS_MAX_DAYS, .offset = AT(days), .doc = "days until expiry (default: 365 for a certificate, 3650 for a CA, 30 for a revocation list)"},
     {.name = "uri", .kind = CLV_CLI_TEXT, .arg = "URI", .commands = "certs issue", .is_required = true,
      .offset = AT(uri), .doc = "identity, e.g. spiffe://hospital/worker/gpu1"},
     {.name = "dns", .kind = CLV_CLI_TEXTS, .arg = "NAME", .commands = "certs issue",

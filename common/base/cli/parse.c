@@ -25,15 +25,18 @@ typedef struct parser {
 /* ---- values of options ----------------------------------------------------------------------- */
 
 static clv_code read_number(const clv_cli_option *o, uint64_t *at, const char *text, clv_err *err) {
-  char *end;
+  char *end, range[64];
   uint64_t max = o->max ? o->max : UINT64_MAX;
+  bool is_negative = text[0] == '-';
+  const char *digits = text + is_negative;
+  int n = snprintf(range, sizeof range, "from %llu", (unsigned long long)o->min);
+  if (o->max) snprintf(range + n, sizeof range - (size_t)n, " to %llu", (unsigned long long)max);
   errno = 0;
-  unsigned long long v = strtoull(text, &end, 10);
-  if (end == text || *end || text[0] < '0' || text[0] > '9')
-    return clv_fail(err, CLV_INVALID, "--%s: '%s' is not a whole number", o->name, text);
-  if (errno || v < o->min || v > max)
-    return clv_fail(err, CLV_INVALID, "--%s: %s is out of range, from %llu to %llu", o->name, text,
-                    (unsigned long long)o->min, (unsigned long long)max);
+  unsigned long long v = strtoull(digits, &end, 10);
+  if (end == digits || *end || digits[0] < '0' || digits[0] > '9')
+    return clv_fail(err, CLV_INVALID, "--%s: '%s' is not a whole number, %s", o->name, text, range);
+  if (errno || is_negative || v < o->min || v > max)
+    return clv_fail(err, CLV_INVALID, "--%s: %s is out of range, %s", o->name, text, range);
   *at = v;
   return CLV_OK;
 }
