@@ -47,7 +47,8 @@ static clv_code fail_unknown_op(const char *name, const char *const *names, size
   if (similar)
     return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name,
                     similar);
-  return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; `cleave-master ops` lists them", name);
+  return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; `cleave-master ops` lists them",
+                  name);
 }
 
 clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) {

@@ -284,6 +284,12 @@ static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *er
 
 /* ---- checks across arguments ----------------------------------------------------------------- */
 
+static bool is_option_given(const parser *p, const char *name) {
+  for (size_t i = 0; i < clv_cli_n_options(p->cli); i++)
+    if (p->is_given[i] && strcmp(clv_cli_option_at(p->cli, i)->name, name) == 0) return true;
+  return false;
+}
+
 static clv_code check_options(const parser *p, clv_err *err) {
   const clv_cli_command *c = p->line->command;
   for (size_t i = 0; i < clv_cli_n_options(p->cli); i++) {
@@ -292,6 +298,10 @@ static clv_code check_options(const parser *p, clv_err *err) {
     if (p->is_given[i] && !is_applicable)
       return clv_fail(err, CLV_INVALID, "--%s does not belong to %s but to %s", o->name, c->name,
                       o->commands);
+    if (p->is_given[i] && o->needs && !is_option_given(p, o->needs))
+      return clv_fail(err, CLV_INVALID,
+                      "--%s has an effect with --%s alone: add --%s, or leave --%s out", o->name,
+                      o->needs, o->needs, o->name);
     if (!p->is_given[i] && is_applicable && o->is_required)
       return clv_fail(err, CLV_INVALID, "%s needs --%s%s%s", c->name, o->name, o->arg ? "=" : "",
                       o->arg ? o->arg : "");

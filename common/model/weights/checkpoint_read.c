@@ -277,8 +277,7 @@ static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = opendir(run_dir);
   CLV_AUTO(step_list_clear) step_list l = {0};
   uint64_t step;
-  if (!dir && errno == ENOENT)
-    return fail_no_run_folder(run_dir, err);
+  if (!dir && errno == ENOENT) return fail_no_run_folder(run_dir, err);
   if (!dir) return clv_fail(err, CLV_INVALID, "run folder %s: %s", run_dir, strerror(errno));
   for (struct dirent *e; (e = readdir(dir));) {
     if (!parse_folder_name(e->d_name, &step)) continue;
@@ -358,10 +357,13 @@ clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkp
   CLV_TRY(list_steps(run_dir, &l, err));
   for (size_t i = 0; i < CLV_MIN(l.n, (size_t)MAX_SHOWN_STEPS); i++)
     clv_bytes_printf(&there, "%s%llu", i ? ", " : "", (unsigned long long)l.steps[i]);
-  return clv_fail(err, CLV_NOT_FOUND, "run folder %s: there is no checkpoint of step %llu; there %s%s%s",
-                  run_dir, (unsigned long long)step,
-                  !there.len ? "is none" : l.n == 1 ? "is one of step " : "are those of steps ", there.len ? there.data : "",
-                  l.n > MAX_SHOWN_STEPS ? " and more" : "");
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "run folder %s: there is no checkpoint of step %llu; there %s%s%s", run_dir,
+                  (unsigned long long)step,
+                  !there.len ? "is none"
+                  : l.n == 1 ? "is one of step "
+                             : "are those of steps ",
+                  there.len ? there.data : "", l.n > MAX_SHOWN_STEPS ? " and more" : "");
 }
 
 /* ---- deleting old checkpoints ---------------------------------------------------------------- */

@@ -210,8 +210,7 @@ static clv_code check_names(const clv_tls_issue_options *o, clv_err *err) {
   if (o->n_uris != 1)
     return clv_fail(err, CLV_INVALID, "a certificate needs exactly one URI, %zu given", o->n_uris);
   if (!clv_tls_uri_is_valid((const unsigned char *)o->uris[0], strlen(o->uris[0]), reason))
-    return clv_fail(err, CLV_INVALID, "--uri: '%.100s' is not an identity: %s", o->uris[0],
-                    reason);
+    return clv_fail(err, CLV_INVALID, "--uri: '%.100s' is not an identity: %s", o->uris[0], reason);
   for (size_t i = 0; i < o->n_dns_names; i++) {
     if (is_ip_address(o->dns_names[i]))
       return clv_fail(err, CLV_INVALID, "--dns: '%s' is an address, not a DNS name: use --ip",
