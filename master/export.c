@@ -3,6 +3,7 @@
  * The command `export`: writes a checkpoint of a run to files for other programs.
  */
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "master/history/history.h"
 #include "master/master_int.h"
@@ -16,8 +17,24 @@ static clv_code open_checkpoint(const clv_master_arguments *a, clv_checkpoint **
   return code;
 }
 
+/* Checks that each path that is given is a folder or does not exist yet. */
+static clv_code check_folders(const clv_master_arguments *a, clv_err *err) {
+  const struct {
+    const char *option, *path;
+  } folders[] = {{"adapters", a->adapters}, {"merge", a->merge}, {"hf", a->hf}};
+  struct stat st;
+  for (size_t i = 0; i < CLV_COUNT(folders); i++)
+    if (folders[i].path && stat(folders[i].path, &st) == 0 && !S_ISDIR(st.st_mode))
+      return clv_fail(
+          err, CLV_INVALID,
+          "--%s %s: this is not a folder: name a folder, which is made if it is missing",
+          folders[i].option, folders[i].path);
+  return CLV_OK;
+}
+
 static clv_code export_to(const clv_master_arguments *a, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_TRY(check_folders(a, err));
   CLV_TRY(open_checkpoint(a, &c, err));
   CLV_TRY(clv_checkpoint_choose_weights(c, a->run.weights, err));
   if (a->adapters) CLV_TRY(clv_export_adapters(c, a->adapters, a->run.accept_data, err));
@@ -39,7 +56,8 @@ int clv_cmd_export(void *args) {
   if (!a->adapters && !a->merge && !a->hf)
     return clv_cli_usage(&a->line, "export writes --adapters, --merge or --hf FOLDER");
   if (!clv_is_checkpoint_name(a->run.checkpoint))
-    return clv_cli_usage(&a->line, "--checkpoint takes the number of a step, latest or best");
+    return clv_cli_usage(&a->line, "--checkpoint: '%s' is not the number of a step, latest or best",
+                         a->run.checkpoint);
   clv_code code = export_to(a, &err);
   if (code == CLV_OK) return CLV_EXIT_OK;
   return clv_exit_report(code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED, &err);

@@ -57,6 +57,7 @@ int clv_cmd_egress(void *args) {
   if (code == CLV_OK)
     code = clv_egress_write_page(&book, folder, a->run.json ? CLV_EGRESS_JSON : form, &page, &err);
   if (code == CLV_OK) fputs(page.data, stdout);
+  if (code == CLV_DATA_LOSS) return clv_exit_report(CLV_EXIT_DATA, &err);
   return exit_code_of(code, CLV_EXIT_OK, &err);
 }
 
@@ -85,7 +86,8 @@ static clv_code write_report(const clv_master_arguments *a, const char *path, cl
   CLV_AUTO(free_folders) folder_list folders = {.n = 0};
   CLV_TRY(find_folders(a, &folders, err));
   CLV_TRY(clv_page_write((const char *const *)folders.items, folders.n, page, err));
-  return clv_file_write_durable(path, page->data, page->len, 0600, err);
+  clv_code code = clv_file_write_durable(path, page->data, page->len, 0600, err);
+  return code == CLV_OK ? code : clv_err_prefix(err, "--output");
 }
 
 int clv_cmd_report(void *args) {

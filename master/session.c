@@ -64,7 +64,8 @@ static int with_session(clv_master_arguments *a, session_command *command) {
 
 static int with_checkpoint(clv_master_arguments *a, session_command *command) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
-    return clv_cli_usage(&a->line, "--checkpoint takes the number of a step, latest or best");
+    return clv_cli_usage(&a->line, "--checkpoint: '%s' is not the number of a step, latest or best",
+                         a->run.checkpoint);
   return with_session(a, command);
 }
 
@@ -72,6 +73,9 @@ int clv_cmd_train(void *args) {
   const clv_master_arguments *a = args;
   if (a->run.checkpoint && !a->run.resume)
     return clv_cli_usage(&a->line, "train takes --checkpoint with --resume alone");
+  if (a->run.fresh && a->run.resume)
+    return clv_cli_usage(&a->line,
+                         "--fresh starts over and --resume continues the run: leave one out");
   return with_checkpoint(args, clv_run_train);
 }
 int clv_cmd_eval(void *args) { return with_checkpoint(args, clv_run_eval); }
@@ -123,6 +127,9 @@ int clv_cmd_plan(void *args) {
     return clv_cli_usage(&a->line, "--ask goes with a plan alone");
   if (!a->run.suggest_cuts && (a->links.n || a->speeds.n))
     return clv_cli_usage(&a->line, "--link and --speed belong to plan --suggest-cuts");
+  if (!a->run.schedule && a->run.out)
+    return clv_cli_usage(&a->line, "--output %s: plan writes a file with --schedule alone",
+                         a->run.out);
   bool has_sweep = clv_sweep_is_asked_for(sweep_options(a));
   if (has_sweep && (a->run.suggest_cuts || a->run.schedule || a->run.asks_workers))
     return clv_cli_usage(&a->line, "--grid, --random and --folds go with a plan alone");
@@ -142,7 +149,8 @@ int clv_cmd_status(void *args) { return with_session_of(args, cleave_config_load
  * session file. */
 static int with_step(clv_master_arguments *a, session_command *command) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
-    return clv_cli_usage(&a->line, "--step takes the number of a step, latest or best");
+    return clv_cli_usage(&a->line, "--step: '%s' is not the number of a step, latest or best",
+                         a->run.checkpoint);
   a->run.force = a->force;
   return with_session_of(a, cleave_config_load, command);
 }

@@ -285,3 +285,20 @@ of("deploy/export_rules.py", TRACED,
 of("deploy/export_rules.py", "tests/net/training/test_export.py ordinary_networks_are_exported_as_written",
    records_are_never_joined=("", "if joins(x, data):", "if False:"))
 of("deploy/export_torch.py", EXPORT, joined_projections_go_back_to_the_first=("", "flat[first:first + len(value)] = value", "flat[:len(value)] = value"))
+# ---- options and settings that would have no effect ----------------------------------------------
+of("common/base/cli/parse.c", "tests/unit/cli/test_cli",
+   options_without_their_option_are_ignored=("static clv_code check_options(", "p->is_given[i] && o->needs &&", "!p && o->needs &&"))
+MISTAKES = "tests/net/operations/test_cli.py command_line_mistakes_are_refused"
+of("master/session.c", MISTAKES,
+   resume_ignores_fresh=("int clv_cmd_train(", "a->run.fresh && a->run.resume", "false"),
+   plan_ignores_output=("int clv_cmd_plan(", "!a->run.schedule && a->run.out", "false"))
+WORKER_CHECK = "tests/net/operations/test_checks.py worker_check_warns_of_too_few_concurrent_calls"
+of("worker/serve.c", WORKER_CHECK,
+   missing_cores_are_not_named=("static int run_daemon(", "warn_of_missing_cores(config);", "(void)warn_of_missing_cores;"),
+   check_does_not_look_at_state_dir=("static int check_files(", "clv_state_dir_check(c->state_dir, &err) != CLV_OK", "false"))
+of("worker/store/epochs.c", "tests/unit/store/test_epochs",
+   a_file_is_a_state_folder=("clv_code clv_state_dir_check(", "!S_ISDIR(st.st_mode)", "false"))
+of("common/model/config/override.c", "tests/unit/config/test_errors",
+   labels_of_settings_are_not_shown=("static clv_code apply_set_option(", "if (given_label)", "if (false)"))
+of("master/sweep/runs.c", "tests/net/training/test_sweep.py wrong_values_are_refused_before_the_first_run",
+   sweeps_blame_set=("static clv_exit_code check_run(", ".set_labels = sets.labels", ".set_labels = NULL"))

@@ -3,6 +3,7 @@
  * The daemon. The function `serve` has the steps of the start in their order. Steps that can fail
  * run before the port is opened.
  */
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -135,14 +136,38 @@ static void warn_if_few_calls(const clv_worker_config *c) {
       CLV_S(max_calls / CALLS_PER_SESSION));
 }
 
-/* Checks that the certificate files, the revocation lists and the artifacts can be loaded. Returns
- * an exit code. */
+/* Warns of cores that this process may not use: compute threads then use the other cores of the
+ * list, or all cores of the process if none is left. */
+static void warn_of_missing_cores(const clv_worker_config *c) {
+  cpu_set_t usable;
+  char missing[80] = "";
+  size_t used = 0, n_missing = 0;
+  if (!c->cores.n || sched_getaffinity(0, sizeof usable, &usable) != 0) return;
+  for (size_t i = 0; i < c->cores.n; i++) {
+    double core = c->cores.items[i];
+    if (core < CPU_SETSIZE && CPU_ISSET((size_t)core, &usable)) continue;
+    if (n_missing++ < 8)
+      used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%.0f",
+                               n_missing > 1 ? ", " : "", core);
+  }
+  if (!n_missing) return;
+  clv_notice(CLV_LOG_WARN, "cores",
+             "%s: cores: this process may use %d core%s, but not %s%s%s: name cores that `taskset "
+             "-cp $$` lists",
+             c->file, CPU_COUNT(&usable), CLV_S(CPU_COUNT(&usable)), missing,
+             n_missing > 8 ? " and more" : "",
+             n_missing == c->cores.n ? ", so compute threads are not pinned" : "");
+}
+
+/* Checks that the certificate files, the revocation lists and the artifacts can be loaded, and that
+ * state_dir can be used. Returns an exit code. */
 static int check_files(const clv_worker_config *c, clv_tls_identity **ret_identity) {
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
   clv_err err;
   if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_identity, &err) != CLV_OK ||
       clv_tls_identity_require_usage(*ret_identity, CLV_TLS_SERVER, &err) != CLV_OK ||
-      clv_tls_revocation_read(c->tls.crl, *ret_identity, &crl, &err) != CLV_OK)
+      clv_tls_revocation_read(c->tls.crl, *ret_identity, &crl, &err) != CLV_OK ||
+      clv_state_dir_check(c->state_dir, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   return CLV_EXIT_OK;
@@ -183,6 +208,7 @@ static int run_daemon(const clv_worker_arguments *a, bool checks_only) {
               clv_cli_is_log_json(&a->line, config->log.json));
   set_process_limits();
   warn_if_few_calls(config);
+  warn_of_missing_cores(config);
   int exit_code = check_files(config, &identity);
   if (exit_code) return exit_code;
   if (checks_only) {

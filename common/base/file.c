@@ -94,7 +94,7 @@ clv_code clv_file_write_checked(const char *path, const void *data, size_t len, 
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
   CLV_AUTO(close_fd)
   int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
-  if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));
+  if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", path, strerror(errno));
   /* set again, because a PATH.tmp left by a crash may have another mode */
   if (fchmod(fd, (mode_t)mode) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: chmod: %s", tmp.data, strerror(errno));

@@ -83,7 +83,12 @@ const char *clv_did_you_mean(const char *word, const char *const *candidates, si
     size_t nc = strlen(candidates[i]);
     if (nc > MAX_WORD_LEN) continue;
     size_t d = edit_distance(word, len, candidates[i], nc), longer_len = CLV_MAX(len, nc);
-    if (d < least_distance && d <= (longer_len < 5 ? (longer_len + 1) / 2 : (longer_len + 2) / 3)) {
+    size_t max_distance = longer_len < 5 ? (longer_len + 1) / 2 : (longer_len + 2) / 3;
+    /* two of three letters are a slip, as in "rnu", only if the first letter agrees */
+    if (longer_len < 4 &&
+        tolower((unsigned char)word[0]) != tolower((unsigned char)candidates[i][0]))
+      max_distance = 1;
+    if (d < least_distance && d <= max_distance) {
       least_distance = d;
       found = candidates[i];
     }

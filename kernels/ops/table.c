@@ -39,23 +39,16 @@ const char *clv_op_torch_text(const clv_op_def *def) {
   return def->no_torch_module ? def->no_torch_module : "none";
 }
 
-/* Fails with an error that names the unknown op and suggests a similar name, or else lists the ops
- * that can be layers: no losses, no test ops. */
+/* Fails with an error that names the unknown op and suggests a similar name, or else the command
+ * that lists all ops, because their names would not fit an error. */
 static clv_code fail_unknown_op(const char *name, const char *const *names, size_t n,
                                 clv_err *err) {
-  char list[CLV_ERR_TEXT - 120] = "";
-  size_t list_length = 0;
   const char *similar = clv_did_you_mean(name, names, n);
   if (similar)
     return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name,
                     similar);
-  for (int op = 0; op < CLV_OP_COUNT && list_length < sizeof list; op++) {
-    const clv_op_def *def = rows[op].f32;
-    if (def && !def->is_loss && !def->is_test_only)
-      list_length += (size_t)snprintf(list + list_length, sizeof list - list_length, "%s%s",
-                                      list_length ? ", " : "", def->name);
-  }
-  return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; there are %s", name, list);
+  return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; `cleave-master ops` lists them",
+                  name);
 }
 
 clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) {

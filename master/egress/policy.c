@@ -56,16 +56,20 @@ static const struct {
   const char *key;
   /* offsets in clv_policy_config of the key's value and position */
   size_t value_offset, pos_offset;
+  const char *cure; /* change of the session that avoids the finding */
 } permit_keys[] = {
 #define AT(member) offsetof(clv_policy_config, member)
-    {CLV_FINDING_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
+#define MORE_LAYERS "keep more layers at the master"
+    {CLV_FINDING_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos),
+     "put the loss at the master (loss.at)"},
     {CLV_FINDING_LABELS_READABLE, "allow.labels_readable", AT(allow.labels_readable),
-     AT(allow.labels_readable_pos)},
-    {CLV_FINDING_RAW_INPUT, "allow.raw", AT(allow.raw), AT(allow.raw_pos)},
-    {CLV_FINDING_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos)},
-    {CLV_FINDING_FRONT_KNOWN, "allow.front_known", AT(allow.front_known),
-     AT(allow.front_known_pos)},
-    {CLV_FINDING_PICTURE, "pictures", AT(allows_pictures), AT(pictures_pos)},
+     AT(allow.labels_readable_pos), MORE_LAYERS},
+    {CLV_FINDING_RAW_INPUT, "allow.raw", AT(allow.raw), AT(allow.raw_pos), MORE_LAYERS},
+    {CLV_FINDING_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos), MORE_LAYERS},
+    {CLV_FINDING_FRONT_KNOWN, "allow.front_known", AT(allow.front_known), AT(allow.front_known_pos),
+     MORE_LAYERS},
+    {CLV_FINDING_PICTURE, "pictures", AT(allows_pictures), AT(pictures_pos), MORE_LAYERS},
+#undef MORE_LAYERS
 #undef AT
 };
 
@@ -87,9 +91,10 @@ static clv_code check_findings(const clv_policy_config *c, const clv_policy_tens
     clv_config_pos pos = *(const clv_config_pos *)((const char *)c + permit_keys[i].pos_offset);
     if (is_permitted || !(found & permit_keys[i].finding)) continue;
     return clv_policy_fail_at(c, pos.line ? pos : c->allow.pos, err,
-                              "the policy does not permit %s to %s: %s is not true; keep more "
-                              "layers at the master, or ask for %s: true",
-                              t->name, t->worker, permit_keys[i].key, permit_keys[i].key);
+                              "the policy does not permit %s to %s: %s is not true; %s, or ask for "
+                              "%s: true",
+                              t->name, t->worker, permit_keys[i].key, permit_keys[i].cure,
+                              permit_keys[i].key);
   }
   return CLV_OK;
 }

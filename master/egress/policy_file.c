@@ -43,10 +43,17 @@ static clv_code check_owner(const struct stat *st, const char *path, clv_err *er
 }
 
 static clv_code fail_open(const char *path, clv_err *err) {
-  const char *why = errno == ELOOP || errno == ENOTDIR
-                        ? "not a plain file or folder, or a symbolic link"
-                        : strerror(errno);
-  return clv_fail(err, CLV_INVALID, "%s: %s", path, why);
+  struct stat st;
+  const int error = errno;
+  if (error == EACCES)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: Permission denied; fix: chmod 644 for the file, 755 for its folder", path);
+  if (error != ELOOP && error != ENOTDIR)
+    return clv_fail(err, CLV_INVALID, "%s: %s", path, strerror(error));
+  if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
+    return clv_fail(err, CLV_INVALID, "%s is a symbolic link: put the file or folder itself there",
+                    path);
+  return clv_fail(err, CLV_INVALID, "%s is not a plain file or folder", path);
 }
 
 /* Opens the folder. ret->fd -1: there is no such folder. */

@@ -271,5 +271,9 @@ clv_code clv_egress_read(const char *path, clv_egress_summary *ret, clv_err *err
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", path,
                     strerror(errno));
   CLV_TRY(egress_read_file(fd, path, &text, err));
-  return clv_egress_read_text(text.data ? text.data : "", text.len, path, ret, err);
+  clv_code code = clv_egress_read_text(text.data ? text.data : "", text.len, path, ret, err);
+  if (code != CLV_DATA_LOSS || !err) return code;
+  return clv_fail(err, code,
+                  "%s: move the file away and keep it; the next attempt begins a new one",
+                  err->text);
 }

@@ -87,6 +87,7 @@ static bool is_chosen(const clv_run_checkpoint *c, const char *which) {
 
 clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, const char *which,
                                     clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   size_t n = 0;
   if (!which) return CLV_OK;
   for (size_t i = 0; i < l->n; i++) {
@@ -97,6 +98,8 @@ clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, con
   }
   l->n = n;
   if (n) return CLV_OK;
+  /* `eval` and this command refuse a name alike */
+  CLV_TRY(clv_run_find_checkpoint(dir, which, &c, NULL, err));
   return clv_fail(err, CLV_NOT_FOUND,
                   "run folder %s has no checkpoint '%s': `cleave-master checkpoint ls` lists them",
                   dir, which);

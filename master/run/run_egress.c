@@ -49,6 +49,23 @@ static const char *find_row_missing_in(const char *table, const char *other, siz
   return "";
 }
 
+/* Copies a path. If it has more than size - 1 characters, copies the last ones, which are more
+ * specific than the first. */
+static void copy_path_end(char *to, size_t size, const char *path) {
+  size_t len = strlen(path);
+  snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
+}
+
+enum { MAX_ROW_SHOWN = 148 };
+
+/* Copies a row of `len` bytes. The end of a longer row, which has the worker's identity, is
+ * replaced by "...". */
+static void copy_row(char to[MAX_ROW_SHOWN], const char *row, size_t len) {
+  bool is_whole = len < MAX_ROW_SHOWN;
+  snprintf(to, MAX_ROW_SHOWN, "%.*s%s", (int)(is_whole ? len : MAX_ROW_SHOWN - 4u), row,
+           is_whole ? "" : "...");
+}
+
 clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes present_table = {0}, earlier_table = {0};
   clv_blueprint_egress_text(r->blueprint, &present_table);
@@ -61,15 +78,18 @@ clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
   size_t n_new, n_old;
   const char *new = find_row_missing_in(table, earlier_table.data, &n_new),
              *old = find_row_missing_in(earlier_table.data, table, &n_old);
+  char new_row[MAX_ROW_SHOWN], old_row[MAX_ROW_SHOWN], dir[48];
+  copy_row(new_row, new, n_new);
+  copy_row(old_row, old, n_old);
+  copy_path_end(dir, sizeof dir, r->dir.data);
   return clv_fail(err, CLV_INVALID,
-                  "the tensors that leave have changed since this run began (%s/egress.table)%s"
-                  "%.*s%s%.*s; compare with `cleave-master plan`, then pass --accept-egress to go "
-                  "on",
-                  r->dir.data, n_new ? ": now " : "", (int)CLV_MIN(n_new, 120u), new,
-                  n_old   ? n_new ? ", then " : ": no more "
+                  "other tensors leave than when the run began (%s/egress.table)%s%s%s%s; compare "
+                  "with `cleave-master plan`, then pass --accept-egress",
+                  dir, n_new ? ": now " : "", new_row,
+                  n_old   ? n_new ? "; when the run began " : ": no more "
                   : n_new ? ", which is new"
                           : "",
-                  (int)CLV_MIN(n_old, 120u), old);
+                  old_row);
 }
 
 static clv_code compute_table_digest(const clv_run *r, char hex[65], clv_err *err) {
@@ -80,13 +100,6 @@ static clv_code compute_table_digest(const clv_run *r, char hex[65], clv_err *er
   CLV_TRY(clv_sha256_of(table.data ? table.data : "", table.len, &digest, err));
   clv_sha256_hex(&digest, hex);
   return CLV_OK;
-}
-
-/* Copies a path. If it has more than size - 1 characters, copies the last ones, which are more
- * specific than the first. */
-static void copy_path_end(char *to, size_t size, const char *path) {
-  size_t len = strlen(path);
-  snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
 }
 
 static void add_look_to_record(const clv_run *r) {

@@ -42,6 +42,8 @@ clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_rang
   if (!*ret_is_range && r.is_log)
     return clv_fail(err, CLV_INVALID, "log: goes with a range, as in log:1e-4..1e-1, not '%.60s'",
                     text + sizeof log_prefix - 1);
+  if (!*ret_is_range && strstr(text, ".."))
+    return clv_fail(err, CLV_INVALID, "'%.80s' is no range of numbers, as in 1e-4..1e-1", text);
   if (!*ret_is_range) return CLV_OK;
   if (!(r.low < r.high))
     return clv_fail(err, CLV_INVALID,

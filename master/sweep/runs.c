@@ -16,36 +16,51 @@
 
 void sweep_sets_done(sweep_sets *s) {
   if (!s) return;
-  for (size_t i = s->n_shared; i < s->n; i++) free((char *)(uintptr_t)s->items[i]);
+  for (size_t i = s->n_shared; i < s->n; i++) {
+    free((char *)(uintptr_t)s->items[i]);
+    free((char *)(uintptr_t)s->labels[i]);
+  }
   s->n = s->n_shared = 0;
 }
 
-static clv_code add_set(sweep_sets *s, const char *key, const char *value, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  char *copy;
+/* Adds a setting. Messages about it name the option that the user gave: `option`, "--grid", with
+ * key and value, or with `number` alone. */
+static clv_code add_set(sweep_sets *s, const char *key, const char *value, const char *option,
+                        const char *number, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, label = {0};
+  char *copy, *label_copy;
   clv_bytes_printf(&text, "%s=%s", key, value);
-  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_bytes_printf(&label, "%s %s", option, number ? number : text.failed ? "" : text.data);
+  if (text.failed || label.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_strdup(text.data, &copy, err));
-  s->items[s->n++] = copy;
+  s->items[s->n] = copy;
+  s->labels[s->n++] = NULL;
+  CLV_TRY(clv_strdup(label.data, &label_copy, err));
+  s->labels[s->n - 1] = label_copy;
   return CLV_OK;
 }
 
 static clv_code add_fold(const sweep_work *s, const sweep_run *r, sweep_sets *ret, clv_err *err) {
-  char number[24];
+  char folds[24], fold[24];
   if (!r->fold) return CLV_OK;
-  snprintf(number, sizeof number, "%llu", (unsigned long long)s->o->folds);
-  CLV_TRY(add_set(ret, "data.validation.folds", number, err));
-  snprintf(number, sizeof number, "%llu", (unsigned long long)r->fold);
-  return add_set(ret, "data.validation.fold", number, err);
+  snprintf(folds, sizeof folds, "%llu", (unsigned long long)s->o->folds);
+  snprintf(fold, sizeof fold, "%llu", (unsigned long long)r->fold);
+  CLV_TRY(add_set(ret, "data.validation.folds", folds, "--folds", folds, err));
+  return add_set(ret, "data.validation.fold", fold, "--folds", folds, err);
 }
 
 clv_code sweep_sets_make(const sweep_work *s, const sweep_run *r, sweep_sets *ret, clv_err *err) {
   ret->n = ret->n_shared = s->o->sets->n;
-  for (size_t i = 0; i < ret->n; i++) ret->items[i] = s->o->sets->items[i];
+  const char *option = s->o->randoms->n ? "--random" : "--grid";
+  for (size_t i = 0; i < ret->n; i++) {
+    ret->items[i] = s->o->sets->items[i];
+    ret->labels[i] = NULL;
+  }
   for (size_t k = 0; k < s->points.n_keys; k++)
-    CLV_TRY(add_set(ret, s->points.keys[k].name, sweep_point_value(&s->points, r->point, k), err));
+    CLV_TRY(add_set(ret, s->points.keys[k].name, sweep_point_value(&s->points, r->point, k), option,
+                    NULL, err));
   CLV_TRY(add_fold(s, r, ret, err));
-  return add_set(ret, "name", r->name, err);
+  return add_set(ret, "name", r->name, "the run's name", NULL, err);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -140,8 +155,10 @@ static clv_exit_code check_run(sweep_work *s, sweep_run *r) {
   clv_run_outline outline;
   clv_err err;
   clv_code code = sweep_sets_make(s, r, &sets, &err);
-  const clv_config_overrides over = {
-      .env = (const char *const *)environ, .sets = sets.items, .n_sets = sets.n};
+  const clv_config_overrides over = {.env = (const char *const *)environ,
+                                     .sets = sets.items,
+                                     .n_sets = sets.n,
+                                     .set_labels = sets.labels};
   if (code == CLV_OK) code = clv_session_config_load(s->o->session, &over, &c, &err);
   if (code == CLV_OK) code = check_session(s, r, c, &err);
   if (code != CLV_OK) return (clv_exit_code)clv_exit_report(CLV_EXIT_CONFIG, &err);

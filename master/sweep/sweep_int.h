@@ -116,8 +116,9 @@ typedef struct sweep_work {
  * of all runs are caller-owned, the others are freed. */
 enum { SWEEP_MAX_SETS = CLV_CLI_LIST + SWEEP_MAX_KEYS + 3 };
 typedef struct sweep_sets {
-  const char *items[SWEEP_MAX_SETS]; /* "train.batch=64" */
-  size_t n, n_shared;                /* the first n_shared are those of all runs */
+  const char *items[SWEEP_MAX_SETS];  /* "train.batch=64" */
+  const char *labels[SWEEP_MAX_SETS]; /* "--grid train.batch=64", for messages; NULL: "--set ..." */
+  size_t n, n_shared;                 /* the first n_shared are those of all runs */
 } sweep_sets;
 clv_code sweep_sets_make(const sweep_work *s, const sweep_run *r, sweep_sets *ret,
                          clv_err *err) CLV_USE_RESULT;

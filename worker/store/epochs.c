@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "worker/store/store.h"
@@ -123,17 +124,31 @@ static clv_code read_file(clv_epochs *e, clv_err *err) {
   return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, e->path, err);
 }
 
-static clv_code check_folder(const char *state_dir, clv_err *err) {
-  if (!state_dir || access(state_dir, F_OK) == 0 || errno != ENOENT) return CLV_OK;
-  return clv_fail(err, CLV_NOT_FOUND,
-                  "state_dir '%.200s' does not exist; make it with `mkdir -m 700 %.200s`",
-                  state_dir, state_dir);
+clv_code clv_state_dir_check(const char *state_dir, clv_err *err) {
+  struct stat st;
+  if (!state_dir) return CLV_OK;
+  if (stat(state_dir, &st) != 0 && errno == ENOENT)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "state_dir '%.200s' does not exist; make it with `mkdir -m 700 %.200s`",
+                    state_dir, state_dir);
+  if (stat(state_dir, &st) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "state_dir '%.200s': %s", state_dir, strerror(errno));
+  if (!S_ISDIR(st.st_mode))
+    return clv_fail(err, CLV_INVALID,
+                    "state_dir '%.200s' is not a folder; name one, which `mkdir -m 700` makes",
+                    state_dir);
+  if (access(state_dir, W_OK | X_OK) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE,
+                    "state_dir '%.200s': the worker cannot write there (%s); correct the owner of "
+                    "the folder",
+                    state_dir, strerror(errno));
+  return CLV_OK;
 }
 
 clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_epochs *e;
-  CLV_TRY(check_folder(state_dir, err));
+  CLV_TRY(clv_state_dir_check(state_dir, err));
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   pthread_mutex_init(&e->lock, NULL);
   if (state_dir) clv_bytes_printf(&path, "%s/epochs", state_dir);

@@ -20,6 +20,10 @@
  * check`. */
 clv_code clv_store_check(const clv_worker_config *config, clv_err *err) CLV_USE_RESULT;
 
+/* Checks that state_dir, which NULL leaves out, is a folder that this process may write to. Called
+ * at the start and by `cleave-worker check`. CLV_NOT_FOUND: it does not exist. */
+clv_code clv_state_dir_check(const char *state_dir, clv_err *err) CLV_USE_RESULT;
+
 /* An open artifact. A file of the artifact is hashed when its first tensor is read, unless the
  * process knows the digest of this version of the file (clv_file_version). Tensors are read through
  * the descriptor that was hashed. */

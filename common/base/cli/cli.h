@@ -79,6 +79,9 @@ typedef struct clv_cli_option {
   const char *name; /* long form of the option, without its dashes */
   char key;         /* letter of the short form; 0: none */
   bool is_required; /* the commands that the option belongs to require it */
+  /* name of the option without which this one has no effect, so that the line is refused without
+   * it; NULL: none */
+  const char *needs;
   clv_cli_kind kind;
   /* name of the value in help, such as FILE or N; selects what completion offers, as in
    * clv_cli_command.args */

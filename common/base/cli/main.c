@@ -2,6 +2,7 @@
  *
  * Main function of the programs: from argv to the exit code.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -32,14 +33,17 @@ int clv_cli_usage(const clv_cli_line *line, const char *fmt, ...) {
   return report_usage(line, text);
 }
 
-static int report_unwritable(void) {
-  clv_notice(CLV_LOG_ERROR, "failed", "standard output cannot be written");
+/* error: the errno of the failed write; 0: not known, because an earlier write failed. */
+static int report_unwritable(int error) {
+  clv_notice(CLV_LOG_ERROR, "failed", "standard output cannot be written%s%s", error ? ": " : "",
+             error ? strerrordesc_np(error) : "");
   return CLV_EXIT_FAILED;
 }
 
 static int print(const clv_bytes *text) {
+  errno = 0;
   if (text->failed || fwrite(text->data, 1, text->len, stdout) != text->len || fflush(stdout))
-    return report_unwritable();
+    return report_unwritable(errno);
   return CLV_EXIT_OK;
 }
 
@@ -51,8 +55,10 @@ static bool reader_has_left(void) {
 /* Reports a failed write to standard output, such as a full disk. A closed pipe (`head`) is no
  * error. */
 static int check_stdout_written(int outcome) {
-  bool failed = fflush(stdout) != 0 || ferror(stdout);
-  return failed && outcome == CLV_EXIT_OK && !reader_has_left() ? report_unwritable() : outcome;
+  int error = fflush(stdout) != 0 ? errno : 0;
+  bool failed = error || ferror(stdout);
+  return failed && outcome == CLV_EXIT_OK && !reader_has_left() ? report_unwritable(error)
+                                                                : outcome;
 }
 
 /* Opens /dev/null for closed standard streams. Otherwise the first file or connection would get the

@@ -25,15 +25,18 @@ typedef struct parser {
 /* ---- values of options ----------------------------------------------------------------------- */
 
 static clv_code read_number(const clv_cli_option *o, uint64_t *at, const char *text, clv_err *err) {
-  char *end;
+  char *end, range[64];
   uint64_t max = o->max ? o->max : UINT64_MAX;
+  bool is_negative = text[0] == '-';
+  const char *digits = text + is_negative;
+  int n = snprintf(range, sizeof range, "from %llu", (unsigned long long)o->min);
+  if (o->max) snprintf(range + n, sizeof range - (size_t)n, " to %llu", (unsigned long long)max);
   errno = 0;
-  unsigned long long v = strtoull(text, &end, 10);
-  if (end == text || *end || text[0] < '0' || text[0] > '9')
-    return clv_fail(err, CLV_INVALID, "--%s: '%s' is not a whole number", o->name, text);
-  if (errno || v < o->min || v > max)
-    return clv_fail(err, CLV_INVALID, "--%s: %s is out of range, from %llu to %llu", o->name, text,
-                    (unsigned long long)o->min, (unsigned long long)max);
+  unsigned long long v = strtoull(digits, &end, 10);
+  if (end == digits || *end || digits[0] < '0' || digits[0] > '9')
+    return clv_fail(err, CLV_INVALID, "--%s: '%s' is not a whole number, %s", o->name, text, range);
+  if (errno || is_negative || v < o->min || v > max)
+    return clv_fail(err, CLV_INVALID, "--%s: %s is out of range, %s", o->name, text, range);
   *at = v;
   return CLV_OK;
 }
@@ -281,6 +284,12 @@ static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *er
 
 /* ---- checks across arguments ----------------------------------------------------------------- */
 
+static bool is_option_given(const parser *p, const char *name) {
+  for (size_t i = 0; i < clv_cli_n_options(p->cli); i++)
+    if (p->is_given[i] && strcmp(clv_cli_option_at(p->cli, i)->name, name) == 0) return true;
+  return false;
+}
+
 static clv_code check_options(const parser *p, clv_err *err) {
   const clv_cli_command *c = p->line->command;
   for (size_t i = 0; i < clv_cli_n_options(p->cli); i++) {
@@ -289,6 +298,10 @@ static clv_code check_options(const parser *p, clv_err *err) {
     if (p->is_given[i] && !is_applicable)
       return clv_fail(err, CLV_INVALID, "--%s does not belong to %s but to %s", o->name, c->name,
                       o->commands);
+    if (p->is_given[i] && o->needs && !is_option_given(p, o->needs))
+      return clv_fail(err, CLV_INVALID,
+                      "--%s has an effect with --%s alone: add --%s, or leave --%s out", o->name,
+                      o->needs, o->needs, o->name);
     if (!p->is_given[i] && is_applicable && o->is_required)
       return clv_fail(err, CLV_INVALID, "%s needs --%s%s%s", c->name, o->name, o->arg ? "=" : "",
                       o->arg ? o->arg : "");

@@ -377,6 +377,17 @@ static const char *find_path_elsewhere(const clv_schema *schema, const char *pre
   return NULL;
 }
 
+/* Finds the keys that continue `key` after an underscore: "labels_leave' or 'labels_readable" for
+ * "labels". Returns `joined`, or NULL if there are none. */
+static const char *find_longer_key(const char *key, const char *const *keys, size_t n, char *joined,
+                                   size_t size) {
+  size_t len = strlen(key), used = 0;
+  for (size_t i = 0; i < n && used < size; i++)
+    if (strncmp(keys[i], key, len) == 0 && keys[i][len] == '_')
+      used += (size_t)snprintf(joined + used, size - used, "%s%s", used ? "' or '" : "", keys[i]);
+  return used ? joined : NULL;
+}
+
 /* Returns the name of the other kind of file if that kind has the key; NULL: it has not. */
 static const char *find_other_file_kind(const clv_schema *schema, const char *key) {
   bool is_session_schema = schema == clv_session_schema();
@@ -388,16 +399,18 @@ static const char *find_other_file_kind(const clv_schema *schema, const char *ke
 static clv_code fail_unknown_key(const clv_binder *b, const clv_yaml_node *entry,
                                  const char *prefix, const char *shown_path, clv_err *err) {
   const char *keys[64], *key;
-  char shown_key[CLV_MESSAGE_TEXT_MAX], known_keys[256] = "";
+  char shown_key[CLV_MESSAGE_TEXT_MAX], known_keys[256] = "", joined[128];
   size_t n = 0;
   for (size_t i = 0; i < b->schema->n_rows && n < CLV_COUNT(keys); i++)
-    if ((key = clv_row_key(&b->schema->rows[i], prefix))) keys[n++] = key;
+    if ((key = clv_row_key(&b->schema->rows[i], prefix)) && (!n || strcmp(keys[n - 1], key) != 0))
+      keys[n++] = key;
   const char *suggestion = clv_did_you_mean(entry->key, keys, n);
   const char *other = suggestion || prefix[0] ? NULL : find_other_file_kind(b->schema, entry->key);
   if (other)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
                                 "unknown key '%s', which is one of %s; is this the right file?",
                                 entry->key, other);
+  if (!suggestion) suggestion = find_longer_key(entry->key, keys, n, joined, sizeof joined);
   if (!suggestion) suggestion = find_path_elsewhere(b->schema, prefix, entry->key);
   clv_text_for_message(entry->key, shown_key);
   if (suggestion)

@@ -46,6 +46,9 @@ typedef struct clv_config_overrides {
   const char *const *env;  /* NULL-terminated list like environ; NULL: the environment is ignored */
   const char *const *sets; /* [n_sets] "a.b=value", the later one wins */
   size_t n_sets;
+  /* [n_sets] how messages name each of `sets`, such as "--grid train.batch=64"; NULL, or NULL for
+   * one of them: "--set" and its text */
+  const char *const *set_labels;
 } clv_config_overrides;
 
 typedef struct clv_text_list {

@@ -172,11 +172,16 @@ static clv_code apply_override(override *o, const char *label, const char *value
   return store_value(o, root, node, err);
 }
 
+/* given_label: how messages name the option; NULL: "--set" and its text. */
 static clv_code apply_set_option(const clv_yaml_source *source, const char *text,
-                                 clv_text_list *applied, clv_yaml_node *root, clv_err *err) {
+                                 const char *given_label, clv_text_list *applied,
+                                 clv_yaml_node *root, clv_err *err) {
   const char *equals = strchr(text, '=');
   CLV_AUTO(clv_bytes_done) clv_bytes label = {0};
-  clv_bytes_printf(&label, "--set %s", text);
+  if (given_label)
+    clv_bytes_puts(&label, given_label);
+  else
+    clv_bytes_printf(&label, "--set %s", text);
   if (label.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for --set");
   override o = {.source = source, .path = text, .separator = "."};
   o.path_len = equals ? (size_t)(equals - text) : 0;
@@ -222,6 +227,7 @@ clv_code clv_overrides_apply(const clv_yaml_source *source, const clv_config_ove
   if (!over || root->kind != CLV_YAML_MAP) return CLV_OK;
   if (over->env) CLV_TRY(apply_env(source, over->env, applied, root, err));
   for (size_t i = 0; i < over->n_sets; i++)
-    CLV_TRY(apply_set_option(source, over->sets[i], applied, root, err));
+    CLV_TRY(apply_set_option(source, over->sets[i], over->set_labels ? over->set_labels[i] : NULL,
+                             applied, root, err));
   return CLV_OK;
 }

@@ -713,11 +713,15 @@ static void drop_tensorboard_if_off(clv_session_config *c) {
  * default. */
 static clv_code check_reference_lease(clv_session_config *c, clv_err *err) {
   uint64_t reference_lease_ms = c->limits.reference_lease_ms;
+  char lease[32], reference_lease[32];
   if (c->limits.lease_ms < reference_lease_ms) return CLV_OK;
+  clv_duration_to_text(c->limits.lease_ms, lease);
+  clv_duration_to_text(reference_lease_ms, reference_lease);
   if (c->limits.lease_pos.line || c->limits.lease_pos.column)
     return fail_at(c, c->limits.lease_pos, err,
-                   "limits.lease of %llu ms has to be shorter than limits.reference_lease, %llu ms",
-                   (unsigned long long)c->limits.lease_ms, (unsigned long long)reference_lease_ms);
+                   "limits.lease of %s has to be shorter than limits.reference_lease, %s: lower "
+                   "the one or raise the other",
+                   lease, reference_lease);
   c->limits.lease_ms = reference_lease_ms / 4 * 3;
   return CLV_OK;
 }

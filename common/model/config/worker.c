@@ -57,12 +57,14 @@ static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
 /* Checks that limits.lease is longer than limits.peer_timeout, so that a silent master that is not
  * yet given up still finds its session. */
 static clv_code check_lease_and_timeout(const clv_worker_config *c, clv_err *err) {
+  char lease[32], timeout[32];
   if (c->limits.lease_ms > c->limits.peer_timeout_ms) return CLV_OK;
+  clv_duration_to_text(c->limits.lease_ms, lease);
+  clv_duration_to_text(c->limits.peer_timeout_ms, timeout);
   return clv_worker_fail_at(c, c->limits.lease_pos, err,
-                            "limits.lease of %llu ms has to be longer than limits.peer_timeout, "
-                            "%llu ms",
-                            (unsigned long long)c->limits.lease_ms,
-                            (unsigned long long)c->limits.peer_timeout_ms);
+                            "limits.lease of %s has to be longer than limits.peer_timeout, %s: "
+                            "raise the one or lower the other",
+                            lease, timeout);
 }
 
 /* Refuses the same port for `listen` and metrics.listen. Without this check, binding the second

@@ -10,6 +10,20 @@
 
 /* ---- attributes of layers -------------------------------------------------------------------- */
 
+/* Fails because the attribute has a text, which no attribute takes. Names the type that the op's
+ * row has, and its range. */
+static clv_code fail_text_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
+                                clv_attr_key key, clv_err *err) {
+  const clv_attr_row *row = clv_op_def_of(op)->attrs;
+  while (row->key && row->key != key) row++;
+  if (!row->key || row->low >= row->high || clv_attr_type_name(key)[0] == 't')
+    return clv_session_fail_at(c, a->pos, err, "%s.%s is '%s', not of the type: %s",
+                               clv_op_name(op), a->key, a->text, clv_attr_type_name(key));
+  return clv_session_fail_at(c, a->pos, err, "%s.%s is '%s', not of the type: %s, %.10g..%.10g",
+                             clv_op_name(op), a->key, a->text, clv_attr_type_name(key), row->low,
+                             row->high);
+}
+
 static clv_code parse_attr(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
                            clv_attr_value *ret, clv_err *err) {
   clv_err why;
@@ -27,8 +41,7 @@ static clv_code parse_attr(const clv_session_config *c, clv_op op, const clv_att
       v.is_number = true, v.number = a->float_value;
       break;
     case CLV_ATTR_TEXT:
-      return clv_session_fail_at(c, a->pos, err, "%s: '%s' is neither a number nor true or false",
-                                 a->key, a->text);
+      return fail_text_value(c, op, a, v.key, err);
     case CLV_ATTR_INTS:
       if (a->n_ints > CLV_MAX_RANK)
         return clv_session_fail_at(c, a->pos, err,

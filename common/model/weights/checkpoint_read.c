@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,12 +277,23 @@ static void dir_closep(DIR **dir) {
   if (*dir) closedir(*dir);
 }
 
+/* Fails because there is no such run folder. A relative path may be right in another folder, so the
+ * message names the present one. */
+static clv_code fail_no_run_folder(const char *run_dir, clv_err *err) {
+  char present[PATH_MAX];
+  if (run_dir[0] == '/' || !getcwd(present, sizeof present))
+    return clv_fail(err, CLV_NOT_FOUND, "run folder %s does not exist: train first", run_dir);
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "run folder %s/%s does not exist: train first, or call the command where you "
+                  "trained, because run.dir is relative to the present folder",
+                  present, run_dir);
+}
+
 static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = opendir(run_dir);
   CLV_AUTO(step_list_clear) step_list l = {0};
   uint64_t step;
-  if (!dir && errno == ENOENT)
-    return clv_fail(err, CLV_NOT_FOUND, "run folder %s does not exist: train first", run_dir);
+  if (!dir && errno == ENOENT) return fail_no_run_folder(run_dir, err);
   if (!dir) return clv_fail(err, CLV_INVALID, "run folder %s: %s", run_dir, strerror(errno));
   for (struct dirent *e; (e = readdir(dir));) {
     if (!parse_folder_name(e->d_name, &step)) continue;
@@ -361,9 +373,13 @@ clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkp
   CLV_TRY(list_steps(run_dir, &l, err));
   for (size_t i = 0; i < CLV_MIN(l.n, (size_t)MAX_SHOWN_STEPS); i++)
     clv_bytes_printf(&there, "%s%llu", i ? ", " : "", (unsigned long long)l.steps[i]);
-  return clv_fail(err, CLV_NOT_FOUND, "run folder %s: there is no checkpoint of step %llu; of %s%s",
-                  run_dir, (unsigned long long)step, there.len ? there.data : "none",
-                  l.n > MAX_SHOWN_STEPS ? " and more" : "");
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "run folder %s: there is no checkpoint of step %llu; there %s%s%s", run_dir,
+                  (unsigned long long)step,
+                  !there.len ? "is none"
+                  : l.n == 1 ? "is one of step "
+                             : "are those of steps ",
+                  there.len ? there.data : "", l.n > MAX_SHOWN_STEPS ? " and more" : "");
 }
 
 /* ---- deleting old checkpoints ---------------------------------------------------------------- */

@@ -210,7 +210,7 @@ static clv_code open_file(clv_weights_writer *w, const char *path, clv_err *err)
   clv_bytes_printf(&tmp_path, "%s.tmp", path);
   if (tmp_path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   w->fd = open(tmp_path.data, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (w->fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp_path.data, strerror(errno));
+  if (w->fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", path, strerror(errno));
   w->tmp_path = clv_steal(&tmp_path.data);
   return CLV_OK;
 }

@@ -283,7 +283,9 @@ clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const 
 
 /* ---- connecting a channel -------------------------------------------------------------------- */
 
-#define NOT_OUR_CA "the server's certificate is not from our CA, or not valid at this time"
+#define NOT_OUR_CA                                                                       \
+  "the server's certificate is not from our CA, or not valid at this time: compare its " \
+  "CA with tls.ca; `cleave-master doctor` says which"
 
 /* Words in gRPC's and OpenSSL's texts, and the code and text for each; the first row that matches
  * counts. */

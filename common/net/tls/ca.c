@@ -120,7 +120,7 @@ static clv_code make_unsigned_cert(const char *name, EVP_PKEY *key, int64_t from
 
 static clv_code check_days(int days, clv_err *err) {
   if (days >= 1 && days <= CLV_TLS_MAX_DAYS) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%d days of validity; it must be 1 to %d", days,
+  return clv_fail(err, CLV_INVALID, "--days: %d days of validity; it must be 1 to %d", days,
                   CLV_TLS_MAX_DAYS);
 }
 
@@ -210,12 +210,13 @@ static clv_code check_names(const clv_tls_issue_options *o, clv_err *err) {
   if (o->n_uris != 1)
     return clv_fail(err, CLV_INVALID, "a certificate needs exactly one URI, %zu given", o->n_uris);
   if (!clv_tls_uri_is_valid((const unsigned char *)o->uris[0], strlen(o->uris[0]), reason))
-    return clv_fail(err, CLV_INVALID, "not an identity: %s", reason);
+    return clv_fail(err, CLV_INVALID, "--uri: '%.100s' is not an identity: %s", o->uris[0], reason);
   for (size_t i = 0; i < o->n_dns_names; i++) {
     if (is_ip_address(o->dns_names[i]))
-      return clv_fail(err, CLV_INVALID, "\"%s\" is an address, not a DNS name", o->dns_names[i]);
+      return clv_fail(err, CLV_INVALID, "--dns: '%s' is an address, not a DNS name: use --ip",
+                      o->dns_names[i]);
     if (!is_dns_name(o->dns_names[i]))
-      return clv_fail(err, CLV_INVALID, "\"%.100s\" is not a DNS name", o->dns_names[i]);
+      return clv_fail(err, CLV_INVALID, "--dns: '%.100s' is not a DNS name", o->dns_names[i]);
   }
   return CLV_OK;
 }
@@ -316,7 +317,7 @@ static clv_code add_san(X509 *cert, const clv_tls_issue_options *o, clv_err *err
   for (size_t i = 0; i < o->n_ip_addresses; i++)
     if (!append_name(names, GEN_IPADD, a2i_IPADDRESS(o->ip_addresses[i]))) {
       ERR_clear_error();
-      return clv_fail(err, CLV_INVALID, "\"%.80s\" is not an IPv4 or IPv6 address",
+      return clv_fail(err, CLV_INVALID, "--ip: '%.80s' is not an IPv4 or IPv6 address",
                       o->ip_addresses[i]);
     }
   if (X509_add1_ext_i2d(cert, NID_subject_alt_name, names, 0, 0) != 1)

@@ -211,6 +211,8 @@ static clv_code prefix_error_with_config_key(clv_code code, const char *key, con
   const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
   int folder_len = slash ? (int)(slash - path) : 1;
   if (code != CLV_NOT_FOUND || !err) return code;
+  if (strcmp(key, "tls.ca") == 0 && strcmp(name, "ca.pem") != 0)
+    return clv_fail(err, code, "%s: %.150s; copy the ca.pem of your CA there", key, err->text);
   if (strcmp(key, "tls.ca") == 0)
     return clv_fail(err, code, "%s: %.150s; `cleave-master certs init --dir %.*s` makes one", key,
                     err->text, CLV_MIN(folder_len, 120), slash ? path : ".");

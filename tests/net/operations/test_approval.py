@@ -169,7 +169,7 @@ def unsafe_policies_are_refused():
     refused(session, "the signature does not hold", commands=("train",))
     for spoil, why in (("chmod 666 egress.policy.yaml", "owned by root and writable by no other user"),
                        ("sed -i s/4MiB/9MiB/ egress.policy.yaml", "the signature does not hold"),
-                       ("mv egress.policy.yaml x && ln -s x egress.policy.yaml", "not a plain file")):
+                       ("mv egress.policy.yaml x && ln -s x egress.policy.yaml", "is a symbolic link: put the file")):
         decree(POLICY)
         shell("cd etc/cleave && " + spoil)
         refused(session, why, commands=("train",))
@@ -298,7 +298,7 @@ def egress_page_shows_each_attempt_and_its_policy():
     with open(os.path.join(cluster.dir, "runs/page/egress.jsonl"), "a") as f:
         f.write("{}\n")
     damaged = here("egress", "page")
-    assert damaged.returncode == 1 and "egress.jsonl" in damaged.stderr and not damaged.stdout, damaged
+    assert damaged.returncode == 7 and "egress.jsonl" in damaged.stderr and not damaged.stdout, damaged
     assert here("egress", "nothing").returncode == 1
 
 

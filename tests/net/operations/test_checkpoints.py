@@ -149,9 +149,9 @@ def every_file_is_verified_wherever_it_is():
 def bad_input_is_refused_by_name():
     _, session = trained("bad")
     assert "train first" in tool("ls", cluster.session("nothing", BODY), code=8).stderr
-    assert "has no checkpoint '25'" in tool("verify", session, "--step", "25", code=8).stderr
-    assert "has no checkpoint 'best'" in tool("gather", session, "--step", "best", code=8).stderr
-    assert "--step takes" in tool("rm", session, "--step", "x", code=2).stderr
+    assert "no checkpoint of step 25; there are those of steps " in tool("verify", session, "--step", "25", code=8).stderr
+    assert "no checkpoint was kept as the best; checkpoint.best in the session" in tool("gather", session, "--step", "best", code=8).stderr
+    assert "--step: 'x' is not the number of a step" in tool("rm", session, "--step", "x", code=2).stderr
     assert "--step or --orphans" in tool("rm", session, code=2).stderr
     with open(os.path.join(cluster.dir, "runs", "bad", "checkpoint-30", "MANIFEST.json"), "a") as f:
         f.write("x")

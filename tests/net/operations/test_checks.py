@@ -285,7 +285,7 @@ def missing_key_error_shows_an_example():
 @suite.test
 def unknown_op_error_suggests_or_lists_ops():
     refused("case", BODY.replace("op: relu", "op: ReLU"), 3, r"case\.yaml:\d+:\d+: no op is called 'ReLU'; did you mean 'relu'\?")
-    refused("no-op", BODY.replace("op: relu", "op: transformer"), 3, "no op is called 'transformer'; there are linear, conv2d, .*rmsnorm")
+    refused("no-op", BODY.replace("op: relu", "op: transformer"), 3, "no op is called 'transformer'; `cleave-master ops` lists them")
 
 
 @suite.test
@@ -315,6 +315,8 @@ def missing_certificate_error_names_the_command_to_run():
         r"tls\.cert: .*m2\.pem: No such file.*`cleave-master certs issue m2 --dir .*certs --uri URI` makes it", done.stderr), done.stderr
     done = master("check", path, "--set", "tls.ca=gone/ca.pem", cwd=cluster.dir)
     assert "tls.ca: " in done.stderr and re.search(r"`cleave-master certs init --dir .*gone` makes one", done.stderr), done.stderr
+    done = master("check", path, "--set", "tls.ca=theirs.pem", cwd=cluster.dir)
+    assert "theirs.pem: No such file or directory; copy the ca.pem of your CA there" in done.stderr, done.stderr
 
 
 @suite.test
@@ -353,6 +355,10 @@ def worker_check_warns_of_too_few_concurrent_calls():
     assert done.returncode == 0 and "limits.concurrent_calls is 64: set it to 288, or allow 10 sessions" in done.stderr, done.stderr
     done = run(WORKER, "check", "--config", path, "--set", "limits.concurrent_calls=288")
     assert done.returncode == 0 and not done.stderr, done.stderr
+    done = run(WORKER, "check", "--config", path, "--set", "cores=[0, 999]")
+    assert done.returncode == 0 and re.search(r"w\.yaml: cores: this process may use \d+ cores?, but not (0, )?999", done.stderr), done.stderr
+    done = run(WORKER, "check", "--config", path, "--set", "state_dir=gone")
+    assert done.returncode == 4 and "gone' does not exist; make it with `mkdir -m 700" in done.stderr, done.stderr
 
 
 cluster = Cluster(0)

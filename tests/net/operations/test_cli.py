@@ -164,6 +164,12 @@ def command_line_mistakes_are_refused():
     done = master("trian", "x.yaml")
     assert done.returncode == 2 and "did you mean 'train'" in done.stderr, done.stderr
     assert master("train").returncode == 2
+    for words, why in ((("train", "x.yaml", "--resume", "--fresh"), "--fresh starts over and --resume continues"),
+                       (("plan", "x.yaml", "--output", "f"), "--output f: plan writes a file with --schedule alone"),
+                       (("plan", "x.yaml", "--points", "3"), "--points has an effect with --random alone"),
+                       (("eval", "x.yaml", "--checkpoint", "foo"), "--checkpoint: 'foo' is not the number of a step")):
+        done = master(*words)
+        assert done.returncode == 2 and why in done.stderr, done.stderr
     assert master("train", "nothing.yaml").returncode == 3
     session = cluster.session("set", DATA + STAGES + TAIL)
     done = master("check", session, "--set", "train.bacth=3", cwd=cluster.dir)
@@ -292,7 +298,7 @@ def egress_change_is_refused_on_resume():
     session = cluster.session("egress", moved)
     done = cluster.train(session, "--resume")
     assert done.returncode == 3 and "--accept-egress" in done.stderr, done.stderr
-    assert re.search(r"egress\.table\): now activation of stage .*, then activation of stage ", done.stderr), done.stderr
+    assert re.search(r"egress\.table\): now activation of stage .*; when the run began activation of stage ", done.stderr), done.stderr
 
 
 @suite.test

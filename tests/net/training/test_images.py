@@ -104,7 +104,7 @@ def predict_needs_no_labels():
     assert [(t["id"], t["name"], t["class"]) for t in told] == [(r["id"], r["name"], int(r["class"])) for r in rows]
     assert all(t["outputs"][CLASSES.index(c)] == float(r["output_" + c]) for t, r in zip(told, rows) for c in CLASSES)
     done = master("predict", session, *new, "--checkpoint", "7", cwd=cluster.dir)
-    assert done.returncode == 8 and "no checkpoint of step 7; of 36" in done.stderr, done
+    assert done.returncode == 8 and "no checkpoint of step 7; there is one of step 36" in done.stderr, done
     # what is evaluated has the classes of the training
     shutil.copytree(os.path.join(cluster.dir, "photos", "test", "red"), os.path.join(cluster.dir, "photos", "two", "red"))
     done = master("eval", session, "--set", "data.test=[two]", cwd=cluster.dir)

@@ -117,7 +117,7 @@ def wrong_values_are_refused_before_the_first_run():
                                 (("--grid", "train.batch=8,0"), 3, "train.batch"),
                                 (("--grid", "stages.2.layers=[{op: linear, out: 3}],[{op: linear, out: 2}]"), 3, "no run was started: wrong-002"),
                                 (("--grid", "name=a,b"), 2, "cannot change name"),
-                                (("--folds", "3"), 3, "keep one of them"),
+                                (("--folds", "3"), 3, "--folds 3: data.validation has"),
                                 (RATES + ("--set", "data.validation.fraction=0"), 3, "a sweep compares validations"),
                                 (RATES + ("--set", "checkpoint.dir=here"), 3, "leave checkpoint.dir out")):
         done = sweep(session, *options)

@@ -75,6 +75,8 @@ static void nearest_word_is_suggested(void **state) {
   assert_string_equal(clv_did_you_mean("epoch", words, 4), "epochs");
   assert_null(clv_did_you_mean("zebra", words, 4));
   /* a name is suggested only if more than half of its letters agree */
+  assert_null(clv_did_you_mean("foo", (const char *const[]){"log"}, 1));
+  assert_string_equal(clv_did_you_mean("lot", (const char *const[]){"log"}, 1), "log");
   const char *const ops[] = {"mse", "bias", "relu"};
   assert_null(clv_did_you_mean("dense", ops, 3));
   assert_null(clv_did_you_mean("units", ops, 3));

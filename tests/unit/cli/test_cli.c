@@ -18,7 +18,7 @@ typedef struct arguments {
   clv_cli_line command_line;
   bool is_fast, is_deep;
   uint64_t count_option;
-  double pace_option;
+  double pace_option, tempo_option;
   const char *output;
   int colour_choice;
   clv_cli_list set_options, limited_list;
@@ -49,6 +49,8 @@ static const clv_cli_option options[] = {
      .offset = offsetof(arguments, colour_choice), .doc = "what it's painted"},
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "K=V", .commands = "run", .offset = offsetof(arguments, set_options), .doc = "override"},
     {.name = "few", .kind = CLV_CLI_TEXTS, .arg = "X", .max = 2, .commands = "run", .offset = offsetof(arguments, limited_list), .doc = "two"},
+    {.name = "tempo", .kind = CLV_CLI_REAL, .arg = "S", .commands = "run", .needs = "pace", .low = 0, .high = 9,
+     .offset = offsetof(arguments, tempo_option), .doc = "with --pace: tempo"},
     {.name = "force", .kind = CLV_CLI_FLAG, .commands = "box close", .offset = offsetof(arguments, is_fast), .doc = "by force", .is_required = true},
 };
 /* clang-format on */
@@ -140,9 +142,13 @@ static void option_mistakes_are_named(void **state) {
   parse_invalid("run p --out", "--out needs a value: --out=FILE");
   parse_invalid("run p -o", "--out needs a value: --out=FILE");
   parse_invalid("run p --count=1", "--count: 1 is out of range, from 2 to 9");
-  parse_invalid("run p --count=-3", "--count: '-3' is not a whole number");
-  parse_invalid("run p --count=3x", "--count: '3x' is not a whole number");
-  parse_invalid("run p --count=", "--count: '' is not a whole number");
+  parse_invalid("run p --count=-3", "--count: -3 is out of range, from 2 to 9");
+  parse_invalid("run p --count=3x", "--count: '3x' is not a whole number, from 2 to 9");
+  parse_invalid("run p --count=", "--count: '' is not a whole number, from 2 to 9");
+  parse_invalid("run p --count=-", "--count: '-' is not a whole number, from 2 to 9");
+  assert_true(parse_valid("run p --tempo=1 --pace=2")->tempo_option == 1);
+  parse_invalid("run p --tempo=1",
+                "--tempo has an effect with --pace alone: add --pace, or leave --tempo out");
   parse_invalid("run p --count=99999999999999999999",
                 "--count: 99999999999999999999 is out of range, from 2 to 9");
   parse_invalid("run p --pace=0.01", "--pace: 0.01 is out of range, from 0.1 to 3600");

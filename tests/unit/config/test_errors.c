@@ -211,8 +211,15 @@ static void durations_and_sizes_out_of_range_are_refused(void **state) {
       "--set limits.reference_lease=86401s: 'limits.reference_lease' must be a duration from "
       "1s to 24h, got '86401s'");
   assert_set_refused("limits.lease=300s",
-                     "--set limits.lease=300s: limits.lease of 300000 ms has to be shorter than "
-                     "limits.reference_lease, 300000 ms");
+                     "--set limits.lease=300s: limits.lease of 300s has to be shorter than "
+                     "limits.reference_lease, 300s: lower the one or raise the other");
+  const char *set = "train.bacth=1", *label = "--grid train.bacth=1";
+  assert_refused(session_text,
+                 &(clv_config_overrides){.sets = &set, .n_sets = 1, .set_labels = &label},
+                 "--grid train.bacth=1: unknown key 'train.bacth', did you mean 'batch'?");
+  assert_set_refused("privacy.labels=master",
+                     "--set privacy.labels=master: unknown key 'privacy.labels', did you mean "
+                     "'labels_readable' or 'labels_leave'?");
   assert_set_refused(
       "limits.reference_lease=short",
       "--set limits.reference_lease=short: 'limits.reference_lease' must be a duration from "

@@ -204,8 +204,8 @@ static void invalid_worker_limits_and_keys_are_located(void **state) {
 static void contradictory_limits_are_refused(void **state) {
   (void)state;
   assert_worker_refused("allow:\n", "limits: {lease: 15s}\nallow:\n",
-                        "/etc/cleave/w.yaml:2:17: limits.lease of 15000 ms has to be longer than "
-                        "limits.peer_timeout, 15000 ms");
+                        "/etc/cleave/w.yaml:2:17: limits.lease of 15s has to be longer than "
+                        "limits.peer_timeout, 15s: raise the one or lower the other");
   assert_worker_refused(
       "allow:\n", "memory_limit: 0\nallow:\n",
       "/etc/cleave/w.yaml:2:15: 'memory_limit' must be auto, none or a size from 1MiB to "

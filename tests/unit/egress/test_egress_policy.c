@@ -80,8 +80,9 @@ static void policy_writable_by_others_is_refused(void **state) {
       {"rm etc/egress.policy.yaml && chmod 757 etc", "with mode 0757"},
       {"rm etc/egress.policy.yaml && chown 1000 etc", "is owned by user 1000"},
       {"rm etc/egress.policy.yaml && touch etc/egress.policy.yaml.sig", "put the policy back"},
-      {"mv etc/egress.policy.yaml x && ln -s ../x etc/egress.policy.yaml", "not a plain file"},
-      {"rm -rf y && mv etc y && ln -s y etc", "not a plain file or folder"},
+      {"mv etc/egress.policy.yaml x && ln -s ../x etc/egress.policy.yaml",
+       "is a symbolic link: put the file"},
+      {"rm -rf y && mv etc y && ln -s y etc", "etc is a symbolic link: put"},
       {"rm etc/egress.policy.yaml && mkdir etc/egress.policy.yaml", "not a plain file"},
       {"rm etc/egress.policy.yaml && mkfifo etc/egress.policy.yaml", "not a plain file"},
       {"rm -rf etc && touch etc", "not a plain file or folder"},
@@ -238,7 +239,7 @@ static void tensors_with_forbidden_findings_are_denied(void **state) {
   assert_denied(
       t,
       "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.labels "
-      "is not true; keep more layers at the master, or ask for allow.labels: true");
+      "is not true; put the loss at the master (loss.at), or ask for allow.labels: true");
   t = make_tensor();
   t.findings = CLV_FINDING_TOKENS;
   assert_denied(

@@ -165,6 +165,10 @@ static void missing_or_irregular_record_file_is_refused(void **state) {
   assert_ok(clv_egress_read(path, &b, &err), &err);
   assert_int_equal(b.n_attempts, 1);
   assert_int_equal(clv_egress_read(at("none"), &b, &err), CLV_NOT_FOUND);
+  path = write_scratch_file("damaged.jsonl", "x\n", 2);
+  assert_int_equal(clv_egress_read(path, &b, &err), CLV_DATA_LOSS);
+  assert_says(&err, "damaged.jsonl:1: ");
+  assert_says(&err, "move the file away and keep it; the next attempt begins a new one");
   assert_int_equal(clv_egress_read(scratch, &b, &err), CLV_INVALID);
 }
 

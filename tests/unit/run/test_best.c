@@ -210,7 +210,7 @@ static void checkpoint_is_chosen_by_step_latest_or_best(void **state) {
                {"latest", 8, NULL},
                {"4", 4, NULL},
                {"best", 4, NULL},
-               {"5", 0, "no checkpoint of step 5; of 8, 4"}};
+               {"5", 0, "no checkpoint of step 5; there are those of steps 8, 4"}};
   uint64_t step = 0;
   clv_err err = {0};
   (void)state;

@@ -196,7 +196,7 @@ static void missing_checkpoint_is_refused_and_nothing_removed(void **state) {
   train_to_step_7(c);
   CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &resume_from_5};
   assert_int_equal(clv_run_open(&r, &err), CLV_EXIT_CHECKPOINT);
-  assert_says(&err, "there is no checkpoint of step 5; of 7, 3");
+  assert_says(&err, "there is no checkpoint of step 5; there are those of steps 7, 3");
   clv_run_done(&r);
   r = (clv_run){.config = c, .o = &resume_from_best};
   assert_int_equal(clv_run_open(&r, &err), CLV_EXIT_CHECKPOINT);

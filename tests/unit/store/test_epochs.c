@@ -93,6 +93,8 @@ static void missing_folder_is_named(void **state) {
   clv_epochs *e = NULL;
   assert_int_not_equal(clv_epochs_open("/nowhere/at/all", &e, &err), CLV_OK);
   assert_non_null(strstr(err.text, "state_dir '/nowhere/at/all' does not exist; make it with"));
+  assert_int_not_equal(clv_epochs_open("/dev/null", &e, &err), CLV_OK);
+  assert_non_null(strstr(err.text, "state_dir '/dev/null' is not a folder; name one"));
 }
 
 static int make_folder(void **state) {

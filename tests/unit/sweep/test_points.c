@@ -106,6 +106,7 @@ static void wrong_options_are_refused_by_name(void **state) {
       {NULL, "a=2..1", NULL, 2, 0, "write the smaller end first"},
       {NULL, "a=log:0..1", NULL, 2, 0, "both ends are above 0"},
       {NULL, "a=log:x", NULL, 2, 0, "log: goes with a range"},
+      {NULL, "a=b..c", NULL, 3, 0, "'b..c' is no range of numbers"},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(sweep_points_done) sweep_points p = {.n_keys = 0};

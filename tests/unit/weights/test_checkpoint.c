@@ -693,7 +693,7 @@ static void prune_keeps_the_best_checkpoint(void **state) {
   assert_int_equal(clv_checkpoint_manifest(c)->step, 2);
   clv_checkpoint_freep(&c);
   assert_int_equal(clv_checkpoint_load_step(run, 4, &c, &err), CLV_NOT_FOUND);
-  assert_says(&err, "no checkpoint of step 4; of 5, 2");
+  assert_says(&err, "no checkpoint of step 4; there are those of steps 5, 2");
   write_scratch_file("spared/checkpoint-2/MANIFEST.json", "x", 1);
   assert_int_equal(clv_checkpoint_load_step(run, 2, &c, &err), CLV_DATA_LOSS);
 }
