@@ -92,7 +92,7 @@ typedef struct sweep_run {
 /* By what the points are compared. */
 typedef struct sweep_score {
   clv_best_metric metric;
-  char target[CLV_BEST_TARGET]; /* target that has the metric; "": the validation itself */
+  char target[CLV_BEST_TARGET_BYTES]; /* target that has the metric; "": the validation itself */
   /* the run's best validation counts, since its checkpoint is kept (checkpoint.best); else the
    * last one */
   bool takes_best;
