@@ -76,7 +76,7 @@ of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (false)"))
-TARGETS = "tests/net/training/test_targets.py losses_weights_and_scores_equal_the_judges"
+TARGETS = "tests/net/training/test_targets.py losses_weights_and_scores_equal_torch_and_sklearn"
 of("common/model/models/loss.c", TARGETS,
    targets_weigh_alike=("static clv_code add_all_targets(", "add_scaled(g, loss, s->loss_weight, &loss, err)", "add_scaled(g, loss, s->loss_weight > 0, &loss, err)"),
    pos_weight_counts_negatives_too=("static clv_code add_pos_weight(", "pair[1] = t;", "pair[1] = pair[0];"),
@@ -694,14 +694,14 @@ of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
    the_first_average_is_half_of_nothing=("static void update_average(", "o->steps_taken == 1 ? 1 : 1 - decay", "1 - decay"),
    the_first_average_keeps_rounding_errors=("static void update_average(", "if (o->steps_taken == 1) move_average(o, params, 1, 0);", ""),
    averages_have_no_warm_up=("static void update_average(", "if (o->groups[0].ema_warmup)", "if (false)"),
-   only_the_first_group_is_averaged=("static void move_average(", "o->total_extents", "o->n_extents[0]"),
+   only_the_first_group_is_averaged=("static void move_average(", "o->n_all_extents", "o->n_extents[0]"),
    groups_may_have_other_averages=("static clv_code check_groups(", "groups[i].ema != groups[0].ema", "false"))
 EMA, EMA_NET = "tests/unit/engine/test_ema", "tests/net/training/test_ema.py"
 of("common/engine/module_state.c", EMA,
    a_written_parameter_leaves_its_average=("clv_code clv_state_item_set_async(", "item->ema ?", "false ?"),
    a_piece_is_averaged_at_the_beginning=("clv_code clv_state_item_part(", "if (item->ema) ret->ema = (char *)item->ema + offset;", ""),
-   averages_show_what_may_not_be_read=("static void *find_unstepped_ema(", "&& !p->frozen", ""),
-   a_stepped_average_is_written=("static void *find_unstepped_ema(", "&& *clv_optim_step_count(m->optim) == 0", ""))
+   averages_show_what_may_not_be_read=("static void *find_ema_before_steps(", "&& !p->frozen", ""),
+   a_stepped_average_is_written=("static void *find_ema_before_steps(", "&& *clv_optim_step_count(m->optim) == 0", ""))
 of("common/engine/module_memory.c", EMA,
    averages_of_drawn_weights_begin_at_0=("static clv_code make_optimizer(", "return clv_optim_begin_ema(m->optim, m->block, err);", "return CLV_OK;"))
 of("common/model/weights/read.c", "tests/unit/weights/test_checkpoint",

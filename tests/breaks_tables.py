@@ -18,7 +18,7 @@ of("master/plan/run_data.c", "tests/net/training/test_table.py",
    test_records_are_learnt_from=("static clv_code encode_set(", "if (!ds || !clv_dataset_has_table(ds)) return CLV_OK;",
                                  "if (!ds || !clv_dataset_has_table(ds)) return CLV_OK; if (s->skips_labels) { clv_subset all; CLV_TRY(clv_subset_all(ds, &all, err)); CLV_TRY(clv_dataset_learn(ds, &all, &d->learnt, err)); }"))
 of("master/run/run_target_predictions.c", "tests/net/training/test_table.py",
-   formulas_stay=("void clv_predictions_csv_text(", 'strchr("=+-@\\t\\r", *text)', "false"))
+   formulas_stay=("void clv_predictions_add_csv_text(", 'strchr("=+-@\\t\\r", *text)', "false"))
 FILES = "tests/net/training/test_images.py"
 of("master/data/table.c", f"{FILES} paths_that_leave_the_folder_are_refused_with_their_place",
    absolute_paths_are_opened=("static bool is_path_inside(", "if (*path == '/') return false;", ""),

@@ -237,7 +237,8 @@ const char *clv_text_truncate(const char *text, char *dst, size_t size);
  * safe to print on a terminal. */
 void clv_text_to_printable(char *text);
 
-/* End of the name of a parameter's average, among the state of an optimiser and in checkpoints. */
+/* Suffix of the name of a parameter's moving average, as in "fc.weight.ema", in the state of an
+ * optimiser and in checkpoints. */
 #define CLV_EMA_SUFFIX ".ema"
 
 /* Appends UTF-8 text with its control characters replaced by '?', except line ends and tabs. */

@@ -200,16 +200,17 @@ typedef struct clv_state_item {
   size_t bytes;
   void *data;
   const clv_backend *backend;
-  /* the average of the parameter, which begins with the parameter: a write also writes it; NULL:
-   * there is none, or a step was taken */
+  /* moving average of the parameter. A write to `data` also writes the average, which begins with
+   * the parameter's values. NULL: the parameter is frozen or has no average, or the optimiser has
+   * taken a step */
   void *ema;
   bool is_shared, is_withheld; /* is_shared: must not be written; is_withheld: must not be read */
 } clv_state_item;
 
 /* Number of items of a module's state, and item `index` of them (false: index too large).
  * CLV_STATE_WEIGHTS: parameters and buffers; CLV_STATE_OPTIMIZER: moments such as
- * "<param>.exp_avg" and "<param>.ema", and "step", an i64 scalar; CLV_STATE_EMA: the parameters
- * that can have an average, as in CLV_STATE_WEIGHTS. */
+ * "<param>.exp_avg" and "<param>.ema", and "step", an i64 scalar; CLV_STATE_EMA: those items of
+ * CLV_STATE_WEIGHTS that can have an average, also if the optimiser keeps none. */
 uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what);
 bool clv_module_state_item(clv_module *m, clv_state_kind what, uint32_t index, clv_state_item *ret);
 

@@ -24,13 +24,14 @@ uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what) {
   return (uint32_t)clv_optim_n_moments(m->optim) * count_params_with_moments(m) + 1;
 }
 
-/* Returns the average of a parameter until its first step; NULL: there is none, or the parameter is
- * frozen. That of a frozen parameter keeps the values drawn from the keys, because the average of a
- * parameter that may not be read (clv_module_withhold) can be read. */
-static void *find_unstepped_ema(clv_module *m, const clv_param *p) {
+/* Returns the average of a parameter before the optimiser's first step; NULL: a step was taken,
+ * there is no average, or the parameter is frozen. A write to a frozen parameter leaves its average
+ * at the random initial values, because peers can read averages, but perhaps not this parameter
+ * (clv_module_withhold). */
+static void *find_ema_before_steps(clv_module *m, const clv_param *p) {
   float *ema = m->optim ? clv_optim_ema(m->optim) : NULL;
-  bool is_written = ema && has_moments(p) && !p->frozen && *clv_optim_step_count(m->optim) == 0;
-  return is_written ? (char *)ema + p->offset : NULL;
+  bool follows_writes = ema && has_moments(p) && !p->frozen && *clv_optim_step_count(m->optim) == 0;
+  return follows_writes ? (char *)ema + p->offset : NULL;
 }
 
 static void fill_weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
@@ -41,7 +42,7 @@ static void fill_weight_item(clv_module *m, uint32_t index, clv_state_item *ret)
       .bytes = p->bytes,
       .data = p->is_shared ? m->shared_params[index]->data : (char *)m->block + p->offset,
       .backend = m->o.backend,
-      .ema = find_unstepped_ema(m, p),
+      .ema = find_ema_before_steps(m, p),
       .is_shared = p->is_shared,
       .is_withheld = m->withheld_params && m->withheld_params[index]};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
@@ -56,7 +57,8 @@ static void fill_moment_item(clv_module *m, const clv_param *p, int moment, clv_
   snprintf(ret->name, sizeof ret->name, "%s.%s", p->name, clv_optim_moment_name(m->optim, moment));
 }
 
-/* Returns the index of parameter number n of those that have moments. */
+/* Returns the index in m->params of the parameter that is number n, from 0, among those with
+ * moments. */
 static uint32_t find_param_with_moments(const clv_module *m, uint32_t n) {
   uint32_t i = 0;
   while (!has_moments(&m->params->list[i]) || n-- != 0) i++;
@@ -180,9 +182,9 @@ clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const
   return CLV_OK;
 }
 
-static clv_code put_bytes(const clv_state_item *item, void *to, const void *data, clv_err *err) {
-  if (item->backend) return clv_backend_put(item->backend, to, data, item->bytes, err);
-  memcpy(to, data, item->bytes);
+static clv_code put_bytes(const clv_state_item *item, void *dst, const void *data, clv_err *err) {
+  if (item->backend) return clv_backend_put(item->backend, dst, data, item->bytes, err);
+  memcpy(dst, data, item->bytes);
   return CLV_OK;
 }
 

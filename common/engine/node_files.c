@@ -54,14 +54,14 @@ static clv_code list_state_items(clv_module *m, clv_state_kind what, module_stat
   return CLV_OK;
 }
 
-/* Name of an average in a file. */
+/* Name of a parameter's average in a file, "<param>.ema". */
 typedef char average_name[CLV_WIRE_NAME + sizeof CLV_EMA_SUFFIX];
 
-/* Tensors that a file of state may or must have: one for each item of a module_state, and then the
- * averages that the module does not keep. */
+/* Tensors that a file of state must or may have: one for each item of a module_state; then, if the
+ * module keeps no averages, the averages that the file may have and the load ignores. */
 typedef struct wanted_tensors {
   clv_weights_want *list; /* [n] */
-  average_name *names;    /* [n] memory for names of averages */
+  average_name *names;    /* [n] names of averages, to which entries of `list` point */
   size_t n;
 } wanted_tensors;
 
@@ -70,15 +70,16 @@ static void wanted_tensors_clear(wanted_tensors *w) {
   free(w->names);
 }
 
-static void want_average_of(wanted_tensors *w, const clv_state_item *param) {
+/* Adds the average of a parameter as a tensor that the file may lack. */
+static void add_average(wanted_tensors *w, const clv_state_item *param) {
   char *name = w->names[w->n];
   snprintf(name, sizeof *w->names, "%s" CLV_EMA_SUFFIX, param->name);
   w->list[w->n++] = (clv_weights_want){name, param->dtype, param->shape, true};
 }
 
 /* Lists the tensors of a file that is loaded as `part`. An average that the file lacks keeps the
- * values of its parameter, and the averages of a module without them are ignored. So averages may
- * begin and end between two checkpoints. */
+ * values of its parameter, and a module that keeps no averages ignores those of the file. So a run
+ * may begin or end averages between two checkpoints. */
 static clv_code list_wanted(clv_module *m, clv_state_kind part, const module_state *s,
                             wanted_tensors *ret, clv_err *err) {
   uint32_t n_params = clv_module_state_count(m, CLV_STATE_EMA);
@@ -89,13 +90,13 @@ static clv_code list_wanted(clv_module *m, clv_state_kind part, const module_sta
     const clv_state_item *item = &s->items[i];
     bool is_optional = part == CLV_STATE_OPTIMIZER && clv_optim_is_ema(item->name);
     if (part == CLV_STATE_EMA)
-      want_average_of(ret, item);
+      add_average(ret, item);
     else
       ret->list[ret->n++] = (clv_weights_want){item->name, item->dtype, item->shape, is_optional};
   }
   bool keeps_ema = m->optim && clv_optim_ema(m->optim);
   for (uint32_t i = 0; part == CLV_STATE_OPTIMIZER && !keeps_ema && i < n_params; i++)
-    if (clv_module_state_item(m, CLV_STATE_EMA, i, &param)) want_average_of(ret, &param);
+    if (clv_module_state_item(m, CLV_STATE_EMA, i, &param)) add_average(ret, &param);
   return CLV_OK;
 }
 
@@ -122,7 +123,8 @@ static clv_code match_items(clv_module *m, module_state *s, clv_state_kind part,
   CLV_TRY(clv_weights_match_tensors(file, w.list, w.n, flags, *ret, err));
   remove_missing(s, *ret);
   if (s->n || part != CLV_STATE_EMA) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%.100s: the file has no average of a parameter of this module",
+  return clv_fail(err, CLV_INVALID,
+                  "%.100s: the file has no average (NAME.ema) of a parameter of this module",
                   clv_weights_name_for_errors(file));
 }
 
@@ -133,11 +135,11 @@ static void forget_saved_buffers(clv_session_node *n, const clv_frame *f) {
 static clv_code write_items(clv_session_node *n, const clv_frame *f, module_state *s,
                             const clv_weights_file *file, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  clv_state_kind written = f->state.part == CLV_STATE_EMA ? CLV_STATE_WEIGHTS : f->state.part;
+  clv_state_kind written_kind = f->state.part == CLV_STATE_EMA ? CLV_STATE_WEIGHTS : f->state.part;
   CLV_TRY(match_items(n->modules[f->module], s, f->state.part, file, &found, err));
   forget_saved_buffers(n, f);
   for (uint32_t i = 0; i < s->n; i++)
-    CLV_TRY(clv_module_state_set(n->modules[f->module], written, s->items[i].name,
+    CLV_TRY(clv_module_state_set(n->modules[f->module], written_kind, s->items[i].name,
                                  s->items[i].dtype, &s->items[i].shape, found[i]->data, err));
   return CLV_OK;
 }
@@ -159,10 +161,11 @@ static clv_code check_digest(const clv_frame *f, const clv_weights_file *file, c
       f->state.item_or_file_name, found_hex, wanted_hex);
 }
 
-/* Computes the largest size in bytes of a file that is loaded as `part`. Averages are in a file
- * with all moments, and one of moments may have averages that the module does not keep. */
-static clv_code largest_file(clv_module *m, clv_state_kind part, const module_state *s,
-                             uint64_t *ret, clv_err *err) {
+/* Computes the largest possible size in bytes of a file that is loaded as `part`. CLV_STATE_EMA
+ * reads averages from a file of optimiser state, which also has all moments. A file that is loaded
+ * as CLV_STATE_OPTIMIZER may have averages that the module does not keep. */
+static clv_code compute_max_file_size(clv_module *m, clv_state_kind part, const module_state *s,
+                                      uint64_t *ret, clv_err *err) {
   CLV_AUTO(module_state_clear) module_state params = {0};
   uint64_t ema_bytes;
   CLV_TRY(clv_weights_file_size(s->list, s->n, ret, err));
@@ -180,7 +183,7 @@ static clv_code open_file(clv_session_node *n, const clv_frame *f, const module_
                           clv_weights_file **ret, size_t *ret_charged, clv_err *err) {
   const clv_state_files *files = &n->o.files;
   uint64_t bytes;
-  CLV_TRY(largest_file(n->modules[f->module], f->state.part, s, &bytes, err));
+  CLV_TRY(compute_max_file_size(n->modules[f->module], f->state.part, s, &bytes, err));
   size_t most = (size_t)bytes + SLACK_BYTES;
   CLV_TRY(clv_pool_charge(n->o.pool, most, err));
   clv_code code = files->open(files->user, f->state.item_or_file_name, most, ret, err);

@@ -106,15 +106,16 @@ clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, ui
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Has the nodes of the optimiser's modules keep an average of each parameter that it steps, an item
- * "<param>.ema" of their optimiser state: see clv_optim_config. Call it before these modules are
- * placed. */
+/* Makes the nodes of the optimiser's modules keep a moving average of each parameter that the
+ * optimiser updates, as the item "<param>.ema" of optimiser state. decay, warmup: ema and
+ * ema_warmup of clv_optim_config. Call it before these modules are placed. */
 cleave_status cleave_optimizer_set_ema(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                        double decay, bool warmup,
                                        cleave_error *error) CLEAVE_RESULT;
 
-/* A kind of cleave_state_load_by_digest alone: reads the averages "<param>.ema" from a file of
- * optimiser state into the parameters. Other parameters and buffers stay as they are. */
+/* Kind of state that only cleave_state_load_by_digest takes. The worker loads the averages
+ * "<param>.ema" of a file of optimiser state into the parameters. Parameters without an average,
+ * and buffers, stay as they are. */
 enum { CLEAVE_STATE_EMA = 5 };
 
 /* As cleave_state_load_at_worker, but the worker refuses a file with another digest before it

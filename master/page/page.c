@@ -97,7 +97,7 @@ static void format_time(uint64_t ms, char text[32]) {
 
 /* ---- the table of all runs ------------------------------------------------------------------- */
 
-/* Returns the scores of a target, or those of the evaluation for target NULL. */
+/* Returns the scores of a target, or for target NULL the scores of the evaluation itself. */
 static const page_scores *scores_of(const page_scores *s, const char *target) {
   static const page_scores none = {.is_set = false};
   const page_scores *found = target ? page_find_target(s, target) : s;
@@ -389,7 +389,8 @@ static void put_environment(clv_bytes *out, const page_run *r) {
   out->failed |= command.failed;
 }
 
-/* Appends classes, confusion and curves of an evaluation, or of one of its targets. */
+/* Appends the tables of classes and confusion and the curves of an evaluation, or of one of its
+ * targets. */
 static clv_code put_details(clv_bytes *out, const page_scores *s, clv_err *err) {
   put_classes(out, s);
   put_confusion(out, s);

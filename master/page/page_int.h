@@ -44,7 +44,7 @@ typedef struct page_class {
 /* An evaluation, from one line of evaluations.jsonl or from intervals.json. */
 typedef struct page_scores {
   bool is_set;           /* an evaluation has been read */
-  bool is_ema;           /* it was computed with averages of the weights */
+  bool is_ema;           /* the evaluation used averages of the weights */
   int64_t step, samples; /* step of the evaluated weights; number of evaluated records */
   page_value values[PAGE_MAX_VALUES]; /* [n_values] in the order of the line */
   size_t n_values;
@@ -57,7 +57,7 @@ typedef struct page_scores {
   double bins[PAGE_MAX_BINS][3];
   size_t n_bins;
   char *target; /* name of the target that has the scores; NULL: they are of the evaluation */
-  /* [n_targets] scores of the targets, of an evaluation of several; NULL: none */
+  /* [n_targets] scores of each target; NULL: the evaluated records have one label */
   struct page_scores *targets;
   size_t n_targets;
 } page_scores;

@@ -196,7 +196,7 @@ static clv_code add_target(const clv_json *j, page_scores *s, const char *name, 
 
 static clv_code read_score(clv_json *j, page_scores *s, const char *key, clv_err *err);
 
-/* Reads the scores, or the curves, of one target. */
+/* Reads the scores, or the curves, of the target `key`, and adds the target if it is new. */
 static clv_code read_target(clv_json *j, page_scores *s, const char *key, clv_err *err) {
   if (!page_find_target(s, key)) CLV_TRY(add_target(j, s, key, err));
   return read_members(j, (page_scores *)(uintptr_t)page_find_target(s, key), read_score, err);

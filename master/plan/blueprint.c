@@ -174,7 +174,7 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
                                   &s->graph, &reason) != CLV_OK)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), reason.text);
   s->graph->nodes[0].max_positions = s->graph->nodes[1].max_positions = out->max_positions;
-  /* several targets have labels of f32, from which the trainer makes the classes */
+  /* the labels of several targets are f32: the trainer converts those that are classes to i64 */
   clv_dtype loss_dtype = c->loss.n_targets ? CLV_F32 : s->graph->nodes[1].dtype;
   if (loss_dtype != label_dtype)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",

@@ -26,7 +26,7 @@
 /* Why a run ends early: a signal came, or the command `stop` asked for it. */
 enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
 
-/* Values of --weights, from 1 in the order of its choices. */
+/* Values of the option --weights; 0: the option was not given. */
 enum { CLV_WEIGHTS_TRAINED = 1, CLV_WEIGHTS_EMA };
 
 typedef struct clv_run_options {
@@ -38,7 +38,7 @@ typedef struct clv_run_options {
   const char *out;        /* predict: output file; plan: file of the schedule's instructions */
   int format;             /* predict: 1 csv, 2 jsonl, 3 npy; 0: chosen by the ending of `out` */
   const char *checkpoint; /* a step, "latest" or "best"; NULL: the option was not given */
-  int weights;            /* CLV_WEIGHTS_EMA: with averages; another value: as trained */
+  int weights;            /* weights to use; CLV_WEIGHTS_EMA: averages; else: as trained */
   const char *trace;      /* train: output file for chrome://tracing and Perfetto; NULL: none */
   /* profile: train prints where its time went; schedule: plan draws the schedule */
   bool profile, schedule;
@@ -245,17 +245,18 @@ clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_d
 /* Returns a node with the type and the shape of a batch's labels, as a loader makes them. */
 clv_node clv_blueprint_labels_node(const clv_blueprint *b);
 
-/* Labels of n records with several targets, as inputs of the graph of the loss: what
- * clv_session_make_loss_graph says of them. */
+/* Labels of records with several targets, arranged as inputs of the graph of the loss, in the order
+ * of clv_target_make_loss_graph's comment. */
 typedef struct clv_target_inputs {
-  void *memory;
-  uint32_t n; /* number of inputs, without the predictions */
-  /* numbers: [n records][n_numbers] f32 in the first input, if there are any; every other input is
-   * [n records] i64 classes */
+  void *memory; /* owned; the inputs are parts of it */
+  uint32_t n;   /* number of inputs, without the predictions */
+  /* number of targets without classes. Unless 0, data[0] has their labels, [n_records][n_numbers]
+   * f32. Each other input has the classes of one target, [n_records] i64 */
   size_t n_numbers;
   const void *data[CLV_MAX_INPUTS]; /* [n] */
 } clv_target_inputs;
-/* y: [n_records][targets] labels, as in a batch. Free *ret with clv_target_inputs_done. */
+/* Converts the labels y of a batch, [n_records][n_targets], to inputs of the loss. Free *ret with
+ * clv_target_inputs_done. */
 clv_code clv_target_inputs_make(const clv_session_config *c, const float *y, size_t n_records,
                                 clv_target_inputs *ret, clv_err *err) CLV_USE_RESULT;
 void clv_target_inputs_done(clv_target_inputs *t);
@@ -347,8 +348,8 @@ uint64_t clv_blueprint_kept_copies(const clv_blueprint *b);
 /* Returns an upper limit of the bytes that the checkpoints kept at a worker take there, for its
  * allow[].state_bytes. 0: no stage of the worker keeps checkpoints there. */
 uint64_t clv_blueprint_kept_bytes(const clv_blueprint *b, int worker);
-/* Appends how many bytes the averages of the weights take, as a line or as a member
- * ",\"ema\":{...}" of a JSON object; nothing without train.ema. */
+/* Appends decay and bytes of the averages of the weights (train.ema), as a line or as a member
+ * `,"ema":{...}` of a JSON object. Appends nothing if the run keeps no averages. */
 void clv_ema_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Appends a line for each worker at which checkpoints stay, or a JSON array. */
 void clv_kept_bytes_describe(const clv_blueprint *b, bool json, clv_bytes *out);
@@ -357,8 +358,8 @@ void clv_kept_bytes_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
 #define CLV_SESSION_FILE "session.effective.yaml" /* file of a checkpoint with its session */
 
-/* Has the checkpoint's weights read as --weights says: see clv_checkpoint_use_ema. CLV_INVALID: the
- * run kept no averages. */
+/* Makes the checkpoint return averages in place of weights (clv_checkpoint_use_ema), if `weights`
+ * is CLV_WEIGHTS_EMA. CLV_INVALID: the run kept no averages. */
 clv_code clv_checkpoint_choose_weights(clv_checkpoint *c, int weights, clv_err *err) CLV_USE_RESULT;
 /* Parses the session with which a checkpoint was written. */
 clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **ret,

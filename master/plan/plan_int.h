@@ -182,8 +182,8 @@ void clv_plan_note_broken_records(const char *key, const clv_broken_records *b, 
 
 /* ---- several labels per record (targets.c) --------------------------------------------------- */
 
-/* Lists how the labels of loss.targets are read. Returns how many there are; 0: a record has
- * one. */
+/* Lists name and task of each target of loss.targets. Returns the number of targets; 0: records
+ * have one label. */
 size_t clv_targets_list(const clv_session_config *c, clv_target_option ret[CLV_MAX_TARGETS]);
 /* Checks that no target has more classes than loss.targets says. key: key of the set. */
 clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, const char *key,
@@ -191,7 +191,7 @@ clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, c
 /* Appends the losses of several targets, with their outputs and weights; nothing if a record has
  * one label. */
 void clv_targets_describe(const clv_session_config *c, bool json, clv_bytes *out);
-/* Notes sets of which all records have one class of a target. */
+/* Appends a note for each set and target, if all records of the set have the same class. */
 void clv_targets_note_sets(const clv_run_data *d, clv_bytes *notes);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Several labels per record: how they are read (clv_targets_list), whether their classes fit the
- * session (clv_targets_check), what may surprise of them (clv_targets_note_sets), and how the loss
- * takes them (clv_target_inputs_make).
+ * Several labels (targets) per record: lists their names and tasks (clv_targets_list), checks that
+ * their classes fit the session (clv_targets_check), notes sets with one class only
+ * (clv_targets_note_sets), describes their losses (clv_targets_describe), and makes the inputs of
+ * the loss from a batch (clv_target_inputs_make).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,16 +27,16 @@ clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, c
     return clv_session_fail_at(
         c, s->pos, err,
         "%s: '%.80s' has %zu classes, up to '%s', and loss.targets says classes: "
-        "%llu: let it and the outputs of the last layer have %zu",
+        "%llu: set it to %zu, and add %zu outputs to the last layer",
         key, s->name, n,
         clv_text_truncate(clv_dataset_target_class_name(ds, i, n - 1), last, sizeof last),
-        (unsigned long long)s->n_classes, n);
+        (unsigned long long)s->n_classes, n, n - (size_t)s->n_classes);
   }
   return CLV_OK;
 }
 
-/* Returns true if all records of a set have the same class in a target, and there are several. */
-static bool is_one_class(const clv_dataset *ds, const clv_subset *rows, size_t target) {
+/* Returns true if a set has several records, all with the same class of a target. */
+static bool has_one_class(const clv_dataset *ds, const clv_subset *rows, size_t target) {
   for (size_t i = 1; i < rows->n; i++)
     if (clv_dataset_target_class(ds, target, rows->index[i]) !=
         clv_dataset_target_class(ds, target, rows->index[0]))
@@ -46,11 +47,11 @@ static bool is_one_class(const clv_dataset *ds, const clv_subset *rows, size_t t
 static void note_set(const char *key, const clv_dataset *ds, const clv_subset *rows,
                      clv_bytes *notes) {
   for (size_t k = 0; ds && k < clv_dataset_target_count(ds); k++) {
-    if (!clv_dataset_target_class_count(ds, k) || !is_one_class(ds, rows, k)) continue;
+    if (!clv_dataset_target_class_count(ds, k) || !has_one_class(ds, rows, k)) continue;
     size_t class = (size_t)clv_dataset_target_class(ds, k, rows->index[0]);
-    clv_bytes_printf(notes, "%s: all of its %zu records are of one class of '%.80s', '%.80s'\n",
-                     key, rows->n, clv_dataset_target_name(ds, k),
-                     clv_dataset_target_class_name(ds, k, class));
+    clv_bytes_printf(notes, "%s: all of its %zu records have the class '%.80s' of target '%.80s'\n",
+                     key, rows->n, clv_dataset_target_class_name(ds, k, class),
+                     clv_dataset_target_name(ds, k));
   }
 }
 
@@ -104,13 +105,14 @@ clv_node clv_blueprint_labels_node(const clv_blueprint *b) {
                     .shape = CLV_SHAPE(labels->shape.dim[0], (int64_t)c->loss.n_targets)};
 }
 
-static size_t count_numbers(const clv_session_config *c) {
+static size_t count_targets_without_classes(const clv_session_config *c) {
   size_t n = 0;
   for (size_t i = 0; i < c->loss.n_targets; i++) n += !c->loss.targets[i].n_classes;
   return n;
 }
 
-/* Copies the labels of a record to the inputs. */
+/* Copies the labels y of record number `record` to the inputs. numbers: the record's row of labels
+ * without classes; classes: [targets with classes][n_records]. */
 static void divide_labels(const clv_session_config *c, const float *y, size_t record,
                           float *numbers, int64_t *classes, size_t n_records) {
   for (size_t k = 0; k < c->loss.n_targets; k++) {
@@ -125,7 +127,8 @@ static void divide_labels(const clv_session_config *c, const float *y, size_t re
 
 clv_code clv_target_inputs_make(const clv_session_config *c, const float *y, size_t n_records,
                                 clv_target_inputs *ret, clv_err *err) {
-  size_t n_numbers = count_numbers(c), n_with_classes = c->loss.n_targets - n_numbers;
+  size_t n_numbers = count_targets_without_classes(c),
+         n_with_classes = c->loss.n_targets - n_numbers;
   int64_t *memory;
   /* the classes come first, because they need the larger alignment */
   CLV_TRY(clv_alloc(n_records * (n_with_classes + (n_numbers + 1) / 2) + 1, sizeof *memory, &memory,

@@ -16,7 +16,8 @@
 
 /* ---- files of a line per step ---------------------------------------------------------------- */
 
-/* MAX_TAG_BYTES: of a tag in event files. SCALARS_AT_ONCE: scores that are handed over together.
+/* MAX_TAG_BYTES: longest tag in event files, with its NUL. SCALARS_AT_ONCE: number of scores after
+ * which the scalars so far are passed to the event file.
  * MAX_PENDING_BYTES: the run fails if lines with more bytes wait for the disk. */
 enum { MAX_TAG_BYTES = 160, SCALARS_AT_ONCE = 32, MAX_PENDING_BYTES = 64 << 20 };
 

@@ -47,7 +47,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
   clv_run_data_measure_lengths(&r->data, r->blueprint);
-  CLV_TRY(clv_run_make_score(r, err));
+  CLV_TRY(clv_run_make_scores(r, err));
   return need_train && has_chosen_micro_batches ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 

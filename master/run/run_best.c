@@ -13,7 +13,7 @@
 
 #include "master/run/run_int.h"
 
-enum { MAX_LINE_LEN = 160 + CLV_BEST_TARGET };
+enum { MAX_LINE_LEN = 160 + CLV_BEST_TARGET_BYTES };
 
 /* ---- the line that names the best checkpoint ------------------------------------------------- */
 

@@ -220,7 +220,7 @@ static clv_code describe_all_classes(const set sets[SETS], clv_bytes *out, clv_e
 
 /* ---- classes of several targets -------------------------------------------------------------- */
 
-/* Counts the records of each class of a target. counts: [n]. */
+/* Counts the records of each class of a target. counts: [n], one per class. */
 static void count_target_records(const set *s, size_t target, size_t *counts, size_t n) {
   for (size_t i = 0; i < s->rows->n; i++) {
     int64_t class = clv_dataset_target_class(s->ds, target, s->rows->index[i]);
@@ -228,8 +228,7 @@ static void count_target_records(const set *s, size_t target, size_t *counts, si
   }
 }
 
-/* Returns the number of labels of a record that has several; 0: it has one, or labels are not read.
- */
+/* Returns the number of targets of a record; 0: records have one label, or no set was read. */
 static size_t count_targets(const set sets[SETS]) {
   const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
   return ds ? clv_dataset_target_count(ds) : 0;

@@ -36,7 +36,7 @@ typedef struct clv_best_checkpoint {
   clv_best_metric metric;
   double value;
   uint64_t step;
-  char target[CLV_BEST_TARGET]; /* target that has the metric; "": the evaluation itself */
+  char target[CLV_BEST_TARGET_BYTES]; /* target that has the metric; "": the evaluation itself */
 } clv_best_checkpoint;
 
 /* ---- the data of a run (run_data.c) ---------------------------------------------------------- */
@@ -128,8 +128,8 @@ typedef struct clv_run {
   clv_run_steps steps;
   clv_run_saving saving;
   clv_run_recovery recovery;
-  /* [n_scores] scores of the running or the last evaluation, one for each of several targets; NULL:
-   * the session has none */
+  /* [n_scores] scores of the running or the last evaluation: one per target, or a single one if
+   * records have one label; NULL: the session has no scores */
   clv_score **scores;
   size_t n_scores;
   clv_profiler *profiler;
@@ -341,16 +341,16 @@ void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result 
 typedef struct clv_run_scores {
   clv_bytes json;      /* an object; empty if the session has no scores */
   clv_bytes curves;    /* an object; empty if there are none */
-  clv_scalar *scalars; /* [n] */
-  char (*names)[128];  /* [n] names of the scalars */
-  size_t n;
+  clv_scalar *scalars; /* [n] scores that are single numbers, for event files */
+  char (*names)[128];  /* [n] memory for the tags of `scalars` */
+  size_t n;            /* number of scalars */
 } clv_run_scores;
 /* Sets *ret to the scores of the last evaluation, whose result is `e`. with_curves: also sets
  * ret->curves, the ROC and calibration curves for a report. Free *ret with clv_run_scores_free. */
 clv_code clv_run_take_scores(const clv_run *r, const clv_step_result *e, bool with_curves,
                              clv_run_scores *ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_scores_free(clv_run_scores *s);
-/* most records of worst_records.json; of several targets each has its share */
+/* most records of worst_records.json; several targets have equal shares */
 enum { CLV_RUN_MAX_WORST = 60 };
 /* Writes the records of data.test with the largest losses in the last evaluation, readable by the
  * owner only; nothing without scores. */
@@ -369,7 +369,7 @@ void clv_run_add_scores(const clv_run *r, const clv_step_result *e, bool with_ta
                         clv_bytes *text, clv_bytes *json);
 void clv_run_free_scores(clv_run *r);
 /* Makes r->scores as the session says. Needs the blueprint. */
-clv_code clv_run_make_score(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_make_scores(clv_run *r, clv_err *err) CLV_USE_RESULT;
 bool clv_run_has_json_output(const clv_run *r); /* the command prints its progress as JSON */
 bool clv_run_has_accuracy(const clv_run *r);    /* a prediction can be right or wrong */
 
@@ -647,10 +647,10 @@ typedef struct clv_predictions {
   const uint32_t *index; /* [rows] record of `data` that each row belongs to */
   const clv_classes *classes;
   clv_loss_kind loss; /* decides how a class is computed from outputs */
-  /* [n_targets] losses of several targets per record, in the order of the outputs; NULL: one */
+  /* [n_targets] losses of the targets, in the order of the outputs; NULL: records have one label */
   const clv_target_spec *targets;
   size_t n_targets;
-  const clv_learnt *learnt; /* names of the classes of the targets; NULL: they have numbers */
+  const clv_learnt *learnt; /* names of the targets' classes; NULL: print their numbers */
 } clv_predictions;
 
 /* Computes the probabilities of outputs [rows, ...]: softmax over the last dimension, e^x of
@@ -664,16 +664,19 @@ clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind 
 clv_code clv_run_probabilities(const clv_session_config *c, const clv_tensor *outputs,
                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Predictions of several targets (run_target_predictions.c): append the columns of the CSV header
- * behind "id", those of a row, the members of its JSON object, and a JSON list with the names of
- * the outputs. The columns of a target: its class or number; of classes and of yes or no also the
- * outputs; then the ends of the intervals. */
-void clv_target_predictions_header(clv_bytes *out, const clv_predictions *r);
-void clv_target_predictions_csv(clv_bytes *out, const clv_predictions *r, size_t row);
-void clv_target_predictions_json(clv_bytes *out, const clv_predictions *r, size_t row);
-void clv_target_predictions_names(clv_bytes *out, const clv_predictions *r);
-/* Appends a text cell of CSV, with an apostrophe before a text that a spreadsheet would compute. */
-void clv_predictions_csv_text(clv_bytes *out, const char *text);
+/* Predictions of several targets (run_target_predictions.c). The CSV columns of a target are its
+ * predicted class or number; if it has classes or is a yes or no, its outputs or probabilities;
+ * then the ends of the intervals, if there are any. _add_header appends the names of the columns
+ * after
+ * "id"; _add_csv the cells of a row after the id; _add_json the member "targets" of a row's object;
+ * _add_names a JSON list with the names of all outputs. */
+void clv_target_predictions_add_header(clv_bytes *out, const clv_predictions *r);
+void clv_target_predictions_add_csv(clv_bytes *out, const clv_predictions *r, size_t row);
+void clv_target_predictions_add_json(clv_bytes *out, const clv_predictions *r, size_t row);
+void clv_target_predictions_add_names(clv_bytes *out, const clv_predictions *r);
+/* Appends a text cell of CSV. Puts an apostrophe before a text that a spreadsheet would compute as
+ * a formula. */
+void clv_predictions_add_csv_text(clv_bytes *out, const char *text);
 
 /* Writes predictions to the file `path`, readable by its owner only. Format npy: writes ids and
  * class names, if any, to PATH.json. */

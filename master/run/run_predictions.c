@@ -131,14 +131,14 @@ static void append_csv_columns(clv_bytes *out, const clv_predictions *r, const c
     else
       clv_bytes_printf(&column, "%s%s_%zu", prefix, value_name(r), k);
     clv_bytes_puts(out, ",");
-    clv_predictions_csv_text(out, column.data ? column.data : "");
+    clv_predictions_add_csv_text(out, column.data ? column.data : "");
   }
 }
 
 static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
   if (r->n_targets) {
     clv_bytes_puts(out, "id");
-    clv_target_predictions_header(out, r);
+    clv_target_predictions_add_header(out, r);
     clv_bytes_puts(out, "\n");
     return;
   }
@@ -162,11 +162,11 @@ static void append_csv_numbers(clv_bytes *out, const clv_predictions *r, const c
 static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
   const char *id = find_id(r, row);
   if (id)
-    clv_predictions_csv_text(out, id);
+    clv_predictions_add_csv_text(out, id);
   else
     clv_bytes_printf(out, "%u", r->index[row]);
   if (r->n_targets) {
-    clv_target_predictions_csv(out, r, row);
+    clv_target_predictions_add_csv(out, r, row);
     clv_bytes_puts(out, "\n");
     return;
   }
@@ -174,7 +174,7 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
   if (has_predicted_class(r) && r->classes->n) {
     const char *name = class_name(r, predicted_class(r, row));
     clv_bytes_puts(out, ",");
-    clv_predictions_csv_text(out, name ? name : "");
+    clv_predictions_add_csv_text(out, name ? name : "");
   }
   append_csv_numbers(out, r, values_of(r), row);
   append_csv_numbers(out, r, r->low, row);
@@ -208,7 +208,7 @@ static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t 
   clv_bytes_puts(out, "{\"id\":");
   append_json_id(out, r, row);
   if (r->n_targets) {
-    clv_target_predictions_json(out, r, row);
+    clv_target_predictions_add_json(out, r, row);
     clv_bytes_puts(out, "}\n");
     return;
   }
@@ -328,7 +328,7 @@ static clv_code write_names_file(const clv_predictions *r, const char *npy_path,
   }
   clv_bytes_puts(&text, "]");
   if (r->n_targets) clv_bytes_puts(&text, ",\"outputs\":");
-  if (r->n_targets) clv_target_predictions_names(&text, r);
+  if (r->n_targets) clv_target_predictions_add_names(&text, r);
   clv_bytes_puts(&text, "}\n");
   if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);

@@ -74,7 +74,7 @@ static clv_code make_target_score(const clv_run *r, const clv_target_spec *t, cl
                              reason.text);
 }
 
-static clv_code make_only_score(const clv_run *r, clv_score **ret, clv_err *err) {
+static clv_code make_single_score(const clv_run *r, clv_score **ret, clv_err *err) {
   const clv_session_config *c = r->config;
   const clv_graph *last = r->blueprint->full_graph;
   const clv_shape *out = &last->nodes[last->output_node].shape;
@@ -104,11 +104,11 @@ void clv_run_free_scores(clv_run *r) {
   r->n_scores = 0;
 }
 
-clv_code clv_run_make_score(clv_run *r, clv_err *err) {
+clv_code clv_run_make_scores(clv_run *r, clv_err *err) {
   const clv_session_config *c = r->config;
   CLV_AUTO(clv_score_freep) clv_score *score = NULL;
   clv_run_free_scores(r);
-  if (!c->loss.n_targets) CLV_TRY(make_only_score(r, &score, err));
+  if (!c->loss.n_targets) CLV_TRY(make_single_score(r, &score, err));
   if (!c->loss.n_targets && !score) return CLV_OK;
   CLV_TRY(clv_alloc(CLV_MAX(c->loss.n_targets, (size_t)1), sizeof(clv_score *), &r->scores, err));
   r->n_scores = CLV_MAX(c->loss.n_targets, (size_t)1);
@@ -120,10 +120,10 @@ clv_code clv_run_make_score(clv_run *r, clv_err *err) {
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Source of the names of classes: a run and, of several targets, one of them. */
+/* Source of the names of classes for class_name. */
 typedef struct name_source {
   const clv_run *r;
-  size_t target;
+  size_t target; /* index of the target; unused if records have one label */
 } name_source;
 
 static const char *class_name(const void *user, size_t c) {
@@ -145,7 +145,8 @@ static const char *record_name(const void *user, size_t record) {
 
 /* ---- JSON of several targets ----------------------------------------------------------------- */
 
-/* Appends {"targets":{"died":{"loss":0.4,"auc":0.9},...}}. loss: [n_targets] of the evaluation. */
+/* Appends {"targets":{"died":{"loss":0.4,"auc":0.9},...}}. loss: [n_targets] mean
+ * loss of each target. */
 static void append_json_targets(const clv_run *r, const double *loss, clv_bytes *out) {
   clv_bytes_puts(out, "{\"targets\":{");
   for (size_t i = 0; i < r->config->loss.n_targets; i++) {
@@ -232,12 +233,14 @@ clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) {
 
 /* ---- results of evaluations ------------------------------------------------------------------ */
 
-/* Appends a scalar, whose name is "died.auc" of a target. */
+/* Destination of add_scalar. */
 typedef struct scalar_list {
   clv_run_scores *to;
-  const char *target; /* NULL: none */
+  const char *target; /* name of the target that has the scores; NULL: records have one label */
 } scalar_list;
 
+/* Callback of clv_scores_each: appends a scalar. The tag is the name, after a target's, as in
+ * "died.auc". */
 static void add_scalar(void *user, const char *name, double value) {
   scalar_list *list = user;
   clv_run_scores *to = list->to;
@@ -249,9 +252,9 @@ static void add_scalar(void *user, const char *name, double value) {
 
 static clv_code list_scalars(const clv_run *r, const clv_step_result *e, clv_run_scores *ret,
                              clv_err *err) {
-  size_t most = r->n_scores * (CLV_SCORE_VALUES + 1);
-  CLV_TRY(clv_alloc(most, sizeof *ret->scalars, &ret->scalars, err));
-  CLV_TRY(clv_alloc(most, sizeof *ret->names, &ret->names, err));
+  size_t max_scalars = r->n_scores * (CLV_SCORE_VALUES + 1);
+  CLV_TRY(clv_alloc(max_scalars, sizeof *ret->scalars, &ret->scalars, err));
+  CLV_TRY(clv_alloc(max_scalars, sizeof *ret->names, &ret->names, err));
   for (size_t i = 0; i < r->n_scores; i++) {
     CLV_AUTO(clv_scores_done) clv_scores s = {0};
     const clv_target_spec *t = r->config->loss.n_targets ? &r->config->loss.targets[i] : NULL;
@@ -296,7 +299,7 @@ void clv_run_scores_free(clv_run_scores *s) {
   free(s->names);
 }
 
-/* Appends the scores of one label: in the line of the evaluation, or in one of its target. */
+/* Appends the scores `s` of r->scores[i] to the line of the evaluation, or to that of target i. */
 static void add_text(const clv_run *r, size_t i, bool with_table, const clv_scores *s,
                      clv_bytes *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};

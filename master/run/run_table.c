@@ -14,7 +14,8 @@ enum { MAX_BYTES = 1 << 30, NAME_WIDTH = 20 };
 
 /* ---- the file table.json --------------------------------------------------------------------- */
 
-/* Fails if the outputs of the trained model belong to other targets, or in another order. */
+/* Fails if loss.targets does not list the targets of the trained model in the same order, to which
+ * the outputs belong. */
 static clv_code check_targets(const clv_session_config *c, const clv_learnt *l, clv_err *err) {
   size_t n = clv_learnt_target_count(l), i = 0;
   while (i < n && i < c->loss.n_targets &&
@@ -91,19 +92,19 @@ static void append_facts(const clv_column_facts *f, clv_bytes *out) {
 }
 
 static void append_suspicion(const clv_column_facts *f, clv_bytes *out) {
-  CLV_AUTO(clv_bytes_done) clv_bytes name = {0}, told = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes name = {0}, target = {0};
   if (!f->suspicion) return;
   clv_bytes_puts(&name, f->name);
   out->failed |= name.failed;
   if (!name.failed) clv_text_to_printable(name.data);
   if (f->told_target) {
-    clv_bytes_puts(&told, f->told_target);
-    out->failed |= told.failed;
-    if (!told.failed) clv_text_to_printable(told.data);
+    clv_bytes_puts(&target, f->told_target);
+    out->failed |= target.failed;
+    if (!target.failed) clv_text_to_printable(target.data);
   }
   clv_bytes_printf(out, "warning: column '%s' %s%s%s%s\n", name.data ? name.data : "",
-                   suspicions[f->suspicion].text, told.len ? " (target '" : "",
-                   told.len ? told.data : "", told.len ? "')" : "");
+                   suspicions[f->suspicion].text, target.len ? " (target '" : "",
+                   target.len ? target.data : "", target.len ? "')" : "");
 }
 
 static void append_facts_json(const clv_column_facts *f, clv_bytes *out) {

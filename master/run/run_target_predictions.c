@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes predictions of records with several targets: the columns of a target stand together, with
- * its name in theirs.
+ * Formats predictions of records with several targets as CSV and JSON
+ * (clv_target_predictions_add_*). The columns of a target are adjacent, and their names contain the
+ * name of the target.
  */
 #include <math.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 
 /* ---- cells of CSV ---------------------------------------------------------------------------- */
 
-void clv_predictions_csv_text(clv_bytes *out, const char *text) {
+void clv_predictions_add_csv_text(clv_bytes *out, const char *text) {
   const char *apostrophe = *text && strchr("=+-@\t\r", *text) ? "'" : "";
   if (!text[strcspn(text, ",\"\r\n")]) {
     clv_bytes_printf(out, "%s%s", apostrophe, text);
@@ -28,7 +29,7 @@ void clv_predictions_csv_text(clv_bytes *out, const char *text) {
 
 static bool has_classes(const clv_target_spec *s) { return clv_loss_has_accuracy(s->kind); }
 
-/* Returns the name of a class of a target; NULL: it has a number alone. */
+/* Returns the name of a class of a target; NULL: the class has no name. */
 static const char *class_name(const clv_predictions *r, const clv_target_spec *s, size_t class) {
   if (!s->n_classes) return class ? "yes" : "no";
   return r->learnt ? clv_learnt_class_name(r->learnt, s->name, class) : NULL;
@@ -45,11 +46,12 @@ static size_t count_outputs(const clv_predictions *r) {
   return n;
 }
 
+/* Returns the values of all outputs in a row of t; NULL: there is no t. */
 static const float *row_of(const clv_predictions *r, const clv_tensor *t, size_t row) {
   return t ? (const float *)t->data + row * count_outputs(r) : NULL;
 }
 
-/* Returns the number that an output stands for: of poisson it is the logarithm. */
+/* Converts an output to the predicted number. An output of poisson is the number's logarithm. */
 static double number_of(const clv_target_spec *s, float output) {
   return s->kind == CLV_LOSS_POISSON ? exp((double)output) : (double)output;
 }
@@ -72,15 +74,15 @@ static void append_column(clv_bytes *out, const clv_predictions *r, const clv_ta
   append_output_name(&column, r, s, j);
   out->failed |= column.failed;
   clv_bytes_puts(out, ",");
-  clv_predictions_csv_text(out, column.data ? column.data : "");
+  clv_predictions_add_csv_text(out, column.data ? column.data : "");
 }
 
-void clv_target_predictions_header(clv_bytes *out, const clv_predictions *r) {
+void clv_target_predictions_add_header(clv_bytes *out, const clv_predictions *r) {
   const char *value = r->probabilities ? "probability_" : "output_";
   for (size_t k = 0; k < r->n_targets; k++) {
     const clv_target_spec *s = &r->targets[k];
     clv_bytes_puts(out, ",");
-    clv_predictions_csv_text(out, s->name);
+    clv_predictions_add_csv_text(out, s->name);
     for (size_t j = 0; has_classes(s) && j < clv_target_width(s); j++)
       append_column(out, r, s, j, value);
     for (size_t j = 0; r->low && j < clv_target_width(s); j++) append_column(out, r, s, j, "low_");
@@ -89,7 +91,7 @@ void clv_target_predictions_header(clv_bytes *out, const clv_predictions *r) {
   }
 }
 
-void clv_target_predictions_names(clv_bytes *out, const clv_predictions *r) {
+void clv_target_predictions_add_names(clv_bytes *out, const clv_predictions *r) {
   clv_bytes_puts(out, "[");
   for (size_t k = 0, n = 0; k < r->n_targets; k++)
     for (size_t j = 0; j < clv_target_width(&r->targets[k]); j++) {
@@ -117,12 +119,12 @@ static void append_csv_class(clv_bytes *out, const clv_predictions *r, const clv
   const char *name = class_name(r, s, class);
   clv_bytes_puts(out, ",");
   if (name)
-    clv_predictions_csv_text(out, name);
+    clv_predictions_add_csv_text(out, name);
   else
     clv_bytes_printf(out, "%zu", class);
 }
 
-void clv_target_predictions_csv(clv_bytes *out, const clv_predictions *r, size_t row) {
+void clv_target_predictions_add_csv(clv_bytes *out, const clv_predictions *r, size_t row) {
   const float *outputs = row_of(r, r->outputs, row), *low = row_of(r, r->low, row);
   const float *values = r->probabilities ? row_of(r, r->probabilities, row) : outputs;
   const float *high = row_of(r, r->high, row);
@@ -140,7 +142,7 @@ void clv_target_predictions_csv(clv_bytes *out, const clv_predictions *r, size_t
   }
 }
 
-/* Appends a list as a member; nothing if x is NULL. */
+/* Appends the numbers of a target's outputs as a member with a list; nothing if x is NULL. */
 static void append_json_numbers(clv_bytes *out, const char *key, const clv_target_spec *s,
                                 const float *x) {
   char number[CLV_JSON_NUMBER];
@@ -151,7 +153,8 @@ static void append_json_numbers(clv_bytes *out, const char *key, const clv_targe
   clv_bytes_puts(out, "]");
 }
 
-/* Appends the class of a target, with its name, or its number. */
+/* Appends the predicted class of a target and its name or, if it has no classes, the predicted
+ * number. */
 static void append_json_answer(clv_bytes *out, const clv_predictions *r, const clv_target_spec *s,
                                const float *outputs) {
   char number[CLV_JSON_NUMBER];
@@ -166,7 +169,7 @@ static void append_json_answer(clv_bytes *out, const clv_predictions *r, const c
   if (name) clv_bytes_add_json(out, name);
 }
 
-void clv_target_predictions_json(clv_bytes *out, const clv_predictions *r, size_t row) {
+void clv_target_predictions_add_json(clv_bytes *out, const clv_predictions *r, size_t row) {
   const float *outputs = row_of(r, r->outputs, row), *low = row_of(r, r->low, row);
   const float *values = r->probabilities ? row_of(r, r->probabilities, row) : outputs;
   const float *high = row_of(r, r->high, row);

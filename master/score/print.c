@@ -265,10 +265,10 @@ void clv_scores_json_curves(const clv_scores *s, clv_bytes *out) {
 }
 
 void clv_scores_json_worst(const clv_scores *s, const char *target, clv_record_name *name,
-                           const void *user, bool has_more_before, clv_bytes *out) {
+                           const void *user, bool needs_comma, clv_bytes *out) {
   for (size_t i = 0; i < s->n_worst; i++) {
     const char *id = name ? name(user, s->worst[i].record) : NULL;
-    clv_bytes_puts(out, i || has_more_before ? ",\n{\"id\":" : "{\"id\":");
+    clv_bytes_puts(out, i || needs_comma ? ",\n{\"id\":" : "{\"id\":");
     if (id)
       clv_bytes_add_json(out, id);
     else

@@ -191,9 +191,9 @@ void clv_scores_json_curves(const clv_scores *s, clv_bytes *out);
 /* Returns the id of a record; NULL: the record has none, so its number is printed. */
 typedef const char *clv_record_name(const void *user, size_t record);
 /* Appends the records with the largest losses, {"id":"p012","loss":2.5},... without brackets.
- * target: name of the label that has the loss, which becomes the member "target"; NULL: none.
- * has_more_before: a comma comes first, if there are any. */
+ * target: value of the member "target", the name of the target that has the losses; NULL: no such
+ * member. needs_comma: `out` already has records, so a comma comes before the first one. */
 void clv_scores_json_worst(const clv_scores *s, const char *target, clv_record_name *name,
-                           const void *user, bool has_more_before, clv_bytes *out);
+                           const void *user, bool needs_comma, clv_bytes *out);
 
 #endif

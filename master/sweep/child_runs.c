@@ -177,7 +177,7 @@ static clv_code end_run(sweep_work *s, sweep_run *r, int status, size_t *jobs, c
     end_failed_run(s, r, jobs);
     return CLV_OK;
   }
-  char name[CLV_BEST_NAME];
+  char name[CLV_BEST_NAME_BYTES];
   CLV_TRY(sweep_score_read(&s->score, r, err));
   clv_notice(CLV_LOG_INFO, "finished", "%s finished: %s %.6g at step %llu (%zu of %zu)", r->name,
              clv_best_name(s->score.metric, s->score.target, name), r->value,

@@ -123,7 +123,7 @@ static sweep_score score_of(const clv_session_config *c) {
 static clv_code check_session(sweep_work *s, sweep_run *r, const clv_session_config *c,
                               clv_err *err) {
   sweep_score score = score_of(c);
-  char names[2][CLV_BEST_NAME];
+  char names[2][CLV_BEST_NAME_BYTES];
   if (strcmp(c->checkpoint.dir, s->base->checkpoint.dir) == 0)
     return clv_fail(err, CLV_INVALID,
                     "checkpoint.dir is %s: each run of a sweep has a folder of its own in run.dir: "

@@ -60,7 +60,7 @@ static clv_code read_score(clv_json *j, evaluation_line *l, const char *key, clv
   return code;
 }
 
-/* Reads the scores of one target, if they are those that are looked for. */
+/* Reads the scores of the target `key` if it is l->target; otherwise skips them. */
 static clv_code read_target(clv_json *j, evaluation_line *l, const char *key, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
@@ -68,7 +68,7 @@ static clv_code read_target(clv_json *j, evaluation_line *l, const char *key, cl
   return read_members(j, l, read_score, err);
 }
 
-/* Reads a member of the scores: of several targets all are in the member `targets`. */
+/* Reads a member of `scores`. The scores of targets are in its member `targets`. */
 static clv_code read_scores(clv_json *j, evaluation_line *l, const char *key, clv_err *err) {
   clv_json_kind kind;
   if (!*l->target) return read_score(j, l, key, err);

@@ -95,7 +95,7 @@ typedef struct sweep_score {
   /* the run's best validation counts, since its checkpoint is kept (checkpoint.best); else the
    * last one */
   bool takes_best;
-  char target[CLV_BEST_TARGET]; /* target that has the metric; "": the validation itself */
+  char target[CLV_BEST_TARGET_BYTES]; /* target that has the metric; "": the validation itself */
 } sweep_score;
 
 /* A sweep while its command runs. */

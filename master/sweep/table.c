@@ -94,7 +94,7 @@ static void append_json_number(clv_bytes *out, const char *key, double v) {
 
 static void append_json_row(const sweep_work *s, const table_row *row, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes state = {0};
-  char name[CLV_BEST_NAME];
+  char name[CLV_BEST_NAME_BYTES];
   append_state(s, row, &state);
   out->failed |= state.failed;
   if (out->failed) return;
@@ -152,7 +152,7 @@ static void put_number_cell(cells *c, double v) {
 }
 
 static void make_header(const sweep_work *s, cells *c) {
-  char name[CLV_BEST_NAME];
+  char name[CLV_BEST_NAME_BYTES];
   put_cell(c, "point");
   put_cell(c, clv_best_name(s->score.metric, s->score.target, name));
   put_cell(c, s->o->folds ? "deviation" : "step");

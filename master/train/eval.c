@@ -43,8 +43,8 @@ typedef struct evaluation {
   /* outputs and labels received; allocated with the first batch */
   answers received_answers;
   double loss_sum, weight_sum; /* sums of weighted losses and of weights */
-  /* [n_targets], or [1] if records have one label: receive the predictions; NULL: no scores are
-   * wanted */
+  /* [n_targets], or [1] if records have one label: scores that receive the predictions; NULL: no
+   * scores are wanted */
   clv_score *const *scores;
   /* numbers of the records of `received_answers`, row by row; caller-owned */
   const uint32_t *record_of_row;
@@ -205,6 +205,7 @@ static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, 
 
 /* ---- losses of several targets --------------------------------------------------------------- */
 
+/* Loads the loss modules of all targets, once per trainer. */
 static clv_code load_target_losses(clv_trainer *t, clv_err *err) {
   size_t n = t->config->loss.n_targets;
   if (t->target_losses) return CLV_OK;
@@ -213,15 +214,16 @@ static clv_code load_target_losses(clv_trainer *t, clv_err *err) {
   return CLV_OK;
 }
 
-/* Copies the columns of a target from n rows of the collected outputs, and its labels. x:
- * [n][width] receives the outputs; y: [n] receives the labels, f32, or i64 if they are classes. */
+/* Copies the outputs and labels of a target from the n rows after row `start` of received_answers.
+ * column: first output of the target; x: [n][width] receives the outputs; y: [n] receives the
+ * labels, f32, or i64 if they are classes. */
 static void copy_target(const evaluation *e, size_t target, size_t column, size_t start, size_t n,
                         float *x, void *y) {
   const clv_tensor *outputs = e->received_answers.outputs, *labels = e->received_answers.y;
   const clv_target_spec *s = &e->t->config->loss.targets[target];
-  size_t all = outputs->n / (size_t)outputs->shape.dim[0], width = clv_target_width(s);
+  size_t row_width = outputs->n / (size_t)outputs->shape.dim[0], width = clv_target_width(s);
   for (size_t i = 0; i < n; i++) {
-    memcpy(x + i * width, (const float *)outputs->data + (start + i) * all + column,
+    memcpy(x + i * width, (const float *)outputs->data + (start + i) * row_width + column,
            width * sizeof *x);
     float label =
         ((const float *)labels->data)[(start + i) * e->t->config->loss.n_targets + target];
@@ -232,7 +234,8 @@ static void copy_target(const evaluation *e, size_t target, size_t column, size_
   }
 }
 
-/* Computes the loss of a target over n rows, in a separate context. column: its first output. */
+/* Computes the loss of a target over n rows, in a separate context. column: first output of the
+ * target. */
 static clv_code compute_target_loss(evaluation *e, size_t target, size_t column, size_t start,
                                     size_t n, float *ret, clv_err *err) {
   clv_trainer *t = e->t;
@@ -265,8 +268,8 @@ static clv_code compute_target_loss(evaluation *e, size_t target, size_t column,
   return CLV_OK;
 }
 
-/* Adds the losses of all targets over n rows, times n, to ret->target_losses. Sets *ret_loss to
- * their sum by the weights of the session. */
+/* Adds the mean loss of each target over n rows, times n, to ret->target_losses. Sets *ret_loss to
+ * the sum of these mean losses, each times its loss_weight. */
 static clv_code compute_target_losses(evaluation *e, size_t start, size_t n, double *ret_loss,
                                       clv_step_result *ret, clv_err *err) {
   const clv_session_config *c = e->t->config;
@@ -293,7 +296,7 @@ static clv_code add_f32_record(const evaluation *e, size_t record, const float *
   return clv_score_add_targets(e->scores[0], record, outputs, labels, err);
 }
 
-/* Adds one record with several labels, each with its outputs to the score of its target. */
+/* Adds one record with several targets: the outputs and the label of each target to its score. */
 static clv_code add_targets_of_record(const evaluation *e, size_t record, const float *outputs,
                                       const float *labels, clv_err *err) {
   const clv_session_config *c = e->t->config;

@@ -5,9 +5,9 @@
  * worker, and clv_trainer_note_values just before it sends values. So an attempt that is refused
  * earlier adds no line, and one that is killed between the line and the sending counts as sent. The
  * trainer also adds values that it fetches for a checkpoint, because the worker has them. Values
- * are those of parameters and of their averages (train.ema). The
- * values of a checkpoint whose files stay at a worker are added when the master gathers these
- * files, because it does not see the values earlier.
+ * are those of parameters and of their averages (train.ema). The values of a checkpoint whose files
+ * stay at a worker are added when the master gathers these files, because it does not see the
+ * values earlier.
  */
 #include <stdlib.h>
 #include <string.h>

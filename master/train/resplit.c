@@ -277,7 +277,7 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
   CLV_TRY(find_step_count(r, stage, &step, err));
   for (size_t i = 0; i < s->listed.n; i++) {
     const clv_weights_want *w = &s->listed.items[i];
-    /* an average that the checkpoint lacks begins with the parameter, which the node has */
+    /* an average that the checkpoint lacks begins with its parameter, which the node already has */
     if (clv_optim_is_ema(w->name) && !clv_checkpoint_tensors_find(&r->moments, w->name)) continue;
     if (strcmp(w->name, CLV_STEP_NAME) != 0) {
       CLV_TRY(take_tensor(&r->moments, r->is_moment_used, *w, s, &missing, err));

@@ -171,8 +171,8 @@ bool clv_stopping_parse(const char *text, clv_stopping *ret) {
   if (n != 2 && n != 4) return false;
   for (int i = CLV_BEST_NONE + 1; i < CLV_BEST_COUNT; i++)
     if (strcmp(name, clv_best_metric_name((clv_best_metric)i)) == 0) s.score = (clv_best_metric)i;
-  const char *of = strstr(text, " of ");
-  if (of) snprintf(s.target, sizeof s.target, "%s", of + strlen(" of "));
+  const char *target_part = strstr(text, " of ");
+  if (target_part) snprintf(s.target, sizeof s.target, "%s", target_part + strlen(" of "));
   s.has_best = n == 4;
   s.n_without_improvement = n_without_improvement;
   s.best_step = step;

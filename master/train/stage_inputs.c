@@ -24,7 +24,7 @@ clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32
   return CLV_OK;
 }
 
-/* Makes the leaves of labels of several targets. */
+/* Makes the leaves (input tensors) of the loss that have the labels of several targets. */
 static clv_code add_target_leaves(clv_trainer *t, cleave_context context, const cleave_tensor *y,
                                   cleave_reference *in, uint32_t *n, clv_err *err) {
   CLV_AUTO(clv_target_inputs_done) clv_target_inputs targets = {0};

@@ -86,7 +86,7 @@ static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_w
     n_ema += is_ema;
     items[n++] = e;
   }
-  /* without averages in the file they begin with the weights, which the node has */
+  /* if the file has no averages, they begin with the weights, which the node already has */
   for (int k = 0; keeps_ema && !n_ema && k < params->n; k++)
     n_wanted -= params->list[k].trainable && !params->list[k].is_fixed;
   if (n != n_wanted)
@@ -151,7 +151,7 @@ static bool is_file_lost(const cleave_error *reason) {
 }
 
 /* Loads one file at the worker of its stage, and compares it with the manifest. kind:
- * CLEAVE_STATE_EMA takes the averages in the optimiser's file. */
+ * CLEAVE_STATE_EMA loads the averages in the optimiser's file into the parameters. */
 static clv_code load_kept_file(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                const clv_manifest *m, clv_err *err) {
   const clv_manifest_file *f = clv_manifest_find_stage(m, stage, kind != CLEAVE_STATE_WEIGHTS);

@@ -29,7 +29,8 @@ typedef struct clv_step_result {
   /* number of samples, or, if samples have a label per position, of positions whose label is not
    * ignored */
   uint64_t n_labelled;
-  /* evaluations of several targets: [n_targets] mean loss of each, without its loss_weight */
+  /* evaluations with several targets: [n_targets] mean loss of each target, without its
+   * loss_weight */
   double target_losses[CLV_MAX_TARGETS];
   double grad_norm, lr;
   bool changed_weights; /* false: a loss or gradient was not finite, so the step was skipped */
@@ -118,7 +119,7 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
 void clv_trainer_set_dropout_pass(clv_trainer *t, uint64_t pass);
 
 /* bytes of the text of a clv_stopping, with its NUL */
-enum { CLV_STOPPING_TEXT = 128 + CLV_BEST_TARGET };
+enum { CLV_STOPPING_TEXT = 128 + CLV_BEST_TARGET_BYTES };
 
 /* The validations of a run as early stopping has counted them. */
 typedef struct clv_stopping {
@@ -127,8 +128,8 @@ typedef struct clv_stopping {
   double best;           /* best value */
   uint64_t best_step;    /* step of the best value */
   uint64_t
-      n_without_improvement;    /* last consecutive validations that have not improved on `best` */
-  char target[CLV_BEST_TARGET]; /* target that has the score; "": the evaluation itself */
+      n_without_improvement; /* last consecutive validations that have not improved on `best` */
+  char target[CLV_BEST_TARGET_BYTES]; /* target that has the score; "": the evaluation itself */
 } clv_stopping;
 
 /* Writes `s` as the text that a checkpoint stores; "": no validation was counted. */
@@ -189,7 +190,8 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_t
                                   clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
 /* Adds the weights in a file that was fetched from the worker `identity` to the ledger, because
- * that worker knows them. is_optimizer: the averages of weights in a file of optimiser state. */
+ * that worker knows them. is_optimizer: the file has optimiser state, and only its averages
+ * of weights are added. */
 clv_code clv_note_gathered_weights(const char *path, const char *identity, bool is_optimizer,
                                    clv_err *err) CLV_USE_RESULT;
 

@@ -93,7 +93,8 @@ struct clv_trainer {
   cleave_runtime *runtime;
   clv_trainer_egress egress;
   cleave_module **modules; /* [n_stages + 1] module of each stage, and last that of the loss */
-  /* [n_targets] losses of the targets at the master, for evaluations; NULL until the first one */
+  /* [n_targets] module of each target's loss at the master, for evaluations; NULL until the first
+   * evaluation */
   cleave_module **target_losses;
   cleave_module *local_loss;   /* the loss for evaluations; NULL until the first evaluation */
   cleave_optimizer *optimizer; /* optimiser of all modules; NULL: the trainer only evaluates */
@@ -264,7 +265,7 @@ void clv_trainer_free_decay_lists(clv_trainer_decay_lists *s);
 clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *group,
                                  clv_trainer_decay_lists *decay_lists, cleave_group ret[2],
                                  size_t *ret_n, clv_err *err) CLV_USE_RESULT;
-/* Loads the loss of a target, without its loss_weight, to t->target_losses[target]. */
+/* Loads the loss of a target, without its loss_weight, into t->target_losses[target]. */
 clv_code clv_trainer_load_target_loss(clv_trainer *t, size_t target, clv_err *err) CLV_USE_RESULT;
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;

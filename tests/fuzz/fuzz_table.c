@@ -54,7 +54,7 @@ static void check_encoded(const clv_cell_table *t, const clv_learnt *l) {
   }
 }
 
-/* Makes the labels of several targets and checks their range. */
+/* Makes the labels of several targets, and checks that their classes are in range. */
 static void check_targets(clv_cell_table *t, const clv_learnt *l) {
   clv_dataset ds = {.table = t, .count = t->count, .inputs_path = (char *)(uintptr_t) "fuzz"};
   clv_err err = {0};

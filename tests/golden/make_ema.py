@@ -4,10 +4,10 @@
 
     make_ema.py
 
-A model of two parameters, of which SGD with momentum steps one group at its own rate, six steps in
-float32. `plain` has the averages after each step with get_ema_multi_avg_fn, `warm` those of an
-avg_fn whose decay in step t = 1, 2, ... is min(decay, (1 + t) / (10 + t)); use_buffers=False. Needs
-PyTorch 2. X.txt and X.bin are those of make_golden.py.
+A model of two parameters takes six steps of SGD with momentum in float32. Each parameter is a group
+with a learning rate of its own. `plain` has the averages after each step with get_ema_multi_avg_fn,
+`warm` those of an avg_fn whose decay in step t = 1, 2, ... is min(decay, (1 + t) / (10 + t));
+use_buffers=False. Needs PyTorch 2. X.txt and X.bin are those of make_golden.py.
 """
 import numpy as np
 import torch

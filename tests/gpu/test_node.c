@@ -593,7 +593,8 @@ static void node_can_be_freed_while_device_work_is_running(void **state) {
 
 enum { N_VALUES = 5000 };
 
-/* Averages the parameters of three steps of two groups. */
+/* Takes three steps with two groups of parameters, and copies the average of the parameters to
+ * ret [N_VALUES]. */
 static void average_parameters(const clv_backend *b, const float *params, const float *gradients,
                                float *ret) {
   static const clv_optim_span spans[] = {{8, 300, 0}, {2000, 2300, 1}};

@@ -73,8 +73,8 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
   CLV_TRY(check_range(c, CLV_OPTIM_SET_lr, err));
   if (!(c->ema >= 0 && c->ema < 1))
     return clv_fail(err, CLV_INVALID,
-                    "the decay of the average of the weights (ema) is %g; it must be from 0 up to "
-                    "1, excluded",
+                    "the decay of the average of the weights (ema) is %g: set it to at least 0 and "
+                    "below 1",
                     c->ema);
   for (int i = 0; i < CLV_OPTIM_SETTINGS; i++)
     if (row->settings >> i & 1) CLV_TRY(check_range(c, (clv_optim_setting)i, err));

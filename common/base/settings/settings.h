@@ -67,10 +67,10 @@ typedef struct clv_optim_config {
   double eps;                       /* all but sgd: added to the denominator */
   bool nesterov;                    /* sgd: needs momentum > 0 */
   bool centered;                    /* rmsprop: divide by the variance */
-  /* all kinds, the same in all groups: decay of the average of the parameters, 0 <= ema < 1; 0: no
-   * average. ema_warmup: step t = 1, 2, ... has the decay min(ema, (1 + t) / (10 + t)) */
+  /* all kinds, equal in all groups: decay of the moving average of the parameters, 0 <= ema < 1; 0:
+   * no average */
   double ema;
-  bool ema_warmup;
+  bool ema_warmup; /* step t = 1, 2, ... has the decay min(ema, (1 + t) / (10 + t)) */
 } clv_optim_config;
 
 /* Indices of the settings: bit clv_optim_setting of a set. */
@@ -80,8 +80,9 @@ typedef enum clv_optim_setting {
 #undef CLV_OPTIM_NUMBER_OF
 } clv_optim_setting;
 
-/* CLV_OPTIM_EMA: the index of the average of the parameters in a set of moments, after the moments
- * of each row. CLV_OPTIM_MAX_STATES: most blocks of state of an optimiser. */
+/* CLV_OPTIM_MAX_MOMENTS: most moments of a clv_optimizer_row. CLV_OPTIM_EMA: index of the average
+ * of the parameters in a set of moments, after those of the row. CLV_OPTIM_MAX_STATES: most blocks
+ * of state of an optimiser, which are its moments and the average. */
 enum { CLV_OPTIM_MAX_MOMENTS = 3, CLV_OPTIM_EMA = CLV_OPTIM_MAX_MOMENTS, CLV_OPTIM_MAX_STATES };
 
 typedef struct clv_optimizer_row {
@@ -112,10 +113,10 @@ void clv_optim_set_defaults(clv_optim_config *c);
  * all its groups. */
 uint32_t clv_optim_moment_mask(const clv_optim_config *c);
 int clv_optim_count_moments(uint32_t moments);
-/* Returns the name of moment i, as bit i of clv_optim_moment_mask; NULL: the kind has no such
- * moment. */
+/* Returns the name of the moment that bit i of clv_optim_moment_mask stands for, such as "exp_avg"
+ * or "ema"; NULL: the kind has no such moment. */
 const char *clv_optim_moment_name_of(clv_optim_kind kind, int i);
-/* True if `name` is that of an average, "<param>.ema". */
+/* True if `name` is the name of a parameter's average, "<param>.ema". */
 bool clv_optim_is_ema(const char *name);
 
 /* ---- formats of data files ------------------------------------------------------------------- */
@@ -191,7 +192,7 @@ enum {
   CLV_LOSS_KEY_DELTA = 1 << 4,
   CLV_LOSS_KEY_QUANTILE = 1 << 5,
   CLV_LOSS_KEY_GAMMA = 1 << 6,
-  CLV_LOSS_KEY_POS_WEIGHT = 1 << 7 /* in loss.targets alone */
+  CLV_LOSS_KEY_POS_WEIGHT = 1 << 7 /* only in loss.targets */
 };
 
 typedef enum clv_loss_kind {
@@ -202,8 +203,9 @@ typedef enum clv_loss_kind {
 extern const char *const clv_loss_names[]; /* [CLV_LOSS_COUNT] and NULL */
 /* As clv_loss_names, without `targets`, the last one: the losses that one target can have. */
 extern const char *const clv_target_loss_names[];
-/* CLV_MAX_TARGETS: most labels of a record with losses of their own; CLV_MAX_CLASS_TARGETS: most of
- * them that are classes, since the graph of the loss has an input for each. */
+/* CLV_MAX_TARGETS: most targets of a record, which are labels with losses of their own.
+ * CLV_MAX_CLASS_TARGETS: most targets that are classes, because the graph of the loss has an input
+ * for each of these. */
 enum { CLV_MAX_TARGETS = 64, CLV_MAX_CLASS_TARGETS = 6 };
 
 typedef struct clv_loss_row {

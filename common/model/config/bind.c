@@ -134,15 +134,16 @@ static clv_code read_enum_index(const clv_binder *b, const binding *s, int *ret,
                               clv_text_for_message(s->node->text, shown_text), suggestion);
 }
 
-/* Divides a value "set.TARGET.metric" at its first and its last dot. Returns false for a value that
- * has no target, or whose "set.metric" is none of the row's names. */
+/* Splits a value "set.TARGET.metric" at its first and its last dot. *ret_index: index of
+ * "set.metric" in `names`; *ret_target: first of the *ret_len bytes of TARGET. Returns false if the
+ * value has no target, or if `names` lacks "set.metric". */
 static bool read_target_of_enum(const binding *s, const char *const *names, int *ret_index,
                                 const char **ret_target, size_t *ret_len) {
   const char *text = s->node->text, *first = strchr(text, '.'), *last = strrchr(text, '.');
   if (!s->row->target_offset || !first || last <= first + 1) return false;
   for (int i = 0; names[i]; i++) {
-    size_t set = (size_t)(first - text);
-    if (strncmp(names[i], text, set) != 0 || strcmp(names[i] + set, last) != 0) continue;
+    size_t set_len = (size_t)(first - text);
+    if (strncmp(names[i], text, set_len) != 0 || strcmp(names[i] + set_len, last) != 0) continue;
     *ret_index = i;
     *ret_target = first + 1;
     *ret_len = (size_t)(last - first - 1);

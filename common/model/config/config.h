@@ -496,11 +496,9 @@ typedef struct clv_train_config {
   uint64_t accumulate;
   double clip_grad_norm; /* 0: no clipping */
   clv_text_list freeze;  /* glob patterns of parameter names */
-  /* decay of the average of the trained parameters, below 1; 0: no average. ema_warmup: smaller at
-   * first, as clv_optim_config says */
   clv_config_pos ema_pos;
-  double ema;
-  bool ema_warmup;
+  double ema;      /* decay of the moving average of the trained parameters, < 1; 0: no average */
+  bool ema_warmup; /* the decay is smaller in the first steps: see clv_optim_config */
   struct {
     clv_config_pos pos, score_pos;
     clv_best_metric score; /* CLV_BEST_NONE: the run does not stop early */
@@ -515,7 +513,7 @@ typedef struct clv_target_spec {
   clv_config_pos pos;
   char *name; /* name of the table's column */
   clv_loss_kind kind;
-  uint64_t n_classes; /* key classes; 0: not given, and the target is no class */
+  uint64_t n_classes; /* key `classes`; 0: not given, the target is a number or a yes or no */
   double loss_weight; /* factor of this loss in the sum */
   double pos_weight;  /* factor of the terms of a binary loss whose label is 1 */
   double label_smoothing, beta, delta, quantile, gamma, specificity; /* as in `loss` */
@@ -836,12 +834,14 @@ uint64_t clv_session_checkpoint_every_ms(const clv_session_config *config);
 bool clv_session_checkpoint_is_auto(const clv_session_config *config);
 /* Return the names that the files use for these values, such as "cross_entropy". */
 const char *clv_best_metric_name(clv_best_metric metric);
-/* CLV_BEST_TARGET: bytes of the name of a target by which a run chooses, with its NUL;
- * CLV_BEST_NAME: bytes of a metric's name with the target's, with its NUL */
-enum { CLV_BEST_TARGET = 128, CLV_BEST_NAME = CLV_BEST_TARGET + 40 };
-/* Writes the name of a metric, such as "validation.auc", or, of a target, "validation.died.auc".
- * target: name of a target; NULL or "": none. Returns `name`. */
-const char *clv_best_name(clv_best_metric metric, const char *target, char name[CLV_BEST_NAME]);
+/* CLV_BEST_TARGET_BYTES: most bytes of the name of a target by which a run chooses, with its NUL.
+ * CLV_BEST_NAME_BYTES: bytes of the name of a metric, target included, with its NUL. */
+enum { CLV_BEST_TARGET_BYTES = 128, CLV_BEST_NAME_BYTES = CLV_BEST_TARGET_BYTES + 40 };
+/* Writes the name of a metric: "validation.auc", or "validation.died.auc" for the target "died".
+ * target: name of the target that has the metric; NULL or "": the evaluation itself. Returns
+ * `name`. */
+const char *clv_best_name(clv_best_metric metric, const char *target,
+                          char name[CLV_BEST_NAME_BYTES]);
 /* Returns true if the largest value of the metric is the best one, false for the smallest. */
 bool clv_best_metric_is_largest(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);

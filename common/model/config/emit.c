@@ -217,6 +217,8 @@ static void write_seed(clv_bytes *out, const clv_seed *seed) {
     clv_bytes_printf(out, "\"%s\"", hex);
 }
 
+/* Writes the name of an enum's value. If the value names a target, the target comes after the first
+ * part, as in "validation.died.auc". */
 static void write_enum(writer *w, const clv_row *row, const void *at) {
   const char *name = row->names[*(const int *)at], *base = (const char *)at - row->offset;
   const char *target =

@@ -380,9 +380,11 @@ static clv_code check_train(clv_session_config *c, clv_err *err) {
   CLV_TRY(set_accumulation(c, err));
   if (!t->eval_batch) t->eval_batch = t->batch;
   CLV_TRY(check_optimizer(c, err));
-  if (!(t->ema < 1)) return fail_at(c, t->ema_pos, err, "train.ema must be below 1, as 0.999");
+  if (!(t->ema < 1))
+    return fail_at(c, t->ema_pos, err, "train.ema is %g: set it below 1, as in 0.999", t->ema);
   if (t->ema_warmup && !(t->ema > 0))
-    return fail_at(c, t->ema_pos, err, "train.ema_warmup needs train.ema, as 0.999");
+    return fail_at(c, t->ema_pos, err,
+                   "train.ema_warmup needs an average: set train.ema, as in 0.999");
   if (t->schedule.kind == CLV_LR_STEP && !t->schedule.step_size)
     return fail_at(c, t->schedule.pos, err, "a step schedule needs train.schedule.step_size");
   if (t->schedule.from_zero && !t->schedule.warmup_steps)

@@ -23,16 +23,20 @@ static bool has_score(const clv_text_list *scores, const char *name) {
   return false;
 }
 
-/* Sets the loss that has the metric, and its scores. Fails if the session has no such target. */
+/* Finds the loss that has the metric of choice k, and the list of scores of this loss. Fails if the
+ * session has no such target. */
 static clv_code find_loss(const clv_session_config *c, const choice *k, clv_loss_kind *ret_kind,
                           const clv_text_list **ret_scores, clv_err *err) {
   const clv_target_spec *t = k->target ? clv_session_find_target(c, k->target) : NULL;
   if (k->target && !t)
-    return clv_session_fail_at(c, k->pos, err, "%s: loss.targets has no '%.80s'", k->key,
+    return clv_session_fail_at(c, k->pos, err,
+                               "%s: loss.targets has no '%.80s': name one of its targets", k->key,
                                k->target);
-  if (t && strlen(t->name) >= CLV_BEST_TARGET)
-    return clv_session_fail_at(c, k->pos, err, "%s: the name of the target has more than %d bytes",
-                               k->key, CLV_BEST_TARGET - 1);
+  if (t && strlen(t->name) >= CLV_BEST_TARGET_BYTES)
+    return clv_session_fail_at(
+        c, k->pos, err,
+        "%s: the name of target '%.80s' has %zu bytes, more than %d: rename its column", k->key,
+        t->name, strlen(t->name), CLV_BEST_TARGET_BYTES - 1);
   *ret_kind = t ? t->kind : c->loss.kind;
   *ret_scores = t ? &t->scores : &c->loss.scores;
   return CLV_OK;
@@ -40,7 +44,7 @@ static clv_code find_loss(const clv_session_config *c, const choice *k, clv_loss
 
 static clv_code check_score_is_listed(const clv_session_config *c, const choice *k,
                                       const clv_text_list *scores, clv_err *err) {
-  char name[CLV_BEST_NAME];
+  char name[CLV_BEST_NAME_BYTES];
   unsigned needed_scores = clv_score_value_row_of((clv_score_value)(k->metric - 1))->needs;
   for (int i = 0; i < CLV_SCORE_KINDS; i++)
     if (needed_scores & 1u << i && !has_score(scores, clv_score_names[i]))

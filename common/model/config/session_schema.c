@@ -900,12 +900,14 @@ bool clv_session_key_changes_records(const char *key) {
 const char *clv_loss_name(clv_loss_kind kind) { return clv_loss_names[kind]; }
 const char *clv_best_metric_name(clv_best_metric metric) { return best_names[metric]; }
 
-const char *clv_best_name(clv_best_metric metric, const char *target, char name[CLV_BEST_NAME]) {
+const char *clv_best_name(clv_best_metric metric, const char *target,
+                          char name[CLV_BEST_NAME_BYTES]) {
   const char *value = strchr(best_names[metric], '.');
   if (target && *target && value)
-    snprintf(name, CLV_BEST_NAME, "validation.%.*s%s", CLV_BEST_TARGET - 1, target, value);
+    snprintf(name, CLV_BEST_NAME_BYTES, "validation.%.*s%s", CLV_BEST_TARGET_BYTES - 1, target,
+             value);
   else
-    snprintf(name, CLV_BEST_NAME, "%s", best_names[metric]);
+    snprintf(name, CLV_BEST_NAME_BYTES, "%s", best_names[metric]);
   return name;
 }
 

@@ -78,17 +78,20 @@ static clv_code check_file_column(const clv_session_config *c, size_t n_files, s
   const clv_column_spec *s = find_file_column(&c->data);
   if (!s && c->data.table.files)
     return fail_at(c, c->data.table.files_pos, err,
-                   "data.table.files goes with a column `as: file`, which names images in it");
+                   "data.table.files goes with a column `as: file`, which names images in this "
+                   "folder: add such a column or remove the key");
   if (n_files > 1)
-    return fail_at(c, s->pos, err,
-                   "data.table.columns.%.80s: a second column `as: file`; a record "
-                   "has one image",
-                   s->name);
+    return fail_at(
+        c, s->pos, err,
+        "data.table.columns.%.80s: a second column `as: file`, but a record has one image: say "
+        "`as: ignore` for one of them",
+        s->name);
   if (s && n_inputs)
-    return fail_at(c, s->pos, err,
-                   "data.table.columns.%.80s: `as: file` makes the image the record, without "
-                   "further inputs: say `as: ignore` for the others",
-                   s->name);
+    return fail_at(
+        c, s->pos, err,
+        "data.table.columns.%.80s: `as: file` makes the image the record's only input: say "
+        "`as: ignore` for the other inputs",
+        s->name);
   return CLV_OK;
 }
 

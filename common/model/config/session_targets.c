@@ -79,11 +79,14 @@ static clv_code check_target(const clv_session_config *c, const clv_target_spec 
   return check_keys(c, t, err);
 }
 
-/* Checks the keys of the session with which several targets do not go. */
+/* Checks the other keys of the session: some do not go with several targets. */
 static clv_code check_rest_of_session(const clv_session_config *c, clv_err *err) {
   if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE))
-    return fail_at(c, c->loss.targets_pos, err,
-                   "loss.targets goes with data.format: table, whose columns they are");
+    return fail_at(
+        c, c->loss.targets_pos, err,
+        "loss.targets goes with data.format: table, because targets are columns, and not with "
+        "%s: remove it",
+        clv_format_row_of(c->data.format)->name);
   if (c->loss.at && strcmp(c->loss.at, "master") != 0)
     return fail_at(c, c->loss.at_pos, err,
                    "loss.at: the losses of several targets are computed at the master: remove it");
@@ -102,9 +105,11 @@ clv_code clv_session_check_targets(const clv_session_config *c, clv_err *err) {
   size_t n_with_classes = 0;
   bool has_targets = c->loss.kind == CLV_LOSS_TARGETS;
   if (!has_targets && c->loss.n_targets)
-    return fail_at(c, c->loss.targets_pos, err,
-                   "loss.targets goes with loss.kind: targets, and it is %s",
-                   clv_loss_name(c->loss.kind));
+    return fail_at(
+        c, c->loss.targets_pos, err,
+        "loss.targets goes with loss.kind: targets, and not with %s: change loss.kind, or "
+        "remove loss.targets",
+        clv_loss_name(c->loss.kind));
   if (!has_targets) return CLV_OK;
   if (!c->loss.n_targets)
     return fail_at(c, c->loss.pos, err,
@@ -116,10 +121,11 @@ clv_code clv_session_check_targets(const clv_session_config *c, clv_err *err) {
     n_with_classes += c->loss.targets[i].n_classes > 0;
   }
   if (n_with_classes > CLV_MAX_CLASS_TARGETS)
-    return fail_at(c, c->loss.targets_pos, err,
-                   "loss.targets has %zu targets of classes, and at most %d are possible: of two "
-                   "classes bce_with_logits takes any number",
-                   n_with_classes, CLV_MAX_CLASS_TARGETS);
+    return fail_at(
+        c, c->loss.targets_pos, err,
+        "loss.targets has %zu targets of classes, at most %d are possible: use bce_with_logits, "
+        "which has no such limit, for targets of two classes",
+        n_with_classes, CLV_MAX_CLASS_TARGETS);
   for (size_t i = 0; i < c->data.table.n_columns; i++) {
     const clv_column_spec *s = &c->data.table.columns[i];
     if (s->use == CLV_COLUMN_TARGET && !clv_session_find_target(c, s->name))

@@ -87,7 +87,7 @@ static int list_numbers(const clv_session_config *c, clv_attr_value *values) {
 
 /* ---- several targets per record -------------------------------------------------------------- */
 
-/* Names of the nodes count up, because each needs one of its own. */
+/* Adds a node with a name that no other node has: "loss" and the index of the node. */
 static clv_code add_node(clv_graph *g, const char *op_name, const clv_attr_value *values, int n,
                          const int *in, int n_in, int *ret, clv_err *err) {
   char name[CLV_NAME_MAX];
@@ -116,17 +116,17 @@ static clv_code add_scaled(clv_graph *g, int from, double factor, int *ret, clv_
   return add_node(g, "scale", &value, 1, &from, 1, ret, err);
 }
 
-/* Adds what pos_weight p adds to binary cross entropy of logits x and labels t: (p - 1) times the
- * mean of t softplus(-x). The mean is that of absolute values, smooth_l1 with beta 0 against zeros,
- * because no other op takes the mean over a batch, and t softplus(-x) is never negative. */
+/* Adds the term of pos_weight p to the node `loss`, which is binary cross entropy of logits x and
+ * labels t: (p - 1) mean(t softplus(-x)). smooth_l1 with beta 0 against zeros computes the mean: it
+ * is mean(|v|), and t softplus(-x) is never negative. No other op takes the mean over a batch. */
 static clv_code add_pos_weight(clv_graph *g, double pos_weight, int x, int t, int loss, int *ret,
                                clv_err *err) {
   const clv_attr_value zero = {.key = CLV_ATTR_FACTOR, .is_number = true, .number = 0},
                        beta = {.key = CLV_ATTR_BETA, .is_number = true, .number = 0};
-  int negative, term, pair[2];
+  int minus_x, term, pair[2];
   if (pos_weight == 1) return *ret = loss, CLV_OK;
-  CLV_TRY(add_scaled(g, x, -1, &negative, err));
-  CLV_TRY(add_node(g, "softplus", NULL, 0, &negative, 1, &pair[0], err));
+  CLV_TRY(add_scaled(g, x, -1, &minus_x, err));
+  CLV_TRY(add_node(g, "softplus", NULL, 0, &minus_x, 1, &pair[0], err));
   pair[1] = t;
   CLV_TRY(add_node(g, "mul", NULL, 0, pair, 2, &pair[0], err));
   CLV_TRY(add_node(g, "scale", &zero, 1, &t, 1, &pair[1], err));
@@ -136,8 +136,8 @@ static clv_code add_pos_weight(clv_graph *g, double pos_weight, int x, int t, in
   return add_node(g, "add", NULL, 0, pair, 2, ret, err);
 }
 
-/* Adds the loss of a target, without its loss_weight. x: logits or numbers [N, width]; t:
- * labels. */
+/* Adds the loss of a target, without its loss_weight. x: node of the target's outputs [N, width];
+ * t: node of its labels. */
 static clv_code add_target_loss(clv_graph *g, const clv_target_spec *s, int x, int t, int *ret,
                                 clv_err *err) {
   clv_attr_value values[CLV_COUNT(number_keys)];
@@ -151,7 +151,7 @@ static clv_code add_target_loss(clv_graph *g, const clv_target_spec *s, int x, i
   return add_pos_weight(g, s->pos_weight, x, t, *ret, ret, err);
 }
 
-/* Adds the input with the labels of a target that are classes. */
+/* Adds the input for the labels of a target with classes, [batch] i64. */
 static clv_code add_class_input(clv_graph *g, size_t target, int64_t batch, int *ret,
                                 clv_err *err) {
   char name[CLV_NAME_MAX];
@@ -159,17 +159,19 @@ static clv_code add_class_input(clv_graph *g, size_t target, int64_t batch, int 
   return clv_graph_add_input(g, name, CLV_I64, &CLV_SHAPE(batch), ret, err);
 }
 
-static size_t count_numbers(const clv_session_config *c) {
+/* Returns how many targets have no classes: their labels are numbers, or 0 and 1. */
+static size_t count_targets_without_classes(const clv_session_config *c) {
   size_t n = 0;
   for (size_t i = 0; i < c->loss.n_targets; i++) n += !c->loss.targets[i].n_classes;
   return n;
 }
 
-/* Adds the inputs: predictions, the labels that are numbers, and the classes of each other target.
- * numbers: receives the node of the numbers; classes: [n_targets] nodes of the classes. */
+/* Adds the inputs of the graph. *prediction: node of the predictions of all targets; *numbers: node
+ * of the labels that are no classes, unchanged if there are none; classes: [n_targets] nodes of the
+ * labels of targets with classes. */
 static clv_code add_target_inputs(clv_graph *g, const clv_session_config *c, clv_shape pred,
                                   int *prediction, int *numbers, int *classes, clv_err *err) {
-  size_t n_numbers = count_numbers(c);
+  size_t n_numbers = count_targets_without_classes(c);
   CLV_TRY(clv_graph_add_input(g, "prediction", CLV_F32, &pred, prediction, err));
   if (n_numbers)
     CLV_TRY(clv_graph_add_input(g, "target", CLV_F32, &CLV_SHAPE(pred.dim[0], (int64_t)n_numbers),

@@ -15,11 +15,12 @@ struct clv_optim {
   const clv_backend *backend;
   clv_extent *group_extents;              /* the spans of the parameter block, ordered by group */
   size_t n_extents[CLV_OPTIM_MAX_GROUPS]; /* number of spans of each group */
-  size_t total_extents;                   /* sum of n_extents */
+  size_t n_all_extents;                   /* sum of n_extents */
   uint32_t moment_mask;                   /* bit k: at least one group has moment k of the kind */
   float *moment_blocks[CLV_OPTIM_MAX_STATES]; /* in the backend's memory; NULL: no group has it */
-  size_t block_bytes;                         /* bytes of each block */
-  int64_t steps_taken;                        /* number of steps taken */
+  /* size in bytes of the parameters, and of each moment block */
+  size_t block_bytes;
+  int64_t steps_taken; /* number of steps taken */
 };
 
 /* ---- settings of groups -------------------------------------------------------------------------
@@ -35,8 +36,11 @@ static clv_code check_groups(const clv_optim_config *groups, size_t n, clv_err *
       return clv_fail(err, CLV_INVALID, "optimizer group %zu is of kind %d, group 0 of kind %d", i,
                       (int)groups[i].kind, (int)groups[0].kind);
     if (groups[i].ema != groups[0].ema || groups[i].ema_warmup != groups[0].ema_warmup)
-      return clv_fail(err, CLV_INVALID, "optimizer group %zu has ema %g, group 0 has %g", i,
-                      groups[i].ema, groups[0].ema);
+      return clv_fail(
+          err, CLV_INVALID,
+          "optimizer group %zu has ema %g, group 0 has %g: give all groups the same ema and "
+          "ema_warmup",
+          i, groups[i].ema, groups[0].ema);
   }
   return CLV_OK;
 }
@@ -68,7 +72,7 @@ static void sort_spans(clv_optim *o, const clv_optim_span *spans, size_t n_spans
         *next++ = (clv_extent){spans[i].offset / sizeof(float), spans[i].n};
     o->n_extents[g] = (size_t)(next - first);
   }
-  o->total_extents = (size_t)(next - o->group_extents);
+  o->n_all_extents = (size_t)(next - o->group_extents);
 }
 
 static clv_code alloc_memory(clv_optim *o, size_t block_bytes, const clv_optim_span *spans,
@@ -139,19 +143,19 @@ clv_code clv_optim_begin_ema(clv_optim *o, const float *params, clv_err *err) {
 
 float *clv_optim_ema(const clv_optim *o) { return o->moment_blocks[CLV_OPTIM_EMA]; }
 
-/* Moves the average towards the parameters by sgd's formula: with the gradient -sign p and weight
- * decay 1 it computes ema -= rate (ema - sign p), with the rounding of torch's lerp. So backends
- * need no formula of their own. */
-static void move_average(clv_optim *o, const float *params, double rate, float sign) {
+/* Moves the average towards factor p, where p are the parameters: ema -= rate (ema - factor p). An
+ * sgd step on the average computes this, with the gradient -factor p and weight decay 1, and rounds
+ * as torch's lerp. So backends need no operation for averages. */
+static void move_average(clv_optim *o, const float *params, double rate, float factor) {
   float *const no_moments[CLV_OPTIM_MAX_MOMENTS] = {NULL};
   const clv_step_args a = {
-      .kind = CLV_OPTIM_SGD, .grad_scale = -sign, .weight_decay = 1, .step_size = (float)rate};
+      .kind = CLV_OPTIM_SGD, .grad_scale = -factor, .weight_decay = 1, .step_size = (float)rate};
   o->backend->step(o->backend, &a, o->moment_blocks[CLV_OPTIM_EMA], params, no_moments,
-                   o->group_extents, o->total_extents);
+                   o->group_extents, o->n_all_extents);
 }
 
-/* Updates the average after a step. The first one sets it to 0 before it adds all of the
- * parameters, because ema - (ema - p) is not p to the bit. */
+/* Updates the average after a step. The first step sets the average to 0 and then adds the
+ * parameters p to it, because ema - (ema - p) is not always p to the bit. */
 static void update_average(clv_optim *o, const float *params) {
   double t = (double)o->steps_taken, decay = o->groups[0].ema;
   if (!o->moment_blocks[CLV_OPTIM_EMA]) return;

@@ -26,9 +26,9 @@
  *   adamax   m = beta1 m + (1 - beta1) g';  u = max(beta2 u, |g'| + eps)
  *            p -= lr / (1 - beta1^t) * m / u (Kingma & Ba, algorithm 2)
  *
- * With ema = d > 0 every kind also keeps the exponential moving average of its parameters, which it
- * never steps with. After step t: ema = p for t = 1, else ema += (1 - d_t) (p - ema), where d_t =
- * d, or with ema_warmup min(d, (1 + t) / (10 + t)). The values are those of
+ * With ema = d > 0 every kind also keeps the exponential moving average of its parameters p, which
+ * no step reads. After step t: ema = p for t = 1, else ema += (1 - d_t) (p - ema), where d_t = d,
+ * or with ema_warmup d_t = min(d, (1 + t) / (10 + t)). The values are those of
  * torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(d) and use_buffers=False.
  *
  * Threads: an optimiser belongs to one thread at a time. Schedules and clv_clip_scale are pure.
@@ -73,10 +73,11 @@ void clv_optim_freep(clv_optim **o);     /* for CLV_AUTO */
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
                     double grad_scale);
 size_t clv_optim_n_groups(const clv_optim *o);
-/* Begins the average of the parameters with their values, in and outside the spans. params: as for
- * clv_optim_step. Does nothing without an average. */
+/* Sets the average of the parameters to their present values, in and outside the spans. params: as
+ * for clv_optim_step. Does nothing if the optimiser keeps no average. */
 clv_code clv_optim_begin_ema(clv_optim *o, const float *params, clv_err *err) CLV_USE_RESULT;
-/* Returns the block of the average, as clv_optim_moment does; NULL: there is none. */
+/* Returns the block of the parameters' average, which is as a block of clv_optim_moment; NULL: the
+ * optimiser keeps no average. */
 float *clv_optim_ema(const clv_optim *o);
 
 /* State of the optimiser, for checkpoints. The optimiser has each moment (such as exp_avg) that at

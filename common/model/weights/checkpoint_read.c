@@ -25,7 +25,7 @@ struct clv_checkpoint {
   clv_trainer_state state;
   json_t *state_root;
   clv_kv *state_extra;
-  bool uses_ema; /* files of parameters have the averages of these */
+  bool uses_ema; /* opened files of parameters have averages in place of the parameters */
 };
 
 void clv_checkpoint_free(clv_checkpoint *c) {

@@ -33,7 +33,8 @@ struct clv_weights_file {
   clv_sha256 digest;
   clv_weights_fd fd; /* the open file, for a lazy file; fd -1: the data are in memory */
   clv_weights_file_stamp hashed_stamp; /* stamp of a lazy file when it was hashed */
-  clv_weights_file *averages;          /* file of the data of entries with is_ema; NULL: none */
+  /* file with the data of entries with is_ema; NULL: no such file */
+  clv_weights_file *averages;
 };
 
 void clv_weights_close(clv_weights_file *f) {

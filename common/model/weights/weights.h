@@ -46,8 +46,8 @@ typedef struct clv_weights_entry {
   clv_shape shape;
   size_t bytes;
   uint64_t at; /* offset of the tensor's data in the file */
-  /* the data and `at` are those of the tensor's average in another file, as
-   * clv_checkpoint_use_ema says */
+  /* `data` and `at` are those of the parameter's average in the optimiser's file: see
+   * clv_checkpoint_use_ema */
   bool is_ema;
   /* values, row-major, little-endian, possibly unaligned (copy, do not cast); NULL: they stay in
    * the file */
@@ -444,10 +444,10 @@ const char *clv_checkpoint_path(const clv_checkpoint *c);
 const clv_manifest *clv_checkpoint_manifest(const clv_checkpoint *c);
 const clv_trainer_state *clv_checkpoint_state(const clv_checkpoint *c);
 
-/* Makes each opened file of parameters have the values of their averages in place of their own, for
- * parameters with an average ("<param>.ema" in the optimiser's file of the stage). Buffers and
- * frozen parameters stay as they are. Opening such a file fails if the optimiser's file is not in
- * the folder. */
+/* Makes later calls of clv_checkpoint_open_model and clv_checkpoint_open_model_lazy return averages
+ * in place of the parameters that have one ("<param>.ema" in the optimiser's file of the stage).
+ * Buffers and frozen parameters stay as they are. These calls then fail if the optimiser's file is
+ * not in the folder. */
 void clv_checkpoint_use_ema(clv_checkpoint *c);
 bool clv_checkpoint_uses_ema(const clv_checkpoint *c);
 

@@ -78,8 +78,9 @@ clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_f
 clv_code clv_weights_open_lazy_fd(clv_weights_fd *fd, clv_weights_file **ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Gives each tensor of `f` the data of its average in `averages`, if that has one of its type and
- * shape. `f` takes *averages, which must be opened as `f` is, and sets it to NULL. */
+/* Replaces the data of each tensor of `f` by its average in the file *averages, if this file has an
+ * average of the same type and shape. *averages must be lazy if `f` is, and otherwise in memory.
+ * `f` takes ownership of *averages and sets it to NULL. */
 void clv_weights_take_ema(clv_weights_file *f, clv_weights_file **averages);
 
 /* As clv_weights_open_fd, but reads only the header. So `data` of the entries is NULL, and

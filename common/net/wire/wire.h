@@ -95,7 +95,7 @@ enum {
 #define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16"
 /* a worker without this capability refuses CLV_FLAG_BF16, and inputs and gradients that are bf16 */
 #define CLV_CAPABILITY_BF16_VALUES "bf16_values"
-/* a worker without this capability would keep no averages of parameters */
+/* a worker without this capability would ignore `ema` of an optimiser and keep no averages */
 #define CLV_CAPABILITY_EMA "ema"
 /* a worker without this capability would end the stream at a STATE_SAVE */
 #define CLV_CAPABILITY_STATE_FILES "state_files"
@@ -209,7 +209,7 @@ typedef enum clv_state_kind {
   CLV_STATE_WEIGHTS = 1,
   CLV_STATE_OPTIMIZER,
   CLV_STATE_GRADIENTS = 4, /* gradients of one context */
-  CLV_STATE_EMA = 5,       /* STATE_LOAD alone: parameters, from their averages in a file */
+  CLV_STATE_EMA = 5,       /* only STATE_LOAD: parameters, read from averages in a file */
 } clv_state_kind;
 
 /* One input of a CALL. */

@@ -27,7 +27,8 @@ static cleave_status check_name(const char *name, cleave_error *error) {
                   CLV_FILE_NAME);
 }
 
-/* Fails for a module at the master, because only workers store such files. */
+/* Fails unless the module is at a worker that stores files of state and, for CLV_STATE_EMA, can
+ * load averages. */
 static cleave_status check_node(const cleave_module *m, clv_state_kind kind, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
   if (m->node && p->has_state_files && (p->has_ema || kind != CLV_STATE_EMA)) return CLEAVE_OK;
@@ -38,7 +39,7 @@ static cleave_status check_node(const cleave_module *m, clv_state_kind kind, cle
                     m->name);
   api_fail(error, CLV_UNIMPLEMENTED,
            p->has_state_files
-               ? "worker '%s' cannot load averages of weights: it is of an older version"
+               ? "worker '%s' cannot load averages of weights: it is of an older version, update it"
                : "worker '%s' keeps no files of state: it has no state_dir in its worker.yaml, or "
                  "is of an older version",
            p->name);

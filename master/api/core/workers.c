@@ -386,12 +386,12 @@ static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_loa
   return CLV_OK;
 }
 
-/* Refuses a worker that does not know averages, because its checkpoints would lack them. */
+/* Refuses a worker whose version cannot keep averages, because its checkpoints would lack them. */
 static clv_code check_ema(const cleave_module *m, const api_peer *p, clv_err *err) {
   if (p->has_ema || !m->optimizer || !(m->groups[0]->optim.ema > 0)) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "this worker cannot keep an average of the weights (train.ema), because it is of "
-                  "a version that knows no such thing: update it");
+                  "an older version: update it, or remove train.ema");
 }
 
 static clv_code check_worker(const cleave_module *m, const api_peer *p, clv_err *err) {

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Averages of the weights (train.ema): the same bits for all places of the stages, also when
-stopped and resumed from files at the worker; `eval`, `predict` and `export` compute with them."""
+"""Averages of the weights (train.ema): they have the same bits wherever the stages run, also in a
+run that resumes from files at the worker, and `eval`, `predict` and `export` compute with them."""
 import json, os, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *

@@ -104,7 +104,7 @@ def arrays(values):
     return {name: np.frombuffer(data, "<f4").reshape(shape) for name, (_, shape, data) in values.items()}
 
 
-def close(got, want, by=1e-6):
+def assert_close(got, want, by=1e-6):
     got, want = np.array(got, "f8"), np.array(want, "f8")
     assert np.abs(got - want).max() <= by * max(1, np.abs(want).max()), (got, want)
 
@@ -115,23 +115,23 @@ def evaluations(folder):
 
 
 @suite.test
-def losses_weights_and_scores_equal_the_judges():
+def losses_weights_and_scores_equal_torch_and_sklearn():
     # the rate of the first step is 0
     state = arrays(cluster.trained("first", body(1), 1)[0])
     inputs = {**state, "x": X, "test x": TEST_X, **{f"y {k}": v for k, v in Y.items()}, **{f"test {k}": v for k, v in TEST_Y.items()}}
     losses, after, found = golden.numbers("targets", inputs, lambda: outcome(state))
     values, log, said = cluster.trained("targets", body(), STEPS)
     rows = [json.loads(line) for line in log.splitlines()]
-    close([r["loss"] for r in rows], losses)
+    assert_close([r["loss"] for r in rows], losses)
     for name, v in arrays(values).items():
-        close(v, after[name])
+        assert_close(v, after[name])
     test = evaluations("targets")[-1]
-    close(test["loss"], sum(WEIGHTS[k] * v["loss"] for k, v in found.items()))
+    assert_close(test["loss"], sum(WEIGHTS[k] * v["loss"] for k, v in found.items()))
     for target, want in found.items():
         got = dict(test["scores"]["targets"][target])
         got["f1"] = got["f1"]["macro"] if "f1" in got else None
         for score, number in want.items():
-            close(got[score], number)
+            assert_close(got[score], number)
     assert re.search(r"\n  died: loss 1?\.?\d.*, accuracy [\d.]+ %, AUC 0\.", said), said
     assert re.search(r"\n  days in bed: loss [\d.]+, MAE [\d.]+, R2 ", said), said
 
@@ -142,7 +142,7 @@ def best_checkpoint_and_early_stopping_follow_a_target():
     with open(os.path.join(run, "checkpoint.best")) as f:
         kept = re.fullmatch(r"validation\.auc ([\d.]+) step \d+ of died\n", f.read())
     validations = [e for e in evaluations("targets") if e["event"] == "validation"]
-    close(float(kept[1]), max(e["scores"]["targets"]["died"]["auc"] for e in validations))
+    assert_close(float(kept[1]), max(e["scores"]["targets"]["died"]["auc"] for e in validations))
     stops = ", early_stopping: {score: validation.days in bed.mae, patience: 1, min_delta: 1000}"
     done = cluster.train(cluster.session("stops", body(30, more=stops)))
     assert done.returncode == 0 and "without a better validation.days in bed.mae" in done.stdout, done.stdout + done.stderr

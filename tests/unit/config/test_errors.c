@@ -603,9 +603,11 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
 
 static void averages_need_a_decay_below_1(void **state) {
   (void)state;
-  assert_set_refused("train.ema=1", "--set train.ema=1: train.ema must be below 1, as 0.999");
-  assert_set_refused("train.ema_warmup=true",
-                     "--set train.ema_warmup=true: train.ema_warmup needs train.ema, as 0.999");
+  assert_set_refused("train.ema=1",
+                     "--set train.ema=1: train.ema is 1: set it below 1, as in 0.999");
+  assert_set_refused(
+      "train.ema_warmup=true",
+      "--set train.ema_warmup=true: train.ema_warmup needs an average: set train.ema, as in 0.999");
 }
 
 static void early_stopping_without_its_score_is_refused(void **state) {
@@ -926,7 +928,7 @@ static void targets_of_a_table_are_checked_with_their_place(void **state) {
   }
 }
 
-/* The metric of a target is written as it was read. */
+/* Writing a session repeats the metric of a target, "validation.died.auc", as the file has it. */
 static void metric_of_a_target_is_written_again(void **state) {
   (void)state;
   clv_session_config *c = parse_accepted(targets_text, NULL);

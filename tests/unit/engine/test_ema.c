@@ -11,7 +11,8 @@ enum { BATCH = 2, WIDTH = 3 };
 
 static clv_err err;
 
-/* Makes a linear layer with a fixed bias and a batchnorm behind it. */
+/* Makes a linear layer with a frozen bias, and a batchnorm after it. is_fixed: the bias is frozen
+ * for good, so it has no average. */
 static clv_module *make_module_with(const clv_backend *backend, double ema, bool is_fixed) {
   static const char *const bias[] = {"0.bias"};
   clv_graph *g = make_one_layer_graph(CLV_OP_LINEAR, BATCH, WIDTH);
@@ -52,7 +53,7 @@ static void assert_begins_with(clv_module *m, clv_state_kind what, const char *n
   if (found[0] != value) fail_msg("%s is %g, not %g", name, (double)found[0], (double)value);
 }
 
-static void step(clv_module *m, float gradient) {
+static void take_step(clv_module *m, float gradient) {
   float host[64];
   void *gradients;
   double rate = 1;
@@ -66,7 +67,8 @@ static void step(clv_module *m, float gradient) {
   clv_backend_free_memory(b, gradients);
 }
 
-/* Until the first step an average is the parameter, whichever writes it, also a piece. */
+/* Checks that an average equals its parameter until the first step, whether the parameter is
+ * written whole or in pieces, and follows the formula afterwards. */
 static void check_begin(const clv_backend *backend) {
   clv_module *m = make_module(backend, 0.5);
   float drawn[WIDTH], average[WIDTH], piece = 9;
@@ -78,10 +80,10 @@ static void check_begin(const clv_backend *backend) {
   assert_ok(clv_module_state_set_part(m, CLV_STATE_WEIGHTS, "1.weight", 4, 4, &piece, &err));
   read_item(m, CLV_STATE_OPTIMIZER, "1.weight.ema", average);
   assert_true(average[0] == 4 && average[1] == 9 && average[2] == 6);
-  step(m, 1);
+  take_step(m, 1);
   assert_begins_with(m, CLV_STATE_WEIGHTS, "1.weight", 3);
   assert_begins_with(m, CLV_STATE_OPTIMIZER, "1.weight.ema", 3);
-  step(m, 1);
+  take_step(m, 1);
   assert_begins_with(m, CLV_STATE_OPTIMIZER, "1.weight.ema", 2.5f);
   write_item(m, CLV_STATE_WEIGHTS, "1.weight", 7);
   assert_begins_with(m, CLV_STATE_OPTIMIZER, "1.weight.ema", 2.5f);
@@ -101,10 +103,10 @@ static void reverted_step_reverts_the_average(void **state) {
   assert_ok(clv_pool_new(1 << 20, 64, &pool, &err));
   clv_module_set_pool(m, pool);
   write_item(m, CLV_STATE_WEIGHTS, "1.weight", 4);
-  step(m, 1);
+  take_step(m, 1);
   assert_ok(clv_module_prepare_snapshot(m, &err));
   clv_module_take_snapshot(m);
-  step(m, 1);
+  take_step(m, 1);
   assert_begins_with(m, CLV_STATE_OPTIMIZER, "1.weight.ema", 2.5f);
   clv_module_restore_snapshot(m);
   assert_begins_with(m, CLV_STATE_OPTIMIZER, "1.weight.ema", 3);
@@ -112,9 +114,9 @@ static void reverted_step_reverts_the_average(void **state) {
   clv_pool_unref(pool);
 }
 
-/* Fixed parameters and buffers have no average. */
+/* Neither parameters that are frozen for good nor buffers have an average. */
 static void only_trained_parameters_have_an_average(void **state) {
-  static const char *const with[] = {"0.weight", "1.weight", "1.bias"};
+  static const char *const averaged_names[] = {"0.weight", "1.weight", "1.bias"};
   clv_state_item item;
   (void)state;
   clv_module *m = make_module(clv_backend_cpu(), 0.5), *without = make_module(clv_backend_cpu(), 0);
@@ -123,7 +125,7 @@ static void only_trained_parameters_have_an_average(void **state) {
   assert_int_equal(clv_module_state_count(without, CLV_STATE_EMA), 3);
   for (uint32_t i = 0; i < 3; i++) {
     assert_true(clv_module_state_item(m, CLV_STATE_EMA, i, &item));
-    assert_string_equal(item.name, with[i]);
+    assert_string_equal(item.name, averaged_names[i]);
     assert_true(clv_module_state_item(m, CLV_STATE_OPTIMIZER, i, &item));
     assert_true(clv_optim_is_ema(item.name));
   }
@@ -134,15 +136,16 @@ static void only_trained_parameters_have_an_average(void **state) {
   clv_module_free(without);
 }
 
-/* A frozen parameter may come from an artifact that may not be read. */
+/* A frozen parameter may come from an artifact whose weights peers must not read. Peers can read
+ * averages, so this parameter's average keeps the random initial values. */
 static void written_frozen_parameter_is_not_in_its_average(void **state) {
   float drawn[WIDTH], average[WIDTH];
   (void)state;
   clv_module *m = make_module_with(clv_backend_cpu(), 0.5, false);
   read_item(m, CLV_STATE_WEIGHTS, "0.bias", drawn);
   write_item(m, CLV_STATE_WEIGHTS, "0.bias", 5);
-  step(m, 1);
-  step(m, 1);
+  take_step(m, 1);
+  take_step(m, 1);
   read_item(m, CLV_STATE_OPTIMIZER, "0.bias.ema", average);
   assert_memory_equal(drawn, average, sizeof drawn);
   clv_module_free(m);

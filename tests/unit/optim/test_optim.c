@@ -230,7 +230,7 @@ static void test_restored_state_continues_with_the_same_bits(void **state) {
 
 /* ---- the average of the parameters ----------------------------------------------------------- */
 
-/* Takes steps of sgd as backends do, in f32. */
+/* Step function of f32_backend: a step of sgd in f32, as backends take it. */
 static void f32_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
                      float *const m[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs, size_t n) {
   (void)b;
@@ -304,7 +304,7 @@ static void average_is_that_of_torch_and_of_doubles(void **state) {
   golden_close(&g);
 }
 
-/* What the average was before does not matter, however large. */
+/* The first step overwrites the average, however large its earlier values are. */
 static void first_step_sets_the_average_to_the_parameters(void **state) {
   static const clv_optim_span all = {0, 16, 0};
   static const double lr[] = {0.05, 0.05};
@@ -319,37 +319,37 @@ static void first_step_sets_the_average_to_the_parameters(void **state) {
   clv_optim_free(o);
 }
 
-/* Parameters step with the same bits beside an average, and its state continues as that of moments
- * does. */
+/* An average changes no bit of the parameters p. An optimiser that gets the state of another one
+ * between steps continues with the same bits, average included. */
 static void restored_average_continues_with_the_same_bits(void **state) {
   static const clv_optim_span all = {0, 16, 0};
   static const double lr[] = {0.05, 0.05};
-  float p[16], q[16], r[16], g[16];
+  float p[16], p_restored[16], p_without[16], g[16];
   (void)state;
-  for (int i = 0; i < 16; i++) p[i] = r[i] = 1 - 0.3f * (float)i;
+  for (int i = 0; i < 16; i++) p[i] = p_without[i] = 1 - 0.3f * (float)i;
   clv_optim *a = make_averaging(0.99, true, sizeof p, &all, 1),
-            *b = make_averaging(0.99, true, sizeof p, &all, 1),
+            *restored = make_averaging(0.99, true, sizeof p, &all, 1),
             *without = make_averaging(0, false, sizeof p, &all, 1);
   assert_int_equal(clv_optim_n_moments(without), 1);
   assert_null(clv_optim_ema(without));
   for (int t = 0; t < 5; t++) {
     for (int i = 0; i < 16; i++) g[i] = (float)sin(t * 16 + i);
     if (t == 2) {
-      memcpy(q, p, sizeof p);
-      *clv_optim_step_count(b) = *clv_optim_step_count(a);
+      memcpy(p_restored, p, sizeof p);
+      *clv_optim_step_count(restored) = *clv_optim_step_count(a);
       for (int i = 0; i < clv_optim_n_moments(a); i++)
-        memcpy(clv_optim_moment(b, i), clv_optim_moment(a, i), sizeof p);
+        memcpy(clv_optim_moment(restored, i), clv_optim_moment(a, i), sizeof p);
     }
     clv_optim_step(a, p, g, lr, 1);
-    clv_optim_step(without, r, g, lr, 1);
-    if (t >= 2) clv_optim_step(b, q, g, lr, 1);
+    clv_optim_step(without, p_without, g, lr, 1);
+    if (t >= 2) clv_optim_step(restored, p_restored, g, lr, 1);
   }
-  assert_memory_equal(p, r, sizeof p);
-  assert_memory_equal(p, q, sizeof p);
-  assert_memory_equal(clv_optim_ema(a), clv_optim_ema(b), sizeof p);
+  assert_memory_equal(p, p_without, sizeof p);
+  assert_memory_equal(p, p_restored, sizeof p);
+  assert_memory_equal(clv_optim_ema(a), clv_optim_ema(restored), sizeof p);
   assert_memory_not_equal(clv_optim_ema(a), p, sizeof p);
   clv_optim_free(a);
-  clv_optim_free(b);
+  clv_optim_free(restored);
   clv_optim_free(without);
 }
 
