@@ -156,6 +156,11 @@ typedef struct clv_table_options {
   const char *query;
   uint32_t query_seconds; /* seconds after which the query is stopped */
   uint64_t query_rows;    /* most records that the query may return */
+  /* folder for tables that are larger than memory: their cells are read from files in it, which are
+   * made once; NULL: all tables are in memory */
+  const char *cache_folder;
+  bool is_on_disk;    /* use cache_folder for tables of any size */
+  size_t block_bytes; /* bytes of a table on disk that are in memory at a time; 0: as usual */
 } clv_table_options;
 
 /* Meaning, for a record, of the table's column that text.group names. */

@@ -6,13 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/data/cells_int.h"
 #include "master/data/dataset_int.h"
 
 static clv_code set_number_labels(clv_dataset *ds, clv_err *err) {
   const clv_table_column *target = ds->table->target;
   ds->y_shape = CLV_SHAPE((int64_t)ds->count, 1);
   CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
-  for (size_t i = 0; i < ds->count; i++) ((float *)ds->labels->data)[i] = (float)target->numbers[i];
+  float *labels = ds->labels->data;
+  for (size_t i = 0; i < ds->count; i++)
+    labels[i] = (float)target->numbers[clv_table_row(ds->table, i)];
   return CLV_OK;
 }
 
@@ -53,7 +56,7 @@ static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_er
     return clv_fail(err, CLV_PRECONDITION,
                     "a record of a table is a row of numbers: the first layer must not be an "
                     "embedding");
-  CLV_TRY(clv_table_open(o, &ds->table, err));
+  CLV_TRY((clv_table_is_on_disk(o) ? clv_table_open_on_disk : clv_table_open)(o, &ds->table, err));
   ds->count = ds->table->count;
   ds->broken = ds->table->broken;
   ds->table->broken = (clv_broken_records){0};
@@ -61,9 +64,13 @@ static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_er
 }
 
 static clv_code group_by_column(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  const clv_tensor *file = ds->table->group_file;
   (void)o;
   (void)err;
-  clv_dataset_set_groups(ds, &ds->table->groups);
+  if (file)
+    memcpy(ds->groups, file->data, file->bytes);
+  else
+    clv_dataset_set_groups(ds, &ds->table->groups);
   return CLV_OK;
 }
 
@@ -87,5 +94,5 @@ clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) 
 
 const char *clv_dataset_record_id(const clv_dataset *ds, size_t record) {
   if (!ds->table || !ds->table->ids) return NULL;
-  return ds->table->id_texts.data + ds->table->ids[record];
+  return clv_table_id(ds->table, record);
 }

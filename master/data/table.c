@@ -11,7 +11,7 @@
 #include <strings.h>
 
 #include "master/data/cell_source_int.h"
-#include "master/data/table_int.h"
+#include "master/data/cells_int.h"
 
 enum {
   MAX_SET_NAME = 64,
@@ -94,6 +94,8 @@ typedef struct table_reader {
   size_t *last_record; /* [n_columns] number of the record that had the column last, from 1 */
   size_t group_field;  /* field with the group; SIZE_MAX: groups are not read */
   bool is_fatal;       /* the error concerns all records, so the record is not skipped */
+  /* files to which records go when a block is full; NULL: all records stay in memory */
+  clv_cell_files *files;
 } table_reader;
 
 static bool is_mark(const char *const *marks, size_t n, const char *text, size_t len) {
@@ -333,11 +335,18 @@ static clv_code check_found(const table_reader *r, clv_err *err) {
     (array) = more;                                                                   \
   } while (0)
 
-static clv_code reserve_record(clv_cell_table *t, clv_err *err) {
+static size_t count_records(const table_reader *r) {
+  return r->t->count + (r->files ? r->files->n_records : 0);
+}
+
+/* Makes room for a further record. A full block goes to the files. */
+static clv_code reserve_record(const table_reader *r, clv_err *err) {
+  clv_cell_table *t = r->t;
   if (t->count < t->cap) return CLV_OK;
-  if (t->count == UINT32_MAX)
+  if (count_records(r) == UINT32_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "more than %u records", UINT32_MAX);
-  size_t cap = t->cap ? 2 * t->cap : 256;
+  if (r->files && t->cap) return clv_cell_files_add(r->files, t, err);
+  size_t cap = r->files ? clv_cell_files_block(r->files, t) : t->cap ? 2 * t->cap : 256;
   for (size_t i = 0; i < t->n_columns; i++) {
     clv_table_column *c = &t->columns[i];
     if (c->o.use == CLV_COLUMN_ID)
@@ -450,8 +459,8 @@ static clv_code skip_broken(table_reader *r, const clv_err *why, clv_err *err) {
 
 static clv_code read_record(table_reader *r, clv_err *err) {
   clv_err reason;
+  CLV_TRY(reserve_record(r, err));
   size_t groups = r->t->groups.len, ids = r->t->id_texts.len;
-  CLV_TRY(reserve_record(r->t, err));
   if (read_cells(r, &reason) == CLV_OK) return r->t->count++, CLV_OK;
   r->t->groups.len = groups;
   r->t->id_texts.len = ids;
@@ -468,7 +477,8 @@ static clv_code read_records(table_reader *r, clv_err *err) {
     if (!more) break;
     CLV_TRY(read_record(r, err));
   }
-  if (r->t->count) return check_found(r, err);
+  if (r->files) CLV_TRY(clv_cell_files_add(r->files, r->t, err));
+  if (count_records(r)) return check_found(r, err);
   if (!r->t->broken.n) return clv_fail(err, CLV_INVALID, "%s: no records", path);
   return clv_fail(err, CLV_INVALID, "%s: all %zu records are broken; the first: %s", path,
                   r->t->broken.n, r->t->broken.error_lines.data);
@@ -510,10 +520,17 @@ static clv_code allocate_reader(table_reader *r, clv_err *err) {
   return clv_alloc(r->t->n_columns, sizeof *r->last_record, &r->last_record, err);
 }
 
+clv_code clv_table_new(const clv_dataset_options *o, clv_cell_table **ret, clv_err *err) {
+  CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
+  CLV_TRY(copy_columns(o, t, err));
+  *ret = clv_steal(&t);
+  return CLV_OK;
+}
+
 /* Reads the records of r->source, and then releases the source. */
 static clv_code read_table(table_reader *r, clv_cell_table **ret, clv_err *err) {
-  clv_code code = clv_alloc(1, sizeof *r->t, &r->t, err);
-  if (code == CLV_OK) code = copy_columns(r->o, r->t, err);
+  clv_code code = clv_table_new(r->o, &r->t, err);
   if (code == CLV_OK) code = allocate_reader(r, err);
   if (code == CLV_OK) code = read_records(r, err);
   free(r->column_of);
@@ -540,6 +557,22 @@ clv_code clv_table_parse(const clv_dataset_options *o, const char *text, size_t 
   return read_table(&r, ret, err);
 }
 
+clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *files,
+                                 clv_cell_table **ret, clv_err *err) {
+  table_reader r = {.o = o, .group_field = SIZE_MAX, .files = files};
+  CLV_TRY(clv_cells_open(o, &r.source, err));
+  return read_table(&r, ret, err);
+}
+
+/* Frees cells that are in memory. Those of a file belong to its tensor. */
+static void free_cells(clv_table_column *c) {
+  if (!c->file) {
+    free(c->numbers);
+    free(c->codes);
+  }
+  clv_tensor_unref(c->file);
+}
+
 void clv_table_free(clv_cell_table *t) {
   if (!t) return;
   for (size_t i = 0; i < t->n_columns; i++) {
@@ -547,19 +580,46 @@ void clv_table_free(clv_cell_table *t) {
     free((char *)(uintptr_t)c->o.name);
     free((char *)(uintptr_t)c->o.value);
     free((char *)(uintptr_t)c->o.format);
-    free(c->numbers);
-    free(c->codes);
+    free_cells(c);
     clv_name_table_done(&c->names);
   }
   free(t->columns);
-  free(t->ids);
+  if (!t->id_file) free(t->ids);
+  clv_tensor_unref(t->id_file);
+  clv_tensor_unref(t->id_text_file);
+  clv_tensor_unref(t->group_file);
+  free(t->folder);
+  free(t->rows);
   clv_bytes_done(&t->id_texts);
   clv_bytes_done(&t->groups);
   clv_broken_done(&t->broken);
   free(t);
 }
 
-void clv_table_keep_only(clv_cell_table *t, const clv_subset *kept) {
+void clv_table_freep(clv_cell_table **t) {
+  clv_table_free(*t);
+  *t = NULL;
+}
+
+const char *clv_table_id(const clv_cell_table *t, size_t record) {
+  const char *texts = t->id_text_file ? t->id_text_file->data : t->id_texts.data;
+  return texts + t->ids[clv_table_row(t, record)];
+}
+
+/* Lists the rows of the kept records. Nobody writes to the files. */
+static clv_code keep_rows(clv_cell_table *t, const clv_subset *kept, clv_err *err) {
+  if (!t->rows) {
+    CLV_TRY(clv_alloc(kept->n, sizeof *t->rows, &t->rows, err));
+    memcpy(t->rows, kept->index, kept->n * sizeof *t->rows);
+  } else {
+    for (size_t i = 0; i < kept->n; i++) t->rows[i] = t->rows[kept->index[i]];
+  }
+  t->count = kept->n;
+  return CLV_OK;
+}
+
+clv_code clv_table_keep_only(clv_cell_table *t, const clv_subset *kept, clv_err *err) {
+  if (t->folder) return keep_rows(t, kept, err);
   for (size_t i = 0; i < kept->n; i++) {
     size_t from = kept->index[i];
     for (size_t k = 0; k < t->n_columns; k++) {
@@ -570,4 +630,5 @@ void clv_table_keep_only(clv_cell_table *t, const clv_subset *kept) {
     if (t->ids) t->ids[i] = t->ids[from];
   }
   t->count = kept->n;
+  return CLV_OK;
 }

@@ -17,9 +17,10 @@ enum { CLV_MISSING_CODE = -1 };
 /* A column that the session names. */
 typedef struct clv_table_column {
   clv_column_options o; /* options of the column; it owns name and value */
+  clv_tensor *file;     /* file of the cells, which nobody writes to; NULL: they are in memory */
   bool has_numbers;     /* cells are in `numbers`; false: in `codes` */
-  double *numbers;      /* [count] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
-  int32_t *codes;       /* [count] number of each cell in `names`; CLV_MISSING_CODE: missing */
+  double *numbers;      /* [rows] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
+  int32_t *codes;       /* [rows] number of each cell in `names`; CLV_MISSING_CODE: missing */
   clv_name_table names;
 } clv_table_column;
 
@@ -27,11 +28,19 @@ typedef struct clv_cell_table {
   clv_table_column *columns; /* [n_columns] in the order of the session */
   size_t n_columns;
   clv_table_column *target; /* column with the labels; NULL: labels were not read */
-  /* [count] offset of each record's id in id_texts; NULL: the table has no column of ids */
+  /* [rows] offset of each record's id in the texts; NULL: the table has no column of ids */
   size_t *ids;
   clv_bytes id_texts; /* texts of the ids, each with its NUL */
-  clv_bytes groups;   /* [count] int64_t group numbers; empty: no groups */
-  size_t count, cap;  /* cap: records for which the arrays have room */
+  clv_bytes groups;   /* [rows] int64_t group numbers; empty: no groups */
+  size_t count, cap;  /* count: records; cap: records for which the arrays have room */
+  /* Of a table on disk: folder for further files; NULL: the table is in memory. The files hold ids,
+   * id_texts and groups in place of these. */
+  char *folder;
+  clv_tensor *id_file, *id_text_file, *group_file;
+  size_t block_bytes; /* bytes of a block in memory; 0: as usual */
+  /* [count] row of each record in the columns; NULL: record i has row i. Of a table in memory
+   * NULL */
+  uint32_t *rows;
   clv_broken_records broken;
 } clv_cell_table;
 
@@ -43,8 +52,24 @@ clv_code clv_table_open(const clv_dataset_options *o, clv_cell_table **ret,
 clv_code clv_table_parse(const clv_dataset_options *o, const char *text, size_t len,
                          clv_cell_table **ret, clv_err *err) CLV_USE_RESULT;
 void clv_table_free(clv_cell_table *t);
+void clv_table_freep(clv_cell_table **t);
+/* Makes a table with the columns of the options, and no records. */
+clv_code clv_table_new(const clv_dataset_options *o, clv_cell_table **ret,
+                       clv_err *err) CLV_USE_RESULT;
+typedef struct clv_cell_files clv_cell_files;
+/* Reads a table from a file into files of cells (cells_int.h). Returns its columns, without
+ * cells. */
+clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *files,
+                                 clv_cell_table **ret, clv_err *err) CLV_USE_RESULT;
 /* Keeps the records of `kept`, which must be ascending. */
-void clv_table_keep_only(clv_cell_table *t, const clv_subset *kept);
+clv_code clv_table_keep_only(clv_cell_table *t, const clv_subset *kept,
+                             clv_err *err) CLV_USE_RESULT;
+/* Returns the row of a record in the arrays of the columns. */
+static inline size_t clv_table_row(const clv_cell_table *t, size_t record) {
+  return t->rows ? t->rows[record] : record;
+}
+/* Returns the id of a record. t->ids must not be NULL. */
+const char *clv_table_id(const clv_cell_table *t, size_t record);
 /* Returns true if the column is a part of the input. */
 bool clv_column_is_input(clv_column_use use);
 /* Reads a number: an optional sign, digits with at most one decimal mark, an optional exponent.

@@ -389,6 +389,9 @@ clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name
 
 /* ---- the records of a session ---------------------------------------------------------------- */
 
+/* Folder beside run folders that has the cells of tables which are larger than memory. */
+#define CLV_TABLES_FOLDER "tables.cache"
+
 struct clv_run_data {
   clv_dataset *train, *test; /* test NULL: the session names no data.test */
   clv_subset train_rows, validation_rows, test_rows;

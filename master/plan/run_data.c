@@ -109,6 +109,19 @@ static clv_code make_table_options(const clv_data_config *d, clv_column_options 
   return CLV_OK;
 }
 
+/* Sets where tables are that are larger than memory: in the folder tables.cache beside that of the
+ * run, so that all runs of a folder share it. */
+static clv_code set_table_storage(const clv_session_config *c, clv_bytes *folder,
+                                  clv_table_options *ret, clv_err *err) {
+  const char *dir = c->checkpoint.dir, *slash = strrchr(dir, '/');
+  if (c->data.table.storage == CLV_STORAGE_MEMORY) return CLV_OK;
+  clv_bytes_printf(folder, "%.*s/" CLV_TABLES_FOLDER, slash ? (int)(slash - dir) : 1,
+                   slash ? dir : ".");
+  ret->cache_folder = folder->data;
+  ret->is_on_disk = c->data.table.storage == CLV_STORAGE_DISK;
+  return folder->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
 static const clv_objective objectives[] = {[CLV_LABELS_OF_FILES] = CLV_OBJECTIVE_LABELS,
                                            [CLV_LABELS_CAUSAL] = CLV_OBJECTIVE_CAUSAL,
                                            [CLV_LABELS_MASKED] = CLV_OBJECTIVE_MASKED};
@@ -251,6 +264,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   const clv_text_list *files = s->files;
   CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
   CLV_AUTO(clv_freep) clv_column_options *columns = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes cache_folder = {0};
   clv_table_options table;
   clv_err reason;
   bool needs_classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
@@ -261,6 +275,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
   CLV_TRY(copy_floats(&c->data.std, &std, err));
   CLV_TRY(make_table_options(&c->data, &columns, &table, err));
+  CLV_TRY(set_table_storage(c, &cache_folder, &table, err));
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
                            .n_named = c->data.inputs.n,

@@ -304,6 +304,13 @@ typedef enum clv_decimal_mark { CLV_DECIMAL_POINT, CLV_DECIMAL_COMMA } clv_decim
 /* Treatment of columns that the session file does not name. */
 typedef enum clv_other_columns { CLV_OTHERS_REFUSED, CLV_OTHERS_IGNORED } clv_other_columns;
 
+/* Place of a table's cells. */
+typedef enum clv_table_storage {
+  CLV_STORAGE_BY_SIZE, /* on disk if the file is larger than a quarter of the memory */
+  CLV_STORAGE_MEMORY,
+  CLV_STORAGE_DISK
+} clv_table_storage;
+
 /* A column of a table. */
 typedef struct clv_column_spec {
   clv_config_pos pos;
@@ -388,6 +395,7 @@ typedef struct clv_data_config {
     clv_decimal_mark decimal;
     clv_text_list missing_marks; /* n = 0: the usual marks */
     clv_other_columns others;
+    clv_table_storage storage;
     clv_column_spec *columns; /* [n_columns] */
     size_t n_columns;
     char *query; /* of an SQLite database; NULL: not given */

@@ -40,6 +40,7 @@ static const char *const crop_names[] = {"center", "random", "random_resized", N
 static const char *const separator_names[] = {"", "comma", "semicolon", "tab", "pipe", NULL};
 static const char *const decimal_names[] = {"point", "comma", NULL};
 static const char *const others_names[] = {"refuse", "ignore", NULL};
+static const char *const storage_names[] = {"auto", "memory", "disk", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
                                          "resnet18", "resnet34", "resnet50", NULL};
 static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
@@ -286,6 +287,10 @@ static const clv_row rows[] = {
     {.path = "data.table.others", .kind = CLV_ROW_ENUM, .offset = AT(data.table.others),
      .names = others_names, .default_text = "refuse",
      .doc = "Columns of the file that `columns` does not name: refuse ends the command, ignore leaves them out."},
+    {.path = "data.table.storage", .kind = CLV_ROW_ENUM, .offset = AT(data.table.storage),
+     .names = storage_names, .default_text = "auto",
+     .doc = "Place of the cells and of the encoded inputs: memory, or disk, in the folder tables.cache beside the run's. "
+            "auto is disk for a file larger than a quarter of the memory."},
     {.path = "data.table.query", .kind = CLV_ROW_TEXT, .offset = AT(data.table.query),
      .is_commented_out = true, .sample = "SELECT * FROM patients ORDER BY patient", .is_place = true,
      .doc = "For an SQLite database: one SELECT that ends with ORDER BY. It reads this file alone and changes nothing."},
