@@ -59,3 +59,24 @@ of("master/plan/run_data.c", "tests/net/operations/test_checks.py",
 of("master/data/source.c", "tests/unit/data/test_readers",
    converted_elements_are_mapped=("static bool has_same_bytes(", "is_copied && ", ""),
    mapped_arrays_are_empty=("static clv_code map_tensor(", "MAP_PRIVATE | MAP_NORESERVE", "MAP_PRIVATE | MAP_ANONYMOUS"))
+of("master/data/table_encoder.c", "tests/unit/data/test_tables",
+   missing_values_are_other_values=("static size_t find_element(", "c->n_values + 1", "c->n_values"))
+of("master/data/sampling.c", "tests/unit/data/test_tables",
+   all_weights_may_be_0=("static bool add_up(", "chances[n - 1] > 0 && ", ""))
+of("master/data/table.c", "tests/unit/data/test_tables",
+   weights_may_be_negative=("static clv_code put_number(", "v < 0", "false"))
+of("master/data/sorted_values.c", "tests/unit/data/test_table_cache",
+   parts_are_not_merged=("static bool comes_before(", "*a->at < *b->at", "*a->at > *b->at"),
+   fills_come_last=("static clv_code complete_on_disk(", "fill < s->v[i]", "false"))
+of("master/data/cell_files.c", "tests/unit/data/test_table_cache",
+   codes_of_no_value_are_read=("static bool are_codes(", "codes[i] >= (int64_t)c->names.n", "false"),
+   ids_may_be_anywhere=("static bool are_ids(", "(uint64_t)ids[i] >= len ||", ""),
+   caches_may_be_of_others=("static clv_code check_owner(", " || st.st_mode & 077", ""))
+of("master/data/table_cache.c", "tests/unit/data/test_table_cache",
+   stale_caches_stay=("clv_code clv_table_open_on_disk(", "delete_stale(o->table.cache_folder, &e);", ""),
+   changed_tables_keep_their_cache=("static clv_code make_entry(", "CLV_TRY(add_digest(e, &e->state, err));", "CLV_TRY(add_digest(e, &path, err));"),
+   caches_of_other_tables_are_read=("static clv_code read_key(", "strcmp(text.data, key) == 0", "true"))
+of("master/data/table_encoder.c", "tests/unit/data/test_table_cache",
+   refused_numbers_may_be_missing=("static clv_code check_refused(", "if (isnan(", "if (false && isnan("))
+of("master/plan/table_index.c", "tests/net/training/test_table.py",
+   embeddings_may_be_small=("clv_code clv_index_check(", "node->attrs.rows >= (int64_t)f.n_rows", "true"))

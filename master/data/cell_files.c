@@ -33,6 +33,7 @@ typedef struct cell_file {
 /* Returns true if the cells of a column are stored in its file. */
 static bool is_stored(const clv_cell_table *t, const clv_table_column *c) {
   if (c->o.use == CLV_COLUMN_TARGET) return c == t->target;
+  if (c->o.use == CLV_COLUMN_WEIGHT) return c == t->weight;
   return c->o.use != CLV_COLUMN_IGNORED && c->o.use != CLV_COLUMN_ID;
 }
 
@@ -149,10 +150,11 @@ clv_code clv_cell_files_end(clv_cell_files *f, const clv_cell_table *t, clv_err 
 /* ---- mapping files --------------------------------------------------------------------------- */
 
 static clv_code fail_file(const char *path, const char *what, clv_err *err) {
-  return clv_fail(err, CLV_DATA_LOSS,
-                  "%.300s %s: this cache of the table is damaged: delete its folder, and it is made "
-                  "again",
-                  path, what);
+  return clv_fail(
+      err, CLV_DATA_LOSS,
+      "%.300s %s: this cache of the table is damaged: delete its folder, and it is made "
+      "again",
+      path, what);
 }
 
 /* Fails unless the file is the user's own and closed to others, as the cache makes it. */

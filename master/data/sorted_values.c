@@ -11,8 +11,10 @@
 
 #include "master/data/cells_int.h"
 
-enum { MAX_IN_MEMORY = 8 << 20, /* numbers of a table on disk that are sorted in memory */
-       BUFFER_VALUES = 8192 };
+enum {
+  MAX_IN_MEMORY = 8 << 20, /* numbers of a table on disk that are sorted in memory */
+  BUFFER_VALUES = 8192
+};
 
 void clv_values_done(clv_values *s) {
   if (!s) return;
@@ -161,8 +163,7 @@ clv_code clv_values_sort(const clv_cell_table *t, const clv_table_column *from,
   size_t max_n = memory_values(t, rows->n), at = 0;
   CLV_TRY(clv_alloc(max_n + 1, sizeof *v, &v, err));
   size_t n = sort_part(t, from, rows, &at, v, max_n);
-  if (at < rows->n && n == max_n)
-    return sort_on_disk(t, from, rows, at, v, max_n, ret, err);
+  if (at < rows->n && n == max_n) return sort_on_disk(t, from, rows, at, v, max_n, ret, err);
   ret->v = ret->memory = clv_steal(&v);
   ret->n = n;
   return CLV_OK;

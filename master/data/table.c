@@ -21,9 +21,13 @@ enum {
 
 static const char *const usual_marks[] = {"NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"};
 
+bool clv_column_has_words(clv_column_use use) {
+  return use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_INDEX;
+}
+
 bool clv_column_is_input(clv_column_use use) {
-  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_BOOLEAN ||
-         use == CLV_COLUMN_DATE;
+  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_BOOLEAN || use == CLV_COLUMN_DATE ||
+         clv_column_has_words(use);
 }
 
 /* ---- numbers, booleans and missing marks in cells -------------------------------------------- */
@@ -133,10 +137,15 @@ static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
 static clv_code fail_missing(const table_reader *r, const clv_table_column *c, bool is_absent,
                              clv_err *err) {
   bool is_target = c->o.use == CLV_COLUMN_TARGET, is_id = c->o.use == CLV_COLUMN_ID;
-  const char *noun = is_target ? "the target" : is_id ? "the id" : "column";
-  const char *advice = is_target ? "is missing: leave the record out, or set data.broken: skip"
-                       : is_id   ? "is missing: give the record one, or say as: ignore"
-                                 : "has no value here: set its `missing`, such as most_frequent";
+  bool is_weight = c->o.use == CLV_COLUMN_WEIGHT;
+  const char *noun = is_target   ? "the target"
+                     : is_id     ? "the id"
+                     : is_weight ? "the weight"
+                                 : "column";
+  const char *advice = is_target   ? "is missing: leave the record out, or set data.broken: skip"
+                       : is_id     ? "is missing: give the record one, or say as: ignore"
+                       : is_weight ? "is missing: give the record one, 0 or more"
+                                   : "has no value here: set its `missing`, such as most_frequent";
   return (is_absent ? clv_cells_fail_record : clv_cells_fail)(&r->source, err, "%s '%.80s' %s",
                                                               noun, c->o.name, advice);
 }
@@ -190,6 +199,8 @@ static clv_code put_number(const table_reader *r, const clv_source_cell *cell, c
                : fail_number(r, cell, c, err);
   if (c->o.scale == CLV_SCALE_LOG && v <= -1)
     return fail_cell(r, cell, c, "and scale: log is ln(1 + v), for v above -1", err);
+  if (c->o.use == CLV_COLUMN_WEIGHT && v < 0)
+    return fail_cell(r, cell, c, "and a weight is 0 or more", err);
   c->numbers[r->t->count] = v;
   return CLV_OK;
 }
@@ -228,7 +239,8 @@ static clv_code put_id(table_reader *r, const clv_source_cell *cell, const clv_t
 
 /* Returns true if the column's cells are not read. */
 static bool is_unread(const table_reader *r, const clv_table_column *c) {
-  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && c != r->t->target);
+  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && c != r->t->target) ||
+         (c->o.use == CLV_COLUMN_WEIGHT && c != r->t->weight);
 }
 
 static void set_missing(const table_reader *r, clv_table_column *c) {
@@ -501,14 +513,17 @@ static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, cl
     const clv_column_options *from = &o->table.columns[i];
     clv_table_column *c = &t->columns[i];
     c->o = *from;
-    c->o.name = c->o.value = c->o.format = NULL;
+    c->o.name = c->o.value = c->o.format = c->o.input = NULL;
     CLV_TRY(clv_strdup(from->name, (char **)(uintptr_t)&c->o.name, err));
     if (from->value) CLV_TRY(clv_strdup(from->value, (char **)(uintptr_t)&c->o.value, err));
+    if (from->input) CLV_TRY(clv_strdup(from->input, (char **)(uintptr_t)&c->o.input, err));
     if (from->format) CLV_TRY(copy_format(c, from->format, err));
     bool is_target = from->use == CLV_COLUMN_TARGET;
     if (is_target && !o->skips_labels) t->target = c;
+    if (from->use == CLV_COLUMN_WEIGHT && o->reads_weights) t->weight = c;
     c->has_numbers = from->use == CLV_COLUMN_NUMBER || from->use == CLV_COLUMN_BOOLEAN ||
-                     from->use == CLV_COLUMN_DATE || (is_target && o->labels == CLV_LABEL_FLOAT);
+                     from->use == CLV_COLUMN_DATE || from->use == CLV_COLUMN_WEIGHT ||
+                     (is_target && o->labels == CLV_LABEL_FLOAT);
     c->names.has_texts = !is_target;
   }
   return CLV_OK;
@@ -580,6 +595,7 @@ void clv_table_free(clv_cell_table *t) {
     free((char *)(uintptr_t)c->o.name);
     free((char *)(uintptr_t)c->o.value);
     free((char *)(uintptr_t)c->o.format);
+    free((char *)(uintptr_t)c->o.input);
     free_cells(c);
     clv_name_table_done(&c->names);
   }

@@ -67,7 +67,7 @@ static void add_rules(clv_bytes *out, const clv_dataset_options *o) {
   const clv_table_options *t = &o->table;
   clv_bytes_printf(out, "cells %d\n%d %d %d %d %d\n", FORMAT_VERSION, t->separator,
                    t->has_decimal_comma, t->ignores_others, o->labels, o->skips_labels);
-  clv_bytes_printf(out, "%d %d %llu\n", o->skips_broken, o->split_key,
+  clv_bytes_printf(out, "%d %d %d %llu\n", o->skips_broken, o->reads_weights, o->split_key,
                    (unsigned long long)t->query_rows);
   add_text(out, "query", t->query);
   add_text(out, "group", o->text.group);
@@ -153,13 +153,13 @@ static clv_code make_private_folder(const char *path, clv_err *err) {
   if (mkdir(path, 0700) != 0 && errno != EEXIST)
     return clv_fail(err, CLV_PRECONDITION, "the folder %.300s cannot be made: %s", path,
                     strerror(errno));
-  if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
-      !(st.st_mode & 077))
+  if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077))
     return CLV_OK;
-  return clv_fail(err, CLV_PRECONDITION,
-                  "the folder %.300s is to be the user's alone (mode 0700), because it has cells of "
-                  "tables: delete it, and it is made again",
-                  path);
+  return clv_fail(
+      err, CLV_PRECONDITION,
+      "the folder %.300s is to be the user's alone (mode 0700), because it has cells of "
+      "tables: delete it, and it is made again",
+      path);
 }
 
 static clv_code make_root(const char *root, clv_err *err) {

@@ -244,7 +244,10 @@ static size_t count_value_elements(const clv_learnt_column *c) {
   return c->n_values + 1 + (c->missing == CLV_MISSING_OWN);
 }
 
+size_t clv_learnt_index_rows(const clv_learnt_column *c) { return count_value_elements(c); }
+
 size_t clv_learnt_column_width(const clv_learnt_column *c) {
+  if (c->use == CLV_COLUMN_INDEX) return 0;
   size_t n = c->use == CLV_COLUMN_CATEGORY ? count_value_elements(c) : 1;
   return n + 2 * (size_t)__builtin_popcount(c->parts) + c->has_indicator;
 }
@@ -311,16 +314,27 @@ static void encoder_done(encoder *e) {
   free(e->columns);
 }
 
+/* Returns the place of a code among the elements, or the numbers, of its column. */
+static size_t find_element(const encoded_column *e, int32_t code) {
+  const clv_learnt_column *c = e->c;
+  if (code != CLV_MISSING_CODE) return e->element_of_code[code];
+  return c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
+}
+
 /* Encodes n records from `first` on. to: the first element of the first record. */
 static void encode_words(const clv_cell_table *t, const encoded_column *e, size_t first, size_t n,
                          float *to, size_t width) {
-  const clv_learnt_column *c = e->c;
-  size_t missing_element = c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
   for (size_t i = 0; i < n; i++) {
     int32_t code = e->from->codes[clv_table_row(t, first + i)];
-    to[i * width + (code == CLV_MISSING_CODE ? missing_element : e->element_of_code[code])] = 1;
-    if (c->has_indicator) to[i * width + count_value_elements(c)] = code == CLV_MISSING_CODE;
+    to[i * width + find_element(e, code)] = 1;
+    if (e->c->has_indicator) to[i * width + count_value_elements(e->c)] = code == CLV_MISSING_CODE;
   }
+}
+
+static void encode_indexes(const clv_cell_table *t, const encoded_column *e, size_t first, size_t n,
+                           int64_t *to) {
+  for (size_t i = 0; i < n; i++)
+    to[i] = (int64_t)find_element(e, e->from->codes[clv_table_row(t, first + i)]);
 }
 
 /* Writes two elements for each part of a date, sine and cosine of its angle. Returns the number of
@@ -387,26 +401,41 @@ static clv_code make_encoder(const clv_cell_table *t, const clv_learnt *l, encod
     *to = (encoded_column){.c = &l->columns[e->n], .at = e->width};
     CLV_TRY(find_source(t, to->c, &to->from, err));
     e->width += clv_learnt_column_width(to->c);
-    if (to->c->use == CLV_COLUMN_CATEGORY)
+    if (clv_column_has_words(to->c->use))
       CLV_TRY(map_codes(to->from, to->c->values, to->c->n_values, &to->element_of_code, err));
   }
   return CLV_OK;
 }
 
-/* Encodes n records from `first` on. to: [n, width] zeros. */
-static void encode_records(const clv_cell_table *t, const encoder *e, size_t first, size_t n,
-                           float *to) {
-  for (size_t i = 0; i < e->n; i++) {
-    const encoded_column *c = &e->columns[i];
-    (c->element_of_code ? encode_words : encode_numbers)(t, c, first, n, to + c->at, e->width);
+/* A tensor that is made of the records: of all columns but indexes, or of one index. */
+typedef struct encoding {
+  const clv_cell_table *t;
+  const encoder *e;
+  const encoded_column *index; /* NULL: all columns but indexes */
+  clv_dtype dtype;
+  clv_shape shape;
+  size_t row_bytes;
+} encoding;
+
+/* Encodes n records from `first` on. */
+static void encode_records(const encoding *g, size_t first, size_t n, void *to) {
+  if (g->index) {
+    encode_indexes(g->t, g->index, first, n, to);
+    return;
+  }
+  float *values = memset(to, 0, n * g->row_bytes);
+  for (size_t i = 0; i < g->e->n; i++) {
+    const encoded_column *c = &g->e->columns[i];
+    if (c->c->use == CLV_COLUMN_INDEX) continue;
+    (c->element_of_code ? encode_words : encode_numbers)(g->t, c, first, n, values + c->at,
+                                                         g->e->width);
   }
 }
 
-static clv_code encode_in_memory(const clv_cell_table *t, const encoder *e, const clv_shape *shape,
-                                 clv_tensor **ret, clv_err *err) {
+static clv_code encode_in_memory(const encoding *g, clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
-  CLV_TRY(clv_tensor_new(CLV_F32, shape, &x, err));
-  encode_records(t, e, 0, t->count, memset(x->data, 0, x->bytes));
+  CLV_TRY(clv_tensor_new(g->dtype, &g->shape, &x, err));
+  encode_records(g, 0, g->t->count, x->data);
   *ret = clv_steal(&x);
   return CLV_OK;
 }
@@ -429,30 +458,52 @@ static clv_code check_refused(const clv_cell_table *t, const encoder *e, size_t 
 }
 
 /* Encodes block by block into a file. */
-static clv_code encode_on_disk(const clv_cell_table *t, const encoder *e, const clv_shape *shape,
-                               clv_tensor **ret, clv_err *err) {
+static clv_code encode_on_disk(const encoding *g, clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_spill_freep) clv_spill *s = NULL;
-  CLV_AUTO(clv_freep) float *block = NULL;
-  size_t row = e->width * sizeof *block, bytes = t->block_bytes ? t->block_bytes : BLOCK_BYTES;
-  size_t max_n = CLV_MAX(bytes / row, (size_t)1);
-  CLV_TRY(clv_alloc(max_n, row, &block, err));
+  CLV_AUTO(clv_freep) char *block = NULL;
+  const clv_cell_table *t = g->t;
+  size_t bytes = t->block_bytes ? t->block_bytes : BLOCK_BYTES;
+  size_t max_n = CLV_MAX(bytes / g->row_bytes, (size_t)1);
+  CLV_TRY(clv_alloc(max_n, g->row_bytes, &block, err));
   CLV_TRY(clv_spill_new(t->folder, &s, err));
   for (size_t at = 0, n; at < t->count; at += n) {
     n = CLV_MIN(max_n, t->count - at);
-    CLV_TRY(check_refused(t, e, at, n, err));
-    encode_records(t, e, at, n, memset(block, 0, n * row));
-    CLV_TRY(clv_spill_add(s, block, n * row, err));
+    CLV_TRY(check_refused(t, g->e, at, n, err));
+    encode_records(g, at, n, block);
+    CLV_TRY(clv_spill_add(s, block, n * g->row_bytes, err));
     if (clv_ms_since_interrupt()) return clv_fail(err, CLV_CANCELLED, "interrupted");
   }
-  return clv_spill_map(s, CLV_F32, shape, ret, err);
+  return clv_spill_map(s, g->dtype, &g->shape, ret, err);
+}
+
+static clv_code encode(const encoding *g, clv_tensor **ret, clv_err *err) {
+  return (g->t->folder ? encode_on_disk : encode_in_memory)(g, ret, err);
 }
 
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
                           clv_err *err) {
   CLV_AUTO(encoder_done) encoder e = {.n = 0};
   CLV_TRY(make_encoder(t, l, &e, err));
-  const clv_shape shape = CLV_SHAPE((int64_t)t->count, (int64_t)e.width);
-  return (t->folder ? encode_on_disk : encode_in_memory)(t, &e, &shape, ret, err);
+  const encoding g = {.t = t,
+                      .e = &e,
+                      .dtype = CLV_F32,
+                      .shape = CLV_SHAPE((int64_t)t->count, (int64_t)e.width),
+                      .row_bytes = e.width * sizeof(float)};
+  *ret = NULL;
+  return e.width ? encode(&g, ret, err) : CLV_OK;
+}
+
+clv_code clv_table_encode_index(const clv_cell_table *t, const clv_learnt *l, size_t column,
+                                clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(encoder_done) encoder e = {.n = 0};
+  CLV_TRY(make_encoder(t, l, &e, err));
+  const encoding g = {.t = t,
+                      .e = &e,
+                      .index = &e.columns[column],
+                      .dtype = CLV_I64,
+                      .shape = CLV_SHAPE((int64_t)t->count),
+                      .row_bytes = sizeof(int64_t)};
+  return encode(&g, ret, err);
 }
 
 clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,

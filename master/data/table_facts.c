@@ -128,10 +128,20 @@ size_t clv_dataset_column_count(const clv_dataset *ds) {
   return ds->table ? ds->table->n_columns : 0;
 }
 
+/* Returns the rows that an embedding needs for the index of a column; 0: there is none. */
+static size_t find_index_rows(const clv_dataset *ds, const char *name) {
+  for (size_t k = 0; k < ds->n_named; k++) {
+    const clv_index_facts *f = &ds->named_inputs[k].index;
+    if (f->n_rows && strcmp(f->column, name) == 0) return f->n_rows;
+  }
+  return 0;
+}
+
 clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows, size_t column,
                                   clv_column_facts *ret, clv_err *err) {
   const clv_table_column *c = &ds->table->columns[column];
   *ret = (clv_column_facts){.name = c->o.name, .use = c->o.use, .low = NAN, .high = NAN};
+  ret->n_rows = find_index_rows(ds, c->o.name);
   if (c->has_numbers && c->numbers) CLV_TRY(count_numbers(ds->table, c, rows, ret, err));
   if (!c->has_numbers && c->codes) CLV_TRY(count_words(ds->table, c, rows, ret, err));
   if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_ids(ds->table, rows, ret, err));

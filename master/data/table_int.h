@@ -28,6 +28,7 @@ typedef struct clv_cell_table {
   clv_table_column *columns; /* [n_columns] in the order of the session */
   size_t n_columns;
   clv_table_column *target; /* column with the labels; NULL: labels were not read */
+  clv_table_column *weight; /* column with the weights; NULL: weights were not read */
   /* [rows] offset of each record's id in the texts; NULL: the table has no column of ids */
   size_t *ids;
   clv_bytes id_texts; /* texts of the ids, each with its NUL */
@@ -70,7 +71,9 @@ static inline size_t clv_table_row(const clv_cell_table *t, size_t record) {
 }
 /* Returns the id of a record. t->ids must not be NULL. */
 const char *clv_table_id(const clv_cell_table *t, size_t record);
-/* Returns true if the column is a part of the input. */
+/* Returns true for an input whose cells are words, of which it encodes one of several. */
+bool clv_column_has_words(clv_column_use use);
+/* Returns true if the column is a part of the input, or an input of its own. */
 bool clv_column_is_input(clv_column_use use);
 /* Reads a number: an optional sign, digits with at most one decimal mark, an optional exponent.
  * False: the text is anything else, or too large for a double. */
@@ -111,7 +114,7 @@ typedef struct clv_learnt_column {
   /* [n_quantiles] quantiles of the training records, ascending; only for CLV_SCALE_QUANTILE */
   double *quantiles;
   size_t n_quantiles;
-  char **values; /* [n_values] values of a category, sorted as bytes */
+  char **values; /* [n_values] values of a category or an index, sorted as bytes */
   size_t n_values;
   /* index in `values` of the value that replaces a missing one; n_values: none of them */
   size_t fill_value;
@@ -129,7 +132,8 @@ struct clv_learnt {
 /* Limits of what a file of learnt values may have; learning obeys them as well. */
 enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV_MAX_CLASS_NAMES };
 
-/* Returns the number of elements that the column has in the input of a record. */
+/* Returns the number of elements that the column has in the input of a record; 0 for an index,
+ * which is an input of its own. */
 size_t clv_learnt_column_width(const clv_learnt_column *c);
 /* Lists the classes of all records, and no columns. */
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
@@ -137,10 +141,17 @@ clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
 /* Learns from the records of `rows`, and the classes from all records. */
 clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_learnt **ret,
                          clv_err *err) CLV_USE_RESULT;
-/* Encodes all records. Returns inputs [count, elements] f32. CLV_DATA_LOSS: the columns are not
- * those of `l`. */
+/* Returns the number of different numbers that an index has: one for each value, one for all values
+ * that the training records lack, and with `missing: own` one for missing values. */
+size_t clv_learnt_index_rows(const clv_learnt_column *c);
+/* Encodes all records. Returns inputs [count, elements] f32; NULL if all columns are indexes.
+ * CLV_DATA_LOSS: the columns are not those of `l`. */
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;
+/* Encodes the index l->columns[column] of all records. Returns numbers [count] i64: of the values
+ * in their order, then of all other values, then of missing ones. Errors as clv_table_encode. */
+clv_code clv_table_encode_index(const clv_cell_table *t, const clv_learnt *l, size_t column,
+                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Returns the class number of each record's target, [count] i64. path: file, for messages.
  * CLV_INVALID: a record has a class that the training records lack. */
 clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,

@@ -441,6 +441,9 @@ clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
  * they do not; the message names the key and the file. */
 clv_code clv_run_data_check_fit(const clv_run_data *d, const clv_blueprint *b,
                                 clv_err *err) CLV_USE_RESULT;
+/* Appends for `plan` and `check` a line for each index of a table's column, with the rows that an
+ * embedding needs. ds: data.train; may be NULL. */
+void clv_indexes_describe(const clv_dataset *ds, clv_bytes *out);
 /* Number of sizes that a packed micro-batch can have. The rows of a micro-batch are padded to the
  * next size, so that a node makes few plans; otherwise nearly every micro-batch would need its own
  * plan and memory. On average the padding is half of a 32nd of the full size. */

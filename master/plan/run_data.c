@@ -94,7 +94,8 @@ static clv_code make_table_options(const clv_data_config *d, clv_column_options 
                                          .value = s->value,
                                          .has_indicator = s->has_indicator,
                                          .format = s->format,
-                                         .parts = date_parts_of_names(&s->parts)};
+                                         .parts = date_parts_of_names(&s->parts),
+                                         .input = s->input};
   }
   *ret = (clv_table_options){.separator = separators[d->table.separator],
                              .has_decimal_comma = d->table.decimal == CLV_DECIMAL_COMMA,
@@ -140,9 +141,10 @@ typedef struct set_files {
   const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos key_pos;
-  uint64_t limit;    /* most records to use; 0: all */
-  bool skips_labels; /* read no labels, and limit to the first records */
-  bool reads_groups; /* read the groups of the records */
+  uint64_t limit;     /* most records to use; 0: all */
+  bool skips_labels;  /* read no labels, and limit to the first records */
+  bool reads_groups;  /* read the groups of the records */
+  bool reads_weights; /* read the weights of the records */
   /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
    * records */
   unsigned kept_sets;
@@ -156,6 +158,7 @@ static set_files describe_train_files(const clv_session_config *c) {
       .files = &d->train,
       .key_pos = d->train_pos,
       .limit = d->limit_train,
+      .reads_weights = d->sampling == CLV_SAMPLING_COLUMN,
       .reads_groups = d->validation_split_by >= CLV_BY_GROUP && clv_data_has_validation(d),
       .kept_sets = is_split_by_column ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
 }
@@ -287,6 +290,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .keeps_rank_3 = clv_model_takes_sequences(c),
                            .limit = uses_first_records_only(c, s) ? s->limit : 0,
                            .reads_groups = s->reads_groups,
+                           .reads_weights = s->reads_weights,
                            .group_path = c->data.validation_group,
                            .scale = (float)c->data.scale,
                            .mean = mean,
@@ -294,7 +298,8 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .n_mean = c->data.mean.n,
                            .n_std = c->data.std.n,
                            .flattens_records = c->data.flatten,
-                           .holds_tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
+                           .holds_tokens = !c->data.inputs.n && !clv_data_has_indexes(&c->data) &&
+                                           clv_model_takes_tokens(c),
                            .images = make_image_options(&c->data),
                            .text = make_text_options(c),
                            .pages = make_page_options(&c->data),

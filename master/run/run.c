@@ -91,6 +91,7 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   clv_code code = o->schedule ? draw_schedule(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
+  if (!o->schedule && !o->json) clv_indexes_describe(r.data.train, &text);
   fputs(text.data, stdout);
   if (!o->schedule) clv_run_print_folds(&r);
   if (clv_blueprint_check_privacy(r.blueprint, &err) != CLV_OK)

@@ -140,13 +140,12 @@ static const clv_column_options few[] = {{.name = "x"},
                                          {.name = "id", .use = CLV_COLUMN_ID}};
 
 static clv_dataset_options make_few_options(const char *text, const char *folder) {
-  return (clv_dataset_options){.format = CLV_FORMAT_TABLE,
-                               .inputs_path = write_scratch_file("a.csv", text, strlen(text)),
-                               .skips_broken = true,
-                               .table = {.columns = few,
-                                         .n_columns = CLV_COUNT(few),
-                                         .cache_folder = folder,
-                                         .is_on_disk = true}};
+  return (clv_dataset_options){
+      .format = CLV_FORMAT_TABLE,
+      .inputs_path = write_scratch_file("a.csv", text, strlen(text)),
+      .skips_broken = true,
+      .table = {
+          .columns = few, .n_columns = CLV_COUNT(few), .cache_folder = folder, .is_on_disk = true}};
 }
 
 /* Returns the number of caches in a folder. path: path of the one that was found last. */
@@ -240,7 +239,8 @@ static void damaged_caches_are_refused_by_name(void **state) {
     clv_dataset *ds = NULL;
     clv_err err;
     snprintf(folder, sizeof folder, "damaged%zu", i);
-    clv_dataset_options o = make_few_options("x,y,t,id\n1,a,u,10\n2,b,v,20\n3,b,u,30\n", at(folder));
+    clv_dataset_options o =
+        make_few_options("x,y,t,id\n1,a,u,10\n2,b,v,20\n3,b,u,30\n", at(folder));
     clv_dataset_free(open_table(&o));
     assert_int_equal(count_caches(o.table.cache_folder, path), 1);
     change_file(path, cases[i].name, cases[i].offset, cases[i].data, cases[i].len);
