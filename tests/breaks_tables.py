@@ -4,7 +4,7 @@ from breaks import of
 
 of("master/data/table_encoder.c", "tests/unit/data/test_tables",
    std_is_of_a_sample=("static double compute_std(", "sum / (double)n", "sum / (double)(n - 1)"),
-   missing_values_do_not_count=("static clv_code learn_numbers(", "while (n < rows->n) v[n++] = c->fill;", ""),
+   missing_values_do_not_count=("static clv_code learn_numbers(", "rows->n - s.n", "0"),
    equal_values_have_the_last_quantile=("static double interpolate(", "is_mirrored ? x[middle] < v :", ""),
    unseen_classes_are_the_last=("clv_code clv_table_class_labels(", "if ((size_t)labels[i] == l->n_classes)", "if (false)"),
    rules_may_change=("static clv_code find_source(", "o->scale == c->scale", "true"))
@@ -58,7 +58,7 @@ of("master/plan/run_data.c", "tests/net/operations/test_checks.py",
    sets_may_lose_all_records=("static clv_code check_sets_left(", "if (sets[i].rows->n || !n_before[i]) continue;", "continue;"))
 of("master/data/source.c", "tests/unit/data/test_readers",
    converted_elements_are_mapped=("static bool has_same_bytes(", "is_copied && ", ""),
-   mapped_arrays_are_empty=("static clv_code map_tensor(", "MAP_PRIVATE | MAP_NORESERVE", "MAP_PRIVATE | MAP_ANONYMOUS"))
+   mapped_arrays_are_empty=("static clv_code map_file(", "MAP_PRIVATE | MAP_NORESERVE", "MAP_PRIVATE | MAP_ANONYMOUS"))
 of("master/data/table_encoder.c", "tests/unit/data/test_tables",
    missing_values_are_other_values=("static size_t find_element(", "c->n_values + 1", "c->n_values"))
 of("master/data/sampling.c", "tests/unit/data/test_tables",

@@ -162,8 +162,9 @@ typedef struct clv_table_options {
   /* folder for tables that are larger than memory: their cells are read from files in it, which are
    * made once; NULL: all tables are in memory */
   const char *cache_folder;
-  bool is_on_disk;    /* use cache_folder for tables of any size */
-  size_t block_bytes; /* bytes of a table on disk that are in memory at a time; 0: as usual */
+  bool is_on_disk;       /* use cache_folder for tables of any size */
+  clv_notifier notifier; /* hears that a table is read into cache_folder, which takes long */
+  size_t block_bytes;    /* bytes of a table on disk that are in memory at a time; 0: as usual */
 } clv_table_options;
 
 /* Meaning, for a record, of the table's column that text.group names. */

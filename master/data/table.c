@@ -622,7 +622,7 @@ const char *clv_table_id(const clv_cell_table *t, size_t record) {
   return texts + t->ids[clv_table_row(t, record)];
 }
 
-/* Lists the rows of the kept records. Nobody writes to the files. */
+/* Lists the rows of the kept records. The files stay as they are. */
 static clv_code keep_rows(clv_cell_table *t, const clv_subset *kept, clv_err *err) {
   if (!t->rows) {
     CLV_TRY(clv_alloc(kept->n, sizeof *t->rows, &t->rows, err));

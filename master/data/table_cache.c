@@ -323,7 +323,7 @@ static clv_code write_cells(const clv_dataset_options *o, const entry *e, clv_er
 }
 
 static clv_code make_cache(const clv_dataset_options *o, const entry *e, clv_err *err) {
-  clv_notice(CLV_LOG_INFO, "table", "%s is read into %s, once: it is too large for memory",
+  clv_notify(o->table.notifier, "%s is read into %s, once; later commands map what is there",
              o->inputs_path, e->path.data);
   CLV_TRY(make_private_folder(e->part_path.data, err));
   clv_code code = write_cells(o, e, err);

@@ -17,7 +17,7 @@ enum { CLV_MISSING_CODE = -1 };
 /* A column that the session names. */
 typedef struct clv_table_column {
   clv_column_options o; /* options of the column; it owns name and value */
-  clv_tensor *file;     /* file of the cells, which nobody writes to; NULL: they are in memory */
+  clv_tensor *file;     /* file of the cells, which stays as it is; NULL: they are in memory */
   bool has_numbers;     /* cells are in `numbers`; false: in `codes` */
   double *numbers;      /* [rows] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
   int32_t *codes;       /* [rows] number of each cell in `names`; CLV_MISSING_CODE: missing */
@@ -34,7 +34,7 @@ typedef struct clv_cell_table {
   clv_bytes id_texts; /* texts of the ids, each with its NUL */
   clv_bytes groups;   /* [rows] int64_t group numbers; empty: no groups */
   size_t count, cap;  /* count: records; cap: records for which the arrays have room */
-  /* Of a table on disk: folder for further files; NULL: the table is in memory. The files hold ids,
+  /* folder for further files of a table on disk; NULL: the table is in memory. The files hold ids,
    * id_texts and groups in place of these. */
   char *folder;
   clv_tensor *id_file, *id_text_file, *group_file;

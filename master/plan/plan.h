@@ -395,7 +395,8 @@ clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name
 struct clv_run_data {
   clv_dataset *train, *test; /* test NULL: the session names no data.test */
   clv_subset train_rows, validation_rows, test_rows;
-  clv_learnt *learnt; /* how a table is encoded, learnt from its training records; NULL: another
+  clv_notifier notifier; /* hears that a large table is read, which takes long */
+  clv_learnt *learnt;    /* how a table is encoded, learnt from its training records; NULL: another
                        * format, or nothing is learnt yet */
 };
 
@@ -405,9 +406,9 @@ clv_code clv_run_data_derive_seed(const clv_session_config *config, uint64_t *re
                                   clv_err *err) CLV_USE_RESULT;
 
 /* Opens the data sets of the session. need_train: open data.train even if data.test exists. The
- * caller zeroes *ret, but may set ret->learnt from an earlier run: tables are then encoded by it,
- * otherwise by what clv_dataset_learn learns from the training records. CLV_DATA_LOSS: a table has
- * neither. */
+ * caller zeroes *ret, but may set ret->notifier, and ret->learnt from an earlier run: tables are
+ * then encoded by it, otherwise by what clv_dataset_learn learns from the training records.
+ * CLV_DATA_LOSS: a table has neither. */
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Opens data.test without its labels, and no other set. `ret` as in clv_run_data_open. */

@@ -110,19 +110,6 @@ static clv_code make_table_options(const clv_data_config *d, clv_column_options 
   return CLV_OK;
 }
 
-/* Sets where tables are that are larger than memory: in the folder tables.cache beside that of the
- * run, so that all runs of a folder share it. */
-static clv_code set_table_storage(const clv_session_config *c, clv_bytes *folder,
-                                  clv_table_options *ret, clv_err *err) {
-  const char *dir = c->checkpoint.dir, *slash = strrchr(dir, '/');
-  if (c->data.table.storage == CLV_STORAGE_MEMORY) return CLV_OK;
-  clv_bytes_printf(folder, "%.*s/" CLV_TABLES_FOLDER, slash ? (int)(slash - dir) : 1,
-                   slash ? dir : ".");
-  ret->cache_folder = folder->data;
-  ret->is_on_disk = c->data.table.storage == CLV_STORAGE_DISK;
-  return folder->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
-}
-
 static const clv_objective objectives[] = {[CLV_LABELS_OF_FILES] = CLV_OBJECTIVE_LABELS,
                                            [CLV_LABELS_CAUSAL] = CLV_OBJECTIVE_CAUSAL,
                                            [CLV_LABELS_MASKED] = CLV_OBJECTIVE_MASKED};
@@ -148,6 +135,7 @@ typedef struct set_files {
   /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
    * records */
   unsigned kept_sets;
+  clv_notifier notifier;
 } set_files;
 
 static set_files describe_train_files(const clv_session_config *c) {
@@ -255,11 +243,33 @@ static void set_values(const clv_data_config *d, clv_dataset_options *o) {
 /* Sets how the column is read that has the groups, the times or the sets of records, if the session
  * splits its records by one. */
 static void set_split_column(const clv_data_config *d, const set_files *s, clv_dataset_options *o) {
+  o->reads_groups = s->reads_groups;
+  o->reads_weights = s->reads_weights;
+  o->group_path = d->validation_group;
   if (!s->reads_groups && !s->kept_sets) return;
   o->text.group = d->split_column ? d->split_column : d->validation_group;
   o->split_key = split_keys[d->validation_split_by];
   o->kept_sets = s->kept_sets;
   set_values(d, o);
+}
+
+/* Sets where tables are that are larger than memory: in the folder tables.cache beside that of the
+ * run, so that all runs of a folder share it. */
+static clv_code set_table_storage(const clv_session_config *c, const set_files *s,
+                                  clv_bytes *folder, clv_table_options *ret, clv_err *err) {
+  const char *dir = c->checkpoint.dir, *slash = strrchr(dir, '/');
+  if (c->data.table.storage == CLV_STORAGE_MEMORY) return CLV_OK;
+  clv_bytes_printf(folder, "%.*s/" CLV_TABLES_FOLDER, slash ? (int)(slash - dir) : 1,
+                   slash ? dir : ".");
+  ret->cache_folder = folder->data;
+  ret->is_on_disk = c->data.table.storage == CLV_STORAGE_DISK;
+  ret->notifier = s->notifier;
+  return folder->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* True if records are token numbers, which the first layer reads. */
+static bool holds_tokens(const clv_session_config *c) {
+  return !c->data.inputs.n && !clv_data_has_indexes(&c->data) && clv_model_takes_tokens(c);
 }
 
 static clv_code open_set(const clv_session_config *c, const set_files *s, clv_dataset **ret,
@@ -278,7 +288,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
   CLV_TRY(copy_floats(&c->data.std, &std, err));
   CLV_TRY(make_table_options(&c->data, &columns, &table, err));
-  CLV_TRY(set_table_storage(c, &cache_folder, &table, err));
+  CLV_TRY(set_table_storage(c, s, &cache_folder, &table, err));
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
                            .n_named = c->data.inputs.n,
@@ -289,17 +299,13 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
                            .limit = uses_first_records_only(c, s) ? s->limit : 0,
-                           .reads_groups = s->reads_groups,
-                           .reads_weights = s->reads_weights,
-                           .group_path = c->data.validation_group,
                            .scale = (float)c->data.scale,
                            .mean = mean,
                            .std = std,
                            .n_mean = c->data.mean.n,
                            .n_std = c->data.std.n,
                            .flattens_records = c->data.flatten,
-                           .holds_tokens = !c->data.inputs.n && !clv_data_has_indexes(&c->data) &&
-                                           clv_model_takes_tokens(c),
+                           .holds_tokens = holds_tokens(c),
                            .images = make_image_options(&c->data),
                            .text = make_text_options(c),
                            .pages = make_page_options(&c->data),
@@ -354,8 +360,9 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
                            clv_err *err) {
   clv_run_data d = *ret;
   clv_code code = CLV_OK;
-  const set_files train = describe_train_files(c), test = describe_test_files(c, false);
+  set_files train = describe_train_files(c), test = describe_test_files(c, false);
   *ret = (clv_run_data){0};
+  train.notifier = test.notifier = d.notifier;
   if (need_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
   if (code == CLV_OK && c->data.test.n) code = open_set(c, &test, &d.test, err);
   if (code == CLV_OK && d.train) code = split_train(c, &d, err);
@@ -375,8 +382,9 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
 
 clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
   clv_run_data d = *ret;
-  const set_files test = describe_test_files(c, true);
+  set_files test = describe_test_files(c, true);
   *ret = (clv_run_data){0};
+  test.notifier = d.notifier;
   clv_code code = open_set(c, &test, &d.test, err);
   if (code == CLV_OK) code = encode_set(c, &d, &test, d.test, err);
   if (code == CLV_OK) code = clv_subset_all(d.test, &d.test_rows, err);

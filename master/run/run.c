@@ -40,6 +40,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
   if (!need_train || r->o->resume) CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
+  clv_run_report_reading(r);
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_resolve_class_weights(r, err));

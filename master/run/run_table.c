@@ -38,6 +38,15 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) {
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
+/* ---- reading of large tables ----------------------------------------------------------------- */
+
+static void print_reading(void *user, const char *text) {
+  (void)user;
+  clv_notice(CLV_LOG_INFO, "table", "%s", text);
+}
+
+void clv_run_report_reading(clv_run *r) { r->data.notifier.notify = print_reading; }
+
 /* ---- descriptions of columns ----------------------------------------------------------------- */
 
 static const struct {

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/fuzz/corpus/cells: what the cache of a table on disk has besides its cells, as fuzz_cells.c reads it."""
+"""Writes tests/fuzz/corpus/cells: what the cache of a table on disk has besides its cells
+(fuzz_cells.c)."""
 import json, os
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus/cells")

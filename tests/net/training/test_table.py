@@ -159,8 +159,8 @@ def session_from_a_table_is_in_order():
 
 @suite.test
 def index_of_a_column_is_that_of_pytorch():
-    """Site is an index for an embedding: the same losses as nn.Embedding (make_table_index.py), and the same
-    outputs of records with a site that training has not, or with none."""
+    """Site is an index for an embedding: losses are those of nn.Embedding (make_table_index.py),
+    and so are outputs of records with a site that training has not, or with none."""
     with open(os.path.join(TABLES, "index.json")) as f:
         want = json.load(f)
     shutil.copy(os.path.join(TABLES, "index.safetensors"), cluster.dir)

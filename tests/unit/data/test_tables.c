@@ -289,7 +289,7 @@ static void damaged_learnt_files_are_refused(void **state) {
   expect_error(CLV_INVALID, "table.json:", code, &err);
 }
 
-/* ---- indexes and weights ---------------------------------------------------------------------- */
+/* ---- indexes and weights --------------------------------------------------------------------- */
 
 static const char index_text[] = "x,y,w,t\n1,b,1,u\n2,a,0,v\n3,,3,u\n4,b,0.5,v\n";
 
