@@ -74,7 +74,8 @@ of("master/data/cell_files.c", "tests/unit/data/test_table_cache",
    caches_may_be_of_others=("static clv_code check_owner(", " || st.st_mode & 077", ""))
 of("master/data/table_cache.c", "tests/unit/data/test_table_cache",
    stale_caches_stay=("clv_code clv_table_open_on_disk(", "delete_stale(o->table.cache_folder, &e);", ""),
-   changed_tables_keep_their_cache=("static clv_code make_entry(", "CLV_TRY(add_digest(e, &e->state, err));", "CLV_TRY(add_digest(e, &path, err));"),
+   changed_tables_keep_their_cache=("static clv_code make_entry(", "CLV_TRY(add_digest(e, &e->state, err));", "CLV_TRY(add_digest(e, &path, err));"))
+of("master/data/cells_json.c", "tests/unit/data/test_table_cache",
    caches_of_other_tables_are_read=("static clv_code read_key(", "strcmp(text.data, key) == 0", "true"))
 of("master/data/table_encoder.c", "tests/unit/data/test_table_cache",
    refused_numbers_may_be_missing=("static clv_code check_refused(", "if (isnan(", "if (false && isnan("))

@@ -51,6 +51,16 @@ clv_code clv_cell_files_end(clv_cell_files *f, const clv_cell_table *t,
 clv_code clv_cell_files_map(const char *folder, clv_cell_table *t, const clv_dataset_options *o,
                             clv_err *err) CLV_USE_RESULT;
 
+/* ---- what a cache has besides cells (cells_json.c) ------------------------------------------- */
+
+enum { CLV_CELLS_VERSION = 1 /* version of the cache; those of another one are made again */ };
+
+/* Writes what the cache has of a table besides its cells, as JSON, and reads it into a table that
+ * clv_table_new has made. key: digest of file and rules, 64 hexadecimal digits. */
+void clv_table_cache_write(const clv_cell_table *t, const char *key, clv_bytes *out);
+clv_code clv_table_cache_parse(const char *text, size_t len, const char *label, const char *key,
+                               clv_cell_table *t, clv_err *err) CLV_USE_RESULT;
+
 /* ---- the cache of a table (table_cache.c) ---------------------------------------------------- */
 
 /* True if the table is to be on disk: its file is large, or the options say so. */
@@ -58,12 +68,6 @@ bool clv_table_is_on_disk(const clv_dataset_options *o);
 /* Opens a table on disk. Reads it into the cache first, unless the cache has it. */
 clv_code clv_table_open_on_disk(const clv_dataset_options *o, clv_cell_table **ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* Writes what the cache has of a table besides its cells, as JSON, and reads it into a table that
- * clv_table_new has made. key: digest of file and rules, 64 hexadecimal digits. */
-void clv_table_cache_write(const clv_cell_table *t, const char *key, clv_bytes *out);
-clv_code clv_table_cache_parse(const char *text, size_t len, const char *label, const char *key,
-                               clv_cell_table *t, clv_err *err) CLV_USE_RESULT;
-
 /* ---- sorted numbers (sorted_values.c) -------------------------------------------------------- */
 
 /* Numbers in ascending order. Zero-initialise; release with clv_values_done. */

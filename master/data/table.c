@@ -574,8 +574,10 @@ clv_code clv_table_parse(const clv_dataset_options *o, const char *text, size_t 
 
 clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *files,
                                  clv_cell_table **ret, clv_err *err) {
-  table_reader r = {.o = o, .group_field = SIZE_MAX, .files = files};
-  CLV_TRY(clv_cells_open(o, &r.source, err));
+  clv_dataset_options unlimited = *o;
+  table_reader r = {.o = &unlimited, .group_field = SIZE_MAX, .files = files};
+  if (!unlimited.max_bytes) unlimited.max_bytes = SIZE_MAX;
+  CLV_TRY(clv_cells_open(&unlimited, &r.source, err));
   return read_table(&r, ret, err);
 }
 

@@ -8,8 +8,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char key[] = "00000000000000000000000000000000"
-                          "00000000000000000000000000000000";
+static const char key[] =
+    "00000000000000000000000000000000"
+    "00000000000000000000000000000000";
 static const clv_column_options columns[] = {
     {.name = "d", .use = CLV_COLUMN_CATEGORY},
     {.name = "n"},
@@ -17,9 +18,8 @@ static const clv_column_options columns[] = {
 };
 
 static clv_cell_table *parse(const char *text, size_t len, clv_err *err) {
-  const clv_dataset_options o = {
-      .inputs_path = "fuzz.csv",
-      .table = {.columns = columns, .n_columns = CLV_COUNT(columns)}};
+  const clv_dataset_options o = {.inputs_path = "fuzz.csv",
+                                 .table = {.columns = columns, .n_columns = CLV_COUNT(columns)}};
   CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
   NEVER(clv_table_new(&o, &t, err) != CLV_OK);
   return clv_table_cache_parse(text, len, "cells.json", key, t, err) == CLV_OK ? clv_steal(&t)
