@@ -26,11 +26,11 @@ clv_code clv_index_check(const clv_blueprint *b, const clv_dataset *ds, size_t k
   if (!clv_dataset_index_facts(ds, k, &f) || node->attrs.rows >= (int64_t)f.n_rows) return CLV_OK;
   append_rows(&f, &text);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_session_fail_at(b->config, find_column(b->config, f.column), err,
-                             "data.table.columns.%.80s: the embedding '%s' has rows: %lld, and this "
-                             "index needs %s: write rows: %zu, or more for values to come",
-                             f.column, node->name, (long long)node->attrs.rows, text.data,
-                             f.n_rows);
+  return clv_session_fail_at(
+      b->config, find_column(b->config, f.column), err,
+      "data.table.columns.%.80s: the embedding '%s' has rows: %lld, and this "
+      "index needs %s: write rows: %zu, or more for values to come",
+      f.column, node->name, (long long)node->attrs.rows, text.data, f.n_rows);
 }
 
 void clv_indexes_describe(const clv_dataset *ds, clv_bytes *out) {
