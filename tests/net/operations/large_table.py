@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains on a table of LARGE_TABLE_GB GB (20) with 1 GiB of memory.
 
-    large_table.py [GB] [--folder FOLDER] [--memory MIB] [--table FILE]
+    large_table.py [GB] [--folder FOLDER] [--memory MIB]
 
 The table is a gzip file of that many bytes of CSV: numbers, words, a class and a long note, which
 is not read. Its parts of 8,000 records repeat, in an order from a seed, so that it is made in a
@@ -10,8 +10,8 @@ minute and takes a tenth of its size on the disk; cells and inputs take a third.
 RLIMIT_DATA, which counts all memory that a process could write to: the system refuses it more. The
 pages of files that it maps are not counted, and the system drops them when memory is short. The
 last line has the highest RssAnon in /proc/PID/status, sampled ten times a second, which is the
-memory in use without pages of files. --table: a table that an earlier call has made."""
-import argparse, gzip, os, random, resource, subprocess, sys, tempfile, time, zlib
+memory in use without pages of files."""
+import argparse, os, random, resource, subprocess, sys, tempfile, time, zlib
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as clusters
 from cluster import *
@@ -39,6 +39,7 @@ def gzipped(data):
 
 
 def write_table(path, n_bytes):
+    """Returns the number of bytes of the CSV, and of records."""
     rng = random.Random(5)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(400)]
     sentences = [" ".join(rng.choices(words, k=12)) + ". " for _ in range(200)]
@@ -47,23 +48,15 @@ def write_table(path, n_bytes):
         data = make_part(rng, sentences)
         parts.append((len(data), gzipped(data)))
     header = (",".join([*(f"n{i}" for i in range(NUMBERS)), "site", "smoker", "outcome", "note"]) + "\n").encode()
-    size = 0
+    size = records = 0
     with open(path, "wb") as f:
         f.write(gzipped(header))
         while size < n_bytes:
             length, packed = rng.choice(parts)
             f.write(packed)
             size += length
-
-
-def unpacked(path):
-    """Returns the number of bytes and of records of a packed table."""
-    size = lines = 0
-    with gzip.open(path, "rb") as f:
-        while piece := f.read(1 << 24):
-            size += len(piece)
-            lines += piece.count(b"\n")
-    return size, lines - 1
+            records += PART_RECORDS
+    return size, records
 
 
 def session_of(path):
@@ -115,20 +108,17 @@ def main():
     a.add_argument("gb", nargs="?", type=float, default=20)
     a.add_argument("--folder", default=None)
     a.add_argument("--memory", type=int, default=1024)
-    a.add_argument("--table", default=None)
     a = a.parse_args()
     tempfile.tempdir = a.folder
     with Cluster(1) as c:
-        path = a.table or os.path.join(c.dir, "table.csv.gz")
+        path = os.path.join(c.dir, "table.csv.gz")
         began = time.monotonic()
-        if not a.table:
-            write_table(path, int(a.gb * 1e9))
+        size, records = write_table(path, int(a.gb * 1e9))
         print(f"table: {os.path.getsize(path) / 1e9:.2f} GB packed, made in {time.monotonic() - began:.0f} s", flush=True)
         session = c.session("large", session_of(path), keys="labels_readable: true")
         text, seconds, highest = limited_run([clusters.MASTER, "train", session], c.dir, a.memory)
         print(text[-1500:])
         cells = folder_bytes(os.path.join(c.dir, "runs", "tables.cache"))
-        size, records = unpacked(path)
         print(f"large-table: {size / 1e9:.1f} GB, {records:,} records, cells of {cells / 1e9:.2f} GB; "
               f"{highest / 1024:.0f} MiB at most, of {a.memory} MiB, {seconds:.0f} s")
 
