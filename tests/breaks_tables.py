@@ -4,7 +4,7 @@ from breaks import of
 
 of("master/data/table_encoder.c", "tests/unit/data/test_tables",
    std_is_of_a_sample=("static double compute_std(", "sum / (double)n", "sum / (double)(n - 1)"),
-   missing_values_do_not_count=("static clv_code learn_numbers(", "while (n < rows->n) v[n++] = c->fill;", ""),
+   missing_values_do_not_count=("static clv_code learn_numbers(", "rows->n - s.n", "0"),
    equal_values_have_the_last_quantile=("static double interpolate(", "is_mirrored ? x[middle] < v :", ""),
    unseen_classes_are_the_last=("clv_code clv_table_class_labels(", "if ((size_t)labels[i] == l->n_classes)", "if (false)"),
    rules_may_change=("static clv_code find_source(", "o->scale == c->scale", "true"))
@@ -20,10 +20,10 @@ of("master/plan/run_data.c", "tests/net/training/test_table.py",
 of("master/run/run_target_predictions.c", "tests/net/training/test_table.py",
    formulas_stay=("void clv_predictions_add_csv_text(", 'strchr("=+-@\\t\\r", *text)', "false"))
 FILES = "tests/net/training/test_images.py"
-of("master/data/table.c", f"{FILES} paths_that_leave_the_folder_are_refused_with_their_place",
-   absolute_paths_are_opened=("static bool is_path_inside(", "if (*path == '/') return false;", ""),
-   paths_climb_out=("static bool is_path_inside(", "(part[2] == '/' || !part[2])", "part[2] == '.'"),
-   folders_are_images=("static bool is_file(", "S_ISREG(st.st_mode)", "st.st_mode"))
+of("master/data/image_folder.c", f"{FILES} paths_that_leave_the_folder_are_refused_with_their_place",
+   absolute_paths_are_opened=("bool clv_image_is_path_inside(", "if (*path == '/') return false;", ""),
+   paths_climb_out=("bool clv_image_is_path_inside(", "(part[2] == '/' || !part[2])", "part[2] == '.'"),
+   folders_are_images=("bool clv_image_is_file(", "S_ISREG(st.st_mode)", "st.st_mode"))
 of("master/data/table.c", f"{FILES} images_that_a_table_names_train_as_those_of_a_folder",
    images_keep_the_order_of_the_first=("static clv_code put_file(", "t->files[t->count] = t->id_texts.len;", "t->files[t->count] = t->count ? t->files[0] : t->id_texts.len;"))
 of("master/data/cells_jsonl.c", "tests/unit/data/test_table_forms",
@@ -65,4 +65,35 @@ of("master/plan/run_data.c", "tests/net/operations/test_checks.py",
    sets_may_lose_all_records=("static clv_code check_sets_left(", "if (sets[i].rows->n || !n_before[i]) continue;", "continue;"))
 of("master/data/source.c", "tests/unit/data/test_readers",
    converted_elements_are_mapped=("static bool has_same_bytes(", "is_copied && ", ""),
-   mapped_arrays_are_empty=("static clv_code map_tensor(", "MAP_PRIVATE | MAP_NORESERVE", "MAP_PRIVATE | MAP_ANONYMOUS"))
+   mapped_arrays_are_empty=("static clv_code map_file(", "MAP_PRIVATE | MAP_NORESERVE", "MAP_PRIVATE | MAP_ANONYMOUS"))
+of("master/data/table_encoder.c", "tests/unit/data/test_tables",
+   missing_values_are_other_values=("static size_t find_element(", "c->n_values + 1", "c->n_values"))
+of("master/data/sampling.c", "tests/unit/data/test_tables",
+   all_weights_may_be_0=("static bool add_up(", "chances[n - 1] > 0 && ", ""))
+of("master/data/table.c", "tests/unit/data/test_tables",
+   weights_may_be_negative=("static clv_code put_number(", "v < 0", "false"))
+of("master/data/sorted_values.c", "tests/unit/data/test_table_cache",
+   parts_are_not_merged=("static bool comes_before(", "*a->at < *b->at", "*a->at > *b->at"),
+   fills_come_last=("static clv_code complete_on_disk(", "fill < s->v[i]", "false"))
+of("master/data/cell_files.c", "tests/unit/data/test_table_cache",
+   codes_of_no_value_are_read=("static bool are_codes(", "codes[i] >= (int64_t)c->names.n", "false"),
+   ids_may_be_anywhere=("static bool are_offsets(", "(uint64_t)offsets[i] >= len ||", ""),
+   labels_of_yes_or_no_may_be_2=("static bool are_labels(", "c->is_yes_or_no && ", "false && "),
+   paths_leave_the_folder_of_a_cache=("static clv_code map_texts(", "!clv_image_is_path_inside(", "false && !clv_image_is_path_inside("),
+   paths_begin_anew_with_each_block=("static clv_code add_offsets(", "offsets[i] += f->n_id_bytes", "offsets[i] += 0"),
+   caches_may_be_of_others=("static clv_code check_owner(", " || st.st_mode & 077", ""))
+of("master/data/table_cache.c", "tests/unit/data/test_table_cache",
+   images_that_are_gone_stay=("static bool has_current_files(", "if (!clv_image_is_file(", "if (false && !clv_image_is_file("),
+   images_that_came_are_left_out=("static bool has_current_files(", "return !t->files || !t->broken.n;", "return true;"),
+   tasks_of_targets_do_not_count=("static void add_rules(", "t->targets[i].task", "0"),
+   stale_caches_stay=("clv_code clv_table_open_on_disk(", "delete_stale(o->table.cache_folder, &e);", ""),
+   changed_tables_keep_their_cache=("static clv_code make_entry(", "CLV_TRY(add_digest(e, &e->state, err));", "CLV_TRY(add_digest(e, &path, err));"))
+of("master/data/cells_json.c", "tests/unit/data/test_table_cache",
+   caches_of_other_tables_are_read=("static clv_code read_key(", "strcmp(text.data, key) == 0", "true"))
+of("master/data/table_encoder.c", "tests/unit/data/test_table_cache",
+   refused_numbers_may_be_missing=("static clv_code check_refused(", "if (isnan(", "if (false && isnan("))
+of("master/plan/table_index.c", "tests/net/training/test_table.py",
+   embeddings_may_be_small=("clv_code clv_index_check(", "node->attrs.rows >= (int64_t)f.n_rows", "true"))
+of("master/data/table_targets.c", "tests/unit/data/test_table_cache",
+   rows_of_targets_are_records=("clv_code clv_targets_set_labels(", "c->numbers[clv_table_row(t, i)]", "c->numbers[i]"),
+   rows_of_target_classes_are_records=("static clv_code fill_classes(", "c->codes[clv_table_row(t, i)]", "c->codes[i]"))

@@ -182,6 +182,12 @@ soak-mixed: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
+LARGE_TABLE_GB ?= 20
+##+ large-table      train on a table of LARGE_TABLE_GB (20) with 1 GiB of memory
+large-table: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/large_table.py $(LARGE_TABLE_GB) $(LARGE_TABLE_ARGS)
+
 # KILL_SEED=17 replays the kills, but not their moments.
 KILLS ?= 1000
 ##+ soak-kill        KILLS (1000) of masters and workers of five networks: the same bits, and how

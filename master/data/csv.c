@@ -62,9 +62,13 @@ static clv_code read_quoted_field(clv_csv *c, clv_bytes *ret, clv_err *err) {
 }
 
 static void read_plain_field(clv_csv *c, clv_bytes *ret) {
-  size_t from = c->at;
-  while (c->at < c->len && c->text[c->at] != separator_of(c) && !line_end_bytes(c)) c->at++;
-  clv_bytes_add(ret, c->text + from, c->at - from);
+  const char *from = c->text + c->at, *stop = c->text + c->len, *p = from;
+  char separator = separator_of(c);
+  while (p < stop && *p != separator && *p != '\n' &&
+         !(*p == '\r' && stop - p >= 2 && p[1] == '\n'))
+    p++;
+  c->at += (size_t)(p - from);
+  clv_bytes_add(ret, from, (size_t)(p - from));
 }
 
 clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err) {

@@ -138,6 +138,7 @@ typedef struct clv_column_options {
   const char *format;
   /* CLV_COLUMN_DATE: parts of a date that become elements, as bits 1 << clv_date_part */
   unsigned parts;
+  const char *input; /* CLV_COLUMN_INDEX: name of its input; NULL: the name of the column */
 } clv_column_options;
 
 /* A label of a record that has several, each read from a column of a table. */
@@ -149,7 +150,9 @@ typedef struct clv_target_option {
 } clv_target_option;
 
 /* How a table becomes records: the input of a record has the elements of all columns, one column
- * after the other. */
+ * after the other. If a column is an index, records have several inputs: "input" with the elements
+ * of the other columns, unless there are none, and then each index, [B] i64, in the order of the
+ * columns. */
 typedef struct clv_table_options {
   char separator; /* character between fields; 0: a tab in files named .tsv, else a comma */
   bool has_decimal_comma;
@@ -170,6 +173,12 @@ typedef struct clv_table_options {
   const char *query;
   uint32_t query_seconds; /* seconds after which the query is stopped */
   uint64_t query_rows;    /* most records that the query may return */
+  /* folder for tables that are larger than memory: their cells are read from files in it, which are
+   * made once; NULL: all tables are in memory */
+  const char *cache_folder;
+  bool is_on_disk;       /* use cache_folder for tables of any size */
+  clv_notifier notifier; /* hears that a table is read into cache_folder, which takes long */
+  size_t block_bytes;    /* bytes of a table on disk that are in memory at a time; 0: as usual */
 } clv_table_options;
 
 /* Meaning, for a record, of the table's column that text.group names. */
@@ -208,8 +217,9 @@ typedef struct clv_dataset_options {
   /* read the groups for CLV_SPLIT_GROUPS. A group is a file of documents, a folder of images below
    * the class, or all records with the same text.group */
   bool reads_groups;
-  const char *group_path;              /* arrays: path of a file with an integer per record */
-  clv_split_key split_key;             /* tables: meaning of the column that text.group names */
+  bool reads_weights;      /* tables: read the column of weights; false: it may be missing */
+  const char *group_path;  /* arrays: path of a file with an integer per record */
+  clv_split_key split_key; /* tables: meaning of the column that text.group names */
   clv_set_values set_values[CLV_SETS]; /* CLV_KEY_IS_SET: values of the column for each set */
   /* CLV_KEY_IS_SET: sets of records to keep, as bits 1 << clv_set; 0: all. Groups are then read
    * with skips_labels, too */
@@ -533,6 +543,15 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
  * CLV_DATA_LOSS: the columns are not those that were learnt. CLV_INVALID: a record has a class that
  * data.train has not. */
 clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
+/* Describes an input that is the index of a column. */
+typedef struct clv_index_facts {
+  const char *column; /* name of the column */
+  size_t n_values;    /* number of different values of the training records */
+  bool has_own;       /* missing values have a number of their own, the last one */
+  size_t n_rows;      /* number of different numbers: the rows that an embedding needs */
+} clv_index_facts;
+/* Returns true if input k is the index of a table's column, and describes it. */
+bool clv_dataset_index_facts(const clv_dataset *ds, size_t k, clv_index_facts *ret);
 /* Returns the id of a record; NULL: the table has no column of ids, or the format is another. */
 const char *clv_dataset_record_id(const clv_dataset *ds, size_t record);
 
@@ -584,6 +603,7 @@ typedef struct clv_column_facts {
    * value */
   double low, high;
   bool has_integers;
+  size_t n_rows; /* CLV_COLUMN_INDEX: rows that an embedding needs; 0: another use */
   /* Pearson's correlation with a target of numbers or of two classes, the largest if there are
    * several; 0: not computed */
   double correlation;
@@ -682,6 +702,10 @@ void clv_scan_done(clv_scan *s);
  * a class has no weight, or all chances are 0. */
 clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
                            size_t n_weights, double **ret, clv_err *err) CLV_USE_RESULT;
+/* As clv_sampling_sums, but the chance of a record of a table is its weight in the column with
+ * CLV_COLUMN_WEIGHT. CLV_INVALID: all weights are 0. */
+clv_code clv_sampling_sums_of_column(const clv_dataset *ds, const clv_subset *rows, double **ret,
+                                     clv_err *err) CLV_USE_RESULT;
 /* Draws the records of an epoch with replacement: ret_order [n] receives positions in the subset.
  * The draws follow from seed and epoch. Formula: position i is the first whose sum exceeds u_i
  * times the last sum, with u_i uniform in [0, 1). */

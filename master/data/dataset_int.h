@@ -19,6 +19,8 @@ typedef struct clv_named_input {
   clv_dtype dtype;     /* type of the input in a batch */
   size_t row_elements; /* elements of one record */
   bool is_bool;        /* the u8 data are 0 and 1, and are not divided by 255 */
+  /* description of the index of a table's column, which owns the name; n_rows 0: no such input */
+  clv_index_facts index;
 } clv_named_input;
 
 struct clv_dataset {

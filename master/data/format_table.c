@@ -6,13 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/data/cells_int.h"
 #include "master/data/dataset_int.h"
 
 static clv_code set_number_labels(clv_dataset *ds, clv_err *err) {
   const clv_table_column *target = ds->table->target;
   ds->y_shape = CLV_SHAPE((int64_t)ds->count, 1);
   CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
-  for (size_t i = 0; i < ds->count; i++) ((float *)ds->labels->data)[i] = (float)target->numbers[i];
+  float *labels = ds->labels->data;
+  for (size_t i = 0; i < ds->count; i++)
+    labels[i] = (float)target->numbers[clv_table_row(ds->table, i)];
   return CLV_OK;
 }
 
@@ -53,7 +56,7 @@ static clv_code open_files(clv_dataset *ds, const clv_dataset_options *o, clv_er
   CLV_AUTO(clv_image_folder_done) clv_image_folder folder = {0};
   const clv_cell_table *t = ds->table;
   size_t n = o->limit ? CLV_MIN(o->limit, t->count) : t->count;
-  CLV_TRY(clv_image_folder_list(t->files_folder, t->id_texts.data, t->files, n, &folder, err));
+  CLV_TRY(clv_image_folder_list(t->files_folder, clv_table_texts(t), t->files, n, &folder, err));
   CLV_TRY(clv_images_open_list(o, &folder, &ds->images, err));
   return clv_images_set_records(ds, o, err);
 }
@@ -61,9 +64,9 @@ static clv_code open_files(clv_dataset *ds, const clv_dataset_options *o, clv_er
 static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   if (o->holds_tokens || o->labels_path)
     return clv_fail(err, CLV_PRECONDITION,
-                    "a record of a table is a row of numbers: the first layer must not be an "
-                    "embedding");
-  CLV_TRY(clv_table_open(o, &ds->table, err));
+                    "a record of a table is a row of numbers: an embedding reads a column with "
+                    "as: index");
+  CLV_TRY((clv_table_is_on_disk(o) ? clv_table_open_on_disk : clv_table_open)(o, &ds->table, err));
   ds->count = ds->table->count;
   ds->broken = ds->table->broken;
   ds->table->broken = (clv_broken_records){0};
@@ -72,9 +75,13 @@ static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_er
 }
 
 static clv_code group_by_column(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  const clv_tensor *file = ds->table->group_file;
   (void)o;
   (void)err;
-  clv_dataset_set_groups(ds, &ds->table->groups);
+  if (file)
+    memcpy(ds->groups, file->data, file->bytes);
+  else
+    clv_dataset_set_groups(ds, &ds->table->groups);
   return CLV_OK;
 }
 
@@ -89,15 +96,64 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
   return clv_fail(err, reason.code, "%.200s: %s", ds->inputs_path, reason.text);
 }
 
+/* Finds the options of a column that was learnt. */
+static const clv_column_options *find_options(const clv_dataset *ds, const char *name) {
+  size_t i = 0;
+  while (strcmp(ds->table->columns[i].o.name, name) != 0) i++;
+  return &ds->table->columns[i].o;
+}
+
+/* Adds the index of a column as an input. */
+static clv_code add_index(clv_dataset *ds, const clv_learnt *l, size_t column, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
+  const clv_learnt_column *c = &l->columns[column];
+  if (ds->n_named == CLV_DATA_MAX_INPUTS)
+    return clv_fail(err, CLV_INVALID, "column '%.80s': a record has at most %d inputs", c->name,
+                    CLV_DATA_MAX_INPUTS);
+  CLV_TRY(clv_table_encode_index(ds->table, l, column, &x, err));
+  const clv_column_options *o = find_options(ds, c->name);
+  clv_named_input *in = &ds->named_inputs[ds->n_named];
+  CLV_TRY(clv_inputs_add(ds, o->input ? o->input : o->name, ds->inputs_path, &x, err));
+  in->index = (clv_index_facts){.column = o->name,
+                                .n_values = c->n_values,
+                                .has_own = c->missing == CLV_MISSING_OWN,
+                                .n_rows = clv_learnt_index_rows(c)};
+  return CLV_OK;
+}
+
+/* Makes named inputs of a table with indexes. The first one has the other columns. */
+static clv_code add_inputs(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = clv_steal(&ds->inputs);
+  CLV_TRY(clv_alloc(CLV_DATA_MAX_INPUTS, sizeof *ds->named_inputs, &ds->named_inputs, err));
+  if (x) CLV_TRY(clv_inputs_add(ds, "input", ds->inputs_path, &x, err));
+  for (size_t i = 0; i < l->n_columns; i++)
+    if (l->columns[i].use == CLV_COLUMN_INDEX) CLV_TRY(add_index(ds, l, i, err));
+  return CLV_OK;
+}
+
+static bool has_indexes(const clv_learnt *l) {
+  for (size_t i = 0; i < l->n_columns; i++)
+    if (l->columns[i].use == CLV_COLUMN_INDEX) return true;
+  return false;
+}
+
 clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   const clv_dataset_options default_options = {.max_bytes = SIZE_MAX};
   if (!ds->images) CLV_TRY(clv_table_encode(ds->table, l, &ds->inputs, err));
   if (ds->table->target && !ds->table->target->has_numbers) CLV_TRY(set_class_labels(ds, l, err));
   if (ds->table->n_targets) CLV_TRY(clv_targets_set_labels(ds, l, err));
-  return ds->images ? CLV_OK : clv_arrays_set_records(ds, &default_options, err);
+  if (ds->images) return CLV_OK;
+  return has_indexes(l) ? add_inputs(ds, l, err)
+                        : clv_arrays_set_records(ds, &default_options, err);
+}
+
+bool clv_dataset_index_facts(const clv_dataset *ds, size_t k, clv_index_facts *ret) {
+  if (!ds->named_inputs) return false;
+  *ret = ds->named_inputs[k].index;
+  return ret->n_rows > 0;
 }
 
 const char *clv_dataset_record_id(const clv_dataset *ds, size_t record) {
   if (!ds->table || !ds->table->ids) return NULL;
-  return ds->table->id_texts.data + ds->table->ids[record];
+  return clv_table_text(ds->table, ds->table->ids, record);
 }

@@ -235,3 +235,21 @@ clv_code clv_image_folder_list(const char *root, const char *names, const size_t
   f = (clv_image_folder){0};
   return CLV_OK;
 }
+
+/* ---- paths in a folder ----------------------------------------------------------------------- */
+
+bool clv_image_is_path_inside(const char *path) {
+  if (*path == '/') return false;
+  for (const char *part = path; part; part = strchr(part, '/')) {
+    part += *part == '/';
+    if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || !part[2])) return false;
+  }
+  return true;
+}
+
+bool clv_image_is_file(const char *folder, const char *path) {
+  CLV_AUTO(clv_bytes_done) clv_bytes full_path = {0};
+  struct stat st;
+  clv_bytes_printf(&full_path, "%s/%s", folder, path);
+  return !full_path.failed && stat(full_path.data, &st) == 0 && S_ISREG(st.st_mode);
+}

@@ -125,6 +125,10 @@ clv_code clv_image_folder_scan(const char *root, bool is_unlabelled, clv_image_f
 /* Lists n images of root, whose paths are at the offsets `paths` of `names`, without classes. */
 clv_code clv_image_folder_list(const char *root, const char *names, const size_t *paths, size_t n,
                                clv_image_folder *ret, clv_err *err) CLV_USE_RESULT;
+/* Returns true for a path that stays in its folder: relative, without a part "..". */
+bool clv_image_is_path_inside(const char *path);
+/* Returns true if a path in a folder is a file. */
+bool clv_image_is_file(const char *folder, const char *path);
 /* Keeps `limit` images, evenly spread over the order. limit 0 keeps all. */
 void clv_image_folder_limit(clv_image_folder *f, size_t limit);
 void clv_image_folder_done(clv_image_folder *f);

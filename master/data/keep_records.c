@@ -48,7 +48,7 @@ clv_code clv_dataset_keep_only(clv_dataset *ds, const clv_subset *kept, clv_err 
     if (ds->groups) ds->groups[i] = ds->groups[kept->index[i]];
   }
   if (ds->images) clv_images_keep_only(ds->images, kept);
-  if (ds->table) clv_table_keep_only(ds->table, kept);
+  if (ds->table) CLV_TRY(clv_table_keep_only(ds->table, kept, err));
   ds->count = kept->n;
   if (ds->labels && ds->label_kind == CLV_LABEL_CLASS && ds->labels_path) find_label_range(ds);
   return CLV_OK;

@@ -260,6 +260,13 @@ clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t m
   return read_npy(s, max_bytes, ret, NULL, err);
 }
 
+clv_code clv_npy_map(const char *path, clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(clv_source_open(path, &s, err));
+  clv_source_map_read_only(s);
+  return read_npy(s, SIZE_MAX, ret, NULL, err);
+}
+
 static bool is_npy(const uint8_t *head, size_t n) {
   return n >= sizeof magic_text - 1 && memcmp(head, magic_text, sizeof magic_text - 1) == 0;
 }

@@ -14,6 +14,14 @@ typedef struct clv_source clv_source;
 /* Sets the size in bytes from which on an array is mapped into memory (mmap) instead of read. Only
  * tests call it; otherwise the size depends on the memory of the host. */
 void clv_source_map_from(clv_source *s, size_t bytes);
+/* Lets an array of any size be mapped, for a caller who does not write to it. */
+void clv_source_map_read_only(clv_source *s);
+/* Makes a tensor over the bytes of an open file from `offset` on, which must be there. The
+ * caller must not write to it. label: for messages. */
+clv_code clv_map_tensor(int fd, const char *label, size_t offset, clv_dtype dtype,
+                        const clv_shape *shape, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* Maps a plain .npy file as a tensor. The caller must not write to it. Errors as clv_npy_read. */
+clv_code clv_npy_map(const char *path, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Opens a regular file. A file that begins with gzip's two magic bytes is inflated. */
 clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) CLV_USE_RESULT;

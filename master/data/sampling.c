@@ -3,6 +3,7 @@
  * Weighted sampling: sums of the chances of records, and an epoch of draws with replacement from
  * them (data.sampling). The draws of an epoch depend only on (seed, epoch), as a shuffle does.
  */
+#include <float.h>
 #include <stdlib.h>
 
 #include "master/data/dataset_int.h"
@@ -43,6 +44,20 @@ static clv_code balance(const clv_dataset *ds, const clv_subset *rows, double *c
   return CLV_OK;
 }
 
+/* Sets the chance of each record to its weight in a column. */
+static clv_code read_weights(const clv_dataset *ds, const clv_subset *rows, double *chances,
+                             clv_err *err) {
+  const clv_table_column *c = ds->table ? ds->table->weight : NULL;
+  if (!c) return clv_fail(err, CLV_INVALID, "these records have no column of weights");
+  for (size_t i = 0; i < rows->n; i++) {
+    chances[i] = c->numbers[clv_table_row(ds->table, rows->index[i])];
+    if (!(chances[i] >= 0 && chances[i] <= DBL_MAX))
+      return clv_fail(err, CLV_DATA_LOSS, "record %zu has the weight %g in '%.80s': 0 or more",
+                      clv_dataset_record_number(ds, rows->index[i]), chances[i], c->o.name);
+  }
+  return CLV_OK;
+}
+
 /* Sets the chance of each record to the weight of its class. */
 static clv_code weigh(const clv_dataset *ds, const clv_subset *rows, const double *weights,
                       size_t n_weights, double *chances, clv_err *err) {
@@ -57,6 +72,12 @@ static clv_code weigh(const clv_dataset *ds, const clv_subset *rows, const doubl
   return CLV_OK;
 }
 
+/* Adds to each chance those before it. Returns true if the sum is above 0 and finite. */
+static bool add_up(double *chances, size_t n) {
+  for (size_t i = 1; i < n; i++) chances[i] += chances[i - 1];
+  return n && chances[n - 1] > 0 && chances[n - 1] <= DBL_MAX;
+}
+
 clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
                            size_t n_weights, double **ret, clv_err *err) {
   CLV_AUTO(clv_freep) double *sums = NULL;
@@ -65,9 +86,22 @@ clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const 
   CLV_TRY(clv_alloc(rows->n, sizeof *sums, &sums, err));
   CLV_TRY(n_weights ? weigh(ds, rows, weights, n_weights, sums, err)
                     : balance(ds, rows, sums, err));
-  for (size_t i = 1; i < rows->n; i++) sums[i] += sums[i - 1];
-  if (!rows->n || !(sums[rows->n - 1] > 0))
+  if (!add_up(sums, rows->n))
     return clv_fail(err, CLV_INVALID, "no training record has a class whose weight is above 0");
+  *ret = clv_steal(&sums);
+  return CLV_OK;
+}
+
+clv_code clv_sampling_sums_of_column(const clv_dataset *ds, const clv_subset *rows, double **ret,
+                                     clv_err *err) {
+  CLV_AUTO(clv_freep) double *sums = NULL;
+  CLV_TRY(clv_alloc(rows->n, sizeof *sums, &sums, err));
+  CLV_TRY(read_weights(ds, rows, sums, err));
+  if (!add_up(sums, rows->n))
+    return clv_fail(err, CLV_INVALID,
+                    "%.200s: the column '%.80s' is 0 in all %zu training records, or too large to "
+                    "add up: give records that are to be drawn a weight above 0",
+                    ds->inputs_path, ds->table->weight->o.name, rows->n);
   *ret = clv_steal(&sums);
   return CLV_OK;
 }

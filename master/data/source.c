@@ -45,8 +45,9 @@ struct clv_source {
   size_t memory_left;
   uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */
   uint64_t decoded_bytes; /* decoded bytes that were read so far */
-  size_t mapped_from; /* bytes of the smallest array that is mapped instead of read; 0: depends on
+  size_t mapped_from;  /* bytes of the smallest array that is mapped instead of read; 0: depends on
                        * memory and max_bytes (find_mapped_size) */
+  bool maps_read_only; /* nothing moves records in a mapped array */
   bool gzip, inflating, finished;
   z_stream z;
   uint8_t chunk[STORED_CHUNK];
@@ -402,23 +403,42 @@ static bool has_same_bytes(const clv_source *s, const clv_array_header *h) {
   return s->fd >= 0 && !s->gzip && is_copied && is_in_order && h->bytes % e->bytes == 0;
 }
 
+static clv_code map_file(int fd, const char *label, int protection, size_t offset, size_t total,
+                         clv_dtype dtype, const clv_shape *shape, clv_tensor **ret, clv_err *err) {
+  mapping *m;
+  CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
+  m->len = total;
+  m->begin = mmap(NULL, total, protection, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+  if (m->begin == MAP_FAILED) {
+    free(m);
+    return clv_fail(err, CLV_EXHAUSTED, "%s: cannot be mapped: %s", label, strerror(errno));
+  }
+  clv_code code = clv_tensor_wrap(dtype, shape, (char *)m->begin + offset, unmap, m, ret, err);
+  if (code != CLV_OK) unmap(m);
+  return code;
+}
+
 /* Makes a tensor over the file. The kernel reads pages when a batch needs them and drops them when
  * memory is short. If the process moves records in the tensor, the changed pages stay in memory,
  * and the file does not change. */
 static clv_code map_tensor(const clv_source *s, const clv_array_header *h, size_t total,
                            clv_tensor **ret, clv_err *err) {
-  mapping *m;
-  CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
-  m->len = total;
-  m->begin = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, s->fd, 0);
-  if (m->begin == MAP_FAILED) {
-    free(m);
-    return clv_fail(err, CLV_EXHAUSTED, "%s: cannot be mapped: %s", s->label, strerror(errno));
-  }
-  clv_code code = clv_tensor_wrap(h->element->dtype, &h->shape, (char *)m->begin + h->bytes, unmap,
-                                  m, ret, err);
-  if (code != CLV_OK) unmap(m);
-  return code;
+  int protection = s->maps_read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  return map_file(s->fd, s->label, protection, h->bytes, total, h->element->dtype, &h->shape, ret,
+                  err);
+}
+
+clv_code clv_map_tensor(int fd, const char *label, size_t offset, clv_dtype dtype,
+                        const clv_shape *shape, clv_tensor **ret, clv_err *err) {
+  size_t n;
+  CLV_TRY(clv_shape_numel(shape, &n, err));
+  return map_file(fd, label, PROT_READ, offset, offset + n * clv_dtype_size(dtype), dtype, shape,
+                  ret, err);
+}
+
+void clv_source_map_read_only(clv_source *s) {
+  s->mapped_from = 1;
+  s->maps_read_only = true;
 }
 
 clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,

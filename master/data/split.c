@@ -135,22 +135,30 @@ static clv_code set_tie_orders(strata *s, uint64_t seed, clv_err *err) {
   return CLV_OK;
 }
 
+static int compare_keys(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Counts how many different numbers are in an ascending list. */
+static size_t count_different(const int64_t *keys, size_t n) {
+  size_t n_different = 0;
+  for (size_t i = 0; i < n; i++) n_different += !i || keys[i] != keys[i - 1];
+  return n_different;
+}
+
 static clv_code find_strata(const clv_dataset *ds, bool groups, uint64_t seed, strata *ret,
                             clv_err *err) {
-  CLV_TRY(clv_alloc(ds->count, sizeof *ret->list, &ret->list, err));
+  CLV_AUTO(clv_freep) int64_t *keys = NULL;
+  CLV_TRY(clv_alloc(ds->count, sizeof *keys, &keys, err));
   for (size_t i = 0; i < ds->count; i++)
-    ret->list[i] = (stratum){
-        .class_or_group = groups ? ds->groups[i] : clv_dataset_split_class(ds, i), .n_records = 1};
-  ret->n = ds->count;
-  sort_strata(ret, compare_class_or_group);
-  size_t n = 0;
-  for (size_t i = 0; i < ret->n; i++) {
-    if (n && ret->list[n - 1].class_or_group == ret->list[i].class_or_group)
-      ret->list[n - 1].n_records++;
-    else
-      ret->list[n++] = ret->list[i];
+    keys[i] = groups ? ds->groups[i] : clv_dataset_split_class(ds, i);
+  if (ds->count) qsort(keys, ds->count, sizeof *keys, compare_keys);
+  CLV_TRY(clv_alloc(count_different(keys, ds->count), sizeof *ret->list, &ret->list, err));
+  for (size_t i = 0; i < ds->count; i++) {
+    if (!i || keys[i] != keys[i - 1]) ret->list[ret->n++].class_or_group = keys[i];
+    ret->list[ret->n - 1].n_records++;
   }
-  ret->n = n;
   return set_tie_orders(ret, seed, err);
 }
 
@@ -338,11 +346,6 @@ static clv_code divide_by_key(const clv_dataset *ds, int64_t least, clv_subset *
   *ret_taken = taken;
   rest = taken = (clv_subset){0};
   return CLV_OK;
-}
-
-static int compare_keys(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? -1 : x > y;
 }
 
 /* Takes the n latest records for validation, and all others of the time of the earliest of these,

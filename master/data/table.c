@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
 #include "master/data/cell_source_int.h"
-#include "master/data/table_int.h"
+#include "master/data/cells_int.h"
+#include "master/data/image_int.h"
 
 enum {
   MAX_SET_NAME = 64,
@@ -22,9 +22,13 @@ enum {
 
 static const char *const usual_marks[] = {"NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"};
 
+bool clv_column_has_words(clv_column_use use) {
+  return use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_INDEX;
+}
+
 bool clv_column_is_input(clv_column_use use) {
-  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_BOOLEAN ||
-         use == CLV_COLUMN_DATE;
+  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_BOOLEAN || use == CLV_COLUMN_DATE ||
+         clv_column_has_words(use);
 }
 
 /* ---- numbers, booleans and missing marks in cells -------------------------------------------- */
@@ -95,6 +99,8 @@ typedef struct table_reader {
   size_t *last_record; /* [n_columns] number of the record that had the column last, from 1 */
   size_t group_field;  /* field with the group; SIZE_MAX: groups are not read */
   bool is_fatal;       /* the error concerns all records, so the record is not skipped */
+  /* files to which records go when a block is full; NULL: all records stay in memory */
+  clv_cell_files *files;
 } table_reader;
 
 static bool is_mark(const char *const *marks, size_t n, const char *text, size_t len) {
@@ -132,10 +138,15 @@ static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
 static clv_code fail_missing(const table_reader *r, const clv_table_column *c, bool is_absent,
                              clv_err *err) {
   bool is_target = c->o.use == CLV_COLUMN_TARGET, is_id = c->o.use == CLV_COLUMN_ID;
-  const char *noun = is_target ? "the target" : is_id ? "the id" : "column";
-  const char *advice = is_target ? "is missing: leave the record out, or set data.broken: skip"
-                       : is_id   ? "is missing: give the record one, or say as: ignore"
-                                 : "has no value here: set its `missing`, such as most_frequent";
+  bool is_weight = c->o.use == CLV_COLUMN_WEIGHT;
+  const char *noun = is_target   ? "the target"
+                     : is_id     ? "the id"
+                     : is_weight ? "the weight"
+                                 : "column";
+  const char *advice = is_target   ? "is missing: leave the record out, or set data.broken: skip"
+                       : is_id     ? "is missing: give the record one, or say as: ignore"
+                       : is_weight ? "is missing: give the record one, 0 or more"
+                                   : "has no value here: set its `missing`, such as most_frequent";
   return (is_absent ? clv_cells_fail_record : clv_cells_fail)(&r->source, err, "%s '%.80s' %s",
                                                               noun, c->o.name, advice);
 }
@@ -189,6 +200,8 @@ static clv_code put_number(const table_reader *r, const clv_source_cell *cell, c
                : fail_number(r, cell, c, err);
   if (c->o.scale == CLV_SCALE_LOG && v <= -1)
     return fail_cell(r, cell, c, "and scale: log is ln(1 + v), for v above -1", err);
+  if (c->o.use == CLV_COLUMN_WEIGHT && v < 0)
+    return fail_cell(r, cell, c, "and a weight is 0 or more", err);
   c->numbers[r->t->count] = v;
   return CLV_OK;
 }
@@ -227,23 +240,6 @@ static clv_code put_id(table_reader *r, const clv_source_cell *cell, const clv_t
 
 /* ---- paths of images ------------------------------------------------------------------------- */
 
-/* Returns true for a path that stays in its folder: relative, without a part "..". */
-static bool is_path_inside(const char *path) {
-  if (*path == '/') return false;
-  for (const char *part = path; part; part = strchr(part, '/')) {
-    part += *part == '/';
-    if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || !part[2])) return false;
-  }
-  return true;
-}
-
-static bool is_file(const char *folder, const char *path) {
-  CLV_AUTO(clv_bytes_done) clv_bytes full_path = {0};
-  struct stat st;
-  clv_bytes_printf(&full_path, "%s/%s", folder, path);
-  return !full_path.failed && stat(full_path.data, &st) == 0 && S_ISREG(st.st_mode);
-}
-
 static clv_code put_file(table_reader *r, const clv_source_cell *cell, const clv_table_column *c,
                          const char *text, size_t len, clv_err *err) {
   clv_cell_table *t = r->t;
@@ -255,12 +251,12 @@ static clv_code put_file(table_reader *r, const clv_source_cell *cell, const clv
   clv_bytes_add(&t->id_texts, "", 1);
   if (t->id_texts.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for paths");
   const char *path = t->id_texts.data + t->files[t->count];
-  if (!is_path_inside(path))
+  if (!clv_image_is_path_inside(path))
     return fail_cell(r, cell, c,
                      "which leaves the folder of the images: give a path in it, without '..' "
                      "(data.table.files names the folder)",
                      err);
-  if (!is_file(t->files_folder, path))
+  if (!clv_image_is_file(t->files_folder, path))
     return fail_cell(r, cell, c, "which is no file in the folder of the images (data.table.files)",
                      err);
   return CLV_OK;
@@ -276,8 +272,9 @@ static clv_code set_files_folder(const clv_dataset_options *o, clv_cell_table *t
 }
 
 /* Returns true if the column's cells are not read. */
-static bool is_unread(const clv_table_column *c) {
-  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && !c->is_read_target);
+static bool is_unread(const table_reader *r, const clv_table_column *c) {
+  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && !c->is_read_target) ||
+         (c->o.use == CLV_COLUMN_WEIGHT && c != r->t->weight);
 }
 
 static void set_missing(const table_reader *r, clv_table_column *c) {
@@ -289,7 +286,7 @@ static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table
                          clv_err *err) {
   const char *text = cell->text;
   size_t len = cell->len;
-  if (is_unread(c)) return CLV_OK;
+  if (is_unread(r, c)) return CLV_OK;
   if (cell->kind == CLV_CELL_OTHER)
     return fail_cell(r, cell, c,
                      "and a cell is a text, a number, true, false or null: give each value a "
@@ -368,7 +365,7 @@ static clv_code resolve_fields(table_reader *r, clv_err *err) {
 /* Fails if a column that a record needs is in none of the fields. */
 static clv_code check_found(const table_reader *r, clv_err *err) {
   for (size_t i = 0; i < r->t->n_columns; i++)
-    if (!r->is_found[i] && !is_unread(&r->t->columns[i]))
+    if (!r->is_found[i] && !is_unread(r, &r->t->columns[i]))
       return fail_absent(r, "data.table.columns", r->t->columns[i].o.name, err);
   if (r->o->text.group && r->group_field == SIZE_MAX)
     return fail_absent(r, group_key(r), r->o->text.group, err);
@@ -385,11 +382,18 @@ static clv_code check_found(const table_reader *r, clv_err *err) {
     (array) = more;                                                                   \
   } while (0)
 
-static clv_code reserve_record(clv_cell_table *t, clv_err *err) {
+static size_t count_records(const table_reader *r) {
+  return r->t->count + (r->files ? r->files->n_records : 0);
+}
+
+/* Makes room for a further record. A full block goes to the files. */
+static clv_code reserve_record(const table_reader *r, clv_err *err) {
+  clv_cell_table *t = r->t;
   if (t->count < t->cap) return CLV_OK;
-  if (t->count == UINT32_MAX)
+  if (count_records(r) == UINT32_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "more than %u records", UINT32_MAX);
-  size_t cap = t->cap ? 2 * t->cap : 256;
+  if (r->files && t->cap) return clv_cell_files_add(r->files, t, err);
+  size_t cap = r->files ? clv_cell_files_block(r->files, t) : t->cap ? 2 * t->cap : 256;
   for (size_t i = 0; i < t->n_columns; i++) {
     clv_table_column *c = &t->columns[i];
     if (c->o.use == CLV_COLUMN_ID)
@@ -467,7 +471,7 @@ static clv_code set_absent(table_reader *r, size_t n_groups, clv_err *err) {
   if (!r->source.reader->finds_fields_late) return CLV_OK;
   for (size_t i = 0; i < r->t->n_columns; i++) {
     clv_table_column *c = &r->t->columns[i];
-    if (r->last_record[i] == r->source.n_records || is_unread(c)) continue;
+    if (r->last_record[i] == r->source.n_records || is_unread(r, c)) continue;
     if (c->o.use == CLV_COLUMN_ID || c->o.use == CLV_COLUMN_FILE ||
         c->o.missing == CLV_MISSING_REFUSE)
       return fail_missing(r, c, true, err);
@@ -505,8 +509,8 @@ static clv_code skip_broken(table_reader *r, const clv_err *why, clv_err *err) {
 
 static clv_code read_record(table_reader *r, clv_err *err) {
   clv_err reason;
+  CLV_TRY(reserve_record(r, err));
   size_t groups = r->t->groups.len, ids = r->t->id_texts.len;
-  CLV_TRY(reserve_record(r->t, err));
   if (read_cells(r, &reason) == CLV_OK) return r->t->count++, CLV_OK;
   r->t->groups.len = groups;
   r->t->id_texts.len = ids;
@@ -523,7 +527,8 @@ static clv_code read_records(table_reader *r, clv_err *err) {
     if (!more) break;
     CLV_TRY(read_record(r, err));
   }
-  if (r->t->count) return check_found(r, err);
+  if (r->files) CLV_TRY(clv_cell_files_add(r->files, r->t, err));
+  if (count_records(r)) return check_found(r, err);
   if (!r->t->broken.n) return clv_fail(err, CLV_INVALID, "%s: no records", path);
   return clv_fail(err, CLV_INVALID, "%s: all %zu records are broken; the first: %s", path,
                   r->t->broken.n, r->t->broken.error_lines.data);
@@ -564,15 +569,17 @@ static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, cl
     const clv_column_options *from = &o->table.columns[i];
     clv_table_column *c = &t->columns[i];
     c->o = *from;
-    c->o.name = c->o.value = c->o.format = NULL;
+    c->o.name = c->o.value = c->o.format = c->o.input = NULL;
     CLV_TRY(clv_strdup(from->name, (char **)(uintptr_t)&c->o.name, err));
     if (from->value) CLV_TRY(clv_strdup(from->value, (char **)(uintptr_t)&c->o.value, err));
+    if (from->input) CLV_TRY(clv_strdup(from->input, (char **)(uintptr_t)&c->o.input, err));
     if (from->format) CLV_TRY(copy_format(c, from->format, err));
     bool is_target = from->use == CLV_COLUMN_TARGET;
+    if (from->use == CLV_COLUMN_WEIGHT && o->reads_weights) t->weight = c;
     c->has_numbers = is_target
                          ? prepare_target(o, t, c)
                          : from->use == CLV_COLUMN_NUMBER || from->use == CLV_COLUMN_BOOLEAN ||
-                               from->use == CLV_COLUMN_DATE;
+                               from->use == CLV_COLUMN_DATE || from->use == CLV_COLUMN_WEIGHT;
     c->names.has_texts = !is_target;
   }
   return CLV_OK;
@@ -584,11 +591,18 @@ static clv_code allocate_reader(table_reader *r, clv_err *err) {
   return clv_alloc(r->t->n_columns, sizeof *r->last_record, &r->last_record, err);
 }
 
+clv_code clv_table_new(const clv_dataset_options *o, clv_cell_table **ret, clv_err *err) {
+  CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
+  CLV_TRY(copy_columns(o, t, err));
+  CLV_TRY(set_files_folder(o, t, err));
+  *ret = clv_steal(&t);
+  return CLV_OK;
+}
+
 /* Reads the records of r->source, and then releases the source. */
 static clv_code read_table(table_reader *r, clv_cell_table **ret, clv_err *err) {
-  clv_code code = clv_alloc(1, sizeof *r->t, &r->t, err);
-  if (code == CLV_OK) code = copy_columns(r->o, r->t, err);
-  if (code == CLV_OK) code = set_files_folder(r->o, r->t, err);
+  clv_code code = clv_table_new(r->o, &r->t, err);
   if (code == CLV_OK) code = allocate_reader(r, err);
   if (code == CLV_OK) code = read_records(r, err);
   free(r->column_of);
@@ -615,6 +629,24 @@ clv_code clv_table_parse(const clv_dataset_options *o, const char *text, size_t 
   return read_table(&r, ret, err);
 }
 
+clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *files,
+                                 clv_cell_table **ret, clv_err *err) {
+  clv_dataset_options unlimited = *o;
+  table_reader r = {.o = &unlimited, .group_field = SIZE_MAX, .files = files};
+  if (!unlimited.max_bytes) unlimited.max_bytes = SIZE_MAX;
+  CLV_TRY(clv_cells_open(&unlimited, &r.source, err));
+  return read_table(&r, ret, err);
+}
+
+/* Frees cells that are in memory. Those of a file belong to its tensor. */
+static void free_cells(clv_table_column *c) {
+  if (!c->file) {
+    free(c->numbers);
+    free(c->codes);
+  }
+  clv_tensor_unref(c->file);
+}
+
 void clv_table_free(clv_cell_table *t) {
   if (!t) return;
   for (size_t i = 0; i < t->n_columns; i++) {
@@ -622,22 +654,46 @@ void clv_table_free(clv_cell_table *t) {
     free((char *)(uintptr_t)c->o.name);
     free((char *)(uintptr_t)c->o.value);
     free((char *)(uintptr_t)c->o.format);
-    free(c->numbers);
-    free(c->codes);
+    free((char *)(uintptr_t)c->o.input);
+    free_cells(c);
     clv_name_table_done(&c->names);
   }
   free(t->columns);
   free(t->targets);
-  free(t->ids);
-  free(t->files);
+  if (!t->id_file) free(t->ids);
+  if (!t->path_file) free(t->files);
   free(t->files_folder);
+  clv_tensor_unref(t->id_file);
+  clv_tensor_unref(t->path_file);
+  clv_tensor_unref(t->id_text_file);
+  clv_tensor_unref(t->group_file);
+  free(t->folder);
+  free(t->rows);
   clv_bytes_done(&t->id_texts);
   clv_bytes_done(&t->groups);
   clv_broken_done(&t->broken);
   free(t);
 }
 
-void clv_table_keep_only(clv_cell_table *t, const clv_subset *kept) {
+void clv_table_freep(clv_cell_table **t) {
+  clv_table_free(*t);
+  *t = NULL;
+}
+
+/* Lists the rows of the kept records. The files stay as they are. */
+static clv_code keep_rows(clv_cell_table *t, const clv_subset *kept, clv_err *err) {
+  if (!t->rows) {
+    CLV_TRY(clv_alloc(kept->n, sizeof *t->rows, &t->rows, err));
+    memcpy(t->rows, kept->index, kept->n * sizeof *t->rows);
+  } else {
+    for (size_t i = 0; i < kept->n; i++) t->rows[i] = t->rows[kept->index[i]];
+  }
+  t->count = kept->n;
+  return CLV_OK;
+}
+
+clv_code clv_table_keep_only(clv_cell_table *t, const clv_subset *kept, clv_err *err) {
+  if (t->folder) return keep_rows(t, kept, err);
   for (size_t i = 0; i < kept->n; i++) {
     size_t from = kept->index[i];
     for (size_t k = 0; k < t->n_columns; k++) {
@@ -649,4 +705,5 @@ void clv_table_keep_only(clv_cell_table *t, const clv_subset *kept) {
     if (t->files) t->files[i] = t->files[from];
   }
   t->count = kept->n;
+  return CLV_OK;
 }

@@ -9,12 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/data/table_int.h"
+#include "master/data/cells_int.h"
 
-static int compare_doubles(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return x < y ? -1 : x > y;
-}
+enum { BLOCK_BYTES = 8 << 20 /* bytes of the inputs that are encoded at a time */ };
 
 static int compare_texts(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
@@ -119,43 +116,40 @@ static clv_code learn_quantiles(const double *v, size_t n, clv_learnt_column *c,
   return CLV_OK;
 }
 
-static clv_code learn_scale(double *v, size_t n, clv_learnt_column *c, clv_err *err) {
+/* Learns the scale from all numbers, with missing ones replaced. s: the numbers that are present,
+ * to which those that replace missing ones are added. */
+static clv_code learn_scale(const clv_cell_table *t, clv_values *s, size_t n_missing,
+                            clv_learnt_column *c, clv_err *err) {
+  bool takes_log = c->scale == CLV_SCALE_LOG;
   if (c->use == CLV_COLUMN_BOOLEAN || c->scale == CLV_SCALE_NONE) return CLV_OK;
-  qsort(v, n, sizeof *v, compare_doubles);
-  if (c->scale == CLV_SCALE_QUANTILE) return learn_quantiles(v, n, c, err);
-  if (c->scale == CLV_SCALE_LOG)
-    for (size_t i = 0; i < n; i++) v[i] = log1p(v[i]);
+  CLV_TRY(clv_values_complete(t, s, c->fill, n_missing, takes_log, err));
+  if (c->scale == CLV_SCALE_QUANTILE) return learn_quantiles(s->v, s->n, c, err);
   bool min_max = c->scale == CLV_SCALE_MIN_MAX;
-  c->offset = min_max ? v[0] : compute_mean(v, n);
-  double range = min_max ? v[n - 1] - v[0] : compute_std(v, n, c->offset);
+  c->offset = min_max ? s->v[0] : compute_mean(s->v, s->n);
+  double range = min_max ? s->v[s->n - 1] - s->v[0] : compute_std(s->v, s->n, c->offset);
   if (range > 0) c->divisor = range;
   return CLV_OK;
 }
 
-/* Learns the number that replaces missing ones from the present numbers, and the scale from all
- * numbers, with missing ones replaced. */
-static clv_code learn_numbers(const clv_table_column *from, const clv_subset *rows,
-                              clv_learnt_column *c, clv_err *err) {
-  CLV_AUTO(clv_freep) double *v = NULL;
-  size_t n = 0;
-  CLV_TRY(clv_alloc(rows->n, sizeof *v, &v, err));
-  for (size_t i = 0; i < rows->n; i++)
-    if (!isnan(from->numbers[rows->index[i]])) v[n++] = from->numbers[rows->index[i]];
-  qsort(v, n, sizeof *v, compare_doubles);
-  CLV_TRY(choose_fill(from, v, n, c, err));
+/* Learns the number that replaces missing ones from the present numbers, and then the scale. */
+static clv_code learn_numbers(const clv_cell_table *t, const clv_table_column *from,
+                              const clv_subset *rows, clv_learnt_column *c, clv_err *err) {
+  CLV_AUTO(clv_values_done) clv_values s = {0};
+  CLV_TRY(clv_values_sort(t, from, rows, &s, err));
+  CLV_TRY(choose_fill(from, s.v, s.n, c, err));
   if (c->scale == CLV_SCALE_LOG && !(c->fill > -1))
     return clv_fail(err, CLV_PRECONDITION, "data.table.columns.%.80s.value: %g is not above -1",
                     c->name, c->fill);
-  while (n < rows->n) v[n++] = c->fill;
-  return learn_scale(v, n, c, err);
+  return learn_scale(t, &s, rows->n - s.n, c, err);
 }
 
 /* ---- learning from words --------------------------------------------------------------------- */
 
 /* Counts how often each name of a column occurs in the rows. counts: [names.n]. */
-static void count_codes(const clv_table_column *from, const clv_subset *rows, size_t *counts) {
+static void count_codes(const clv_cell_table *t, const clv_table_column *from,
+                        const clv_subset *rows, size_t *counts) {
   for (size_t i = 0; i < rows->n; i++) {
-    int32_t code = from->codes[rows->index[i]];
+    int32_t code = from->codes[clv_table_row(t, rows->index[i])];
     if (code != CLV_MISSING_CODE) counts[code]++;
   }
 }
@@ -197,19 +191,19 @@ static clv_code choose_fill_value(const clv_table_column *from, const size_t *co
   return CLV_OK;
 }
 
-static clv_code learn_words(const clv_table_column *from, const clv_subset *rows,
-                            clv_learnt_column *c, clv_err *err) {
+static clv_code learn_words(const clv_cell_table *t, const clv_table_column *from,
+                            const clv_subset *rows, clv_learnt_column *c, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   CLV_TRY(clv_alloc(from->names.n + 1, sizeof *counts, &counts, err));
-  count_codes(from, rows, counts);
+  count_codes(t, from, rows, counts);
   CLV_TRY(list_names(from, counts, &c->values, &c->n_values, err));
   return choose_fill_value(from, counts, c, err);
 }
 
 /* ---- learning a table ------------------------------------------------------------------------ */
 
-static clv_code learn_column(const clv_table_column *from, const clv_subset *rows,
-                             clv_learnt_column *c, clv_err *err) {
+static clv_code learn_column(const clv_cell_table *t, const clv_table_column *from,
+                             const clv_subset *rows, clv_learnt_column *c, clv_err *err) {
   c->use = from->o.use;
   c->scale = from->o.scale;
   c->missing = from->o.missing;
@@ -217,7 +211,7 @@ static clv_code learn_column(const clv_table_column *from, const clv_subset *row
   c->parts = from->o.parts;
   c->divisor = 1;
   CLV_TRY(clv_strdup(from->o.name, &c->name, err));
-  return (from->has_numbers ? learn_numbers : learn_words)(from, rows, c, err);
+  return (from->has_numbers ? learn_numbers : learn_words)(t, from, rows, c, err);
 }
 
 /* Copies the names of the classes that a column of codes has, sorted. */
@@ -225,7 +219,7 @@ static clv_code list_classes(const clv_cell_table *t, const clv_table_column *ta
                              size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   CLV_TRY(clv_alloc(target->names.n + 1, sizeof *counts, &counts, err));
-  for (size_t i = 0; i < t->count; i++) counts[target->codes[i]]++;
+  for (size_t i = 0; i < t->count; i++) counts[target->codes[clv_table_row(t, i)]]++;
   return list_names(target, counts, ret, ret_n, err);
 }
 
@@ -263,7 +257,7 @@ clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_le
   CLV_TRY(clv_alloc(t->n_columns, sizeof *l->columns, &l->columns, err));
   for (size_t i = 0; i < t->n_columns; i++)
     if (clv_column_is_input(t->columns[i].o.use))
-      CLV_TRY(learn_column(&t->columns[i], rows, &l->columns[l->n_columns++], err));
+      CLV_TRY(learn_column(t, &t->columns[i], rows, &l->columns[l->n_columns++], err));
   CLV_TRY(learn_classes(t, l, err));
   *ret = clv_steal(&l);
   return CLV_OK;
@@ -278,7 +272,10 @@ static size_t count_value_elements(const clv_learnt_column *c) {
   return c->n_values + 1 + (c->missing == CLV_MISSING_OWN);
 }
 
+size_t clv_learnt_index_rows(const clv_learnt_column *c) { return count_value_elements(c); }
+
 size_t clv_learnt_column_width(const clv_learnt_column *c) {
+  if (c->use == CLV_COLUMN_INDEX) return 0;
   size_t n = c->use == CLV_COLUMN_CATEGORY ? count_value_elements(c) : 1;
   return n + 2 * (size_t)__builtin_popcount(c->parts) + c->has_indicator;
 }
@@ -323,17 +320,47 @@ clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, 
   return CLV_OK;
 }
 
-static clv_code encode_words(const clv_cell_table *t, const clv_table_column *from,
-                             const clv_learnt_column *c, float *to, size_t width, clv_err *err) {
-  CLV_AUTO(clv_freep) size_t *element_of_code = NULL;
-  size_t missing_element = c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
-  CLV_TRY(clv_table_map_codes(from, c->values, c->n_values, &element_of_code, err));
-  for (size_t i = 0; i < t->count; i++) {
-    int32_t code = from->codes[i];
-    to[i * width + (code == CLV_MISSING_CODE ? missing_element : element_of_code[code])] = 1;
-    if (c->has_indicator) to[i * width + count_value_elements(c)] = code == CLV_MISSING_CODE;
+/* A column of the table, and how its cells become elements of the input. */
+typedef struct encoded_column {
+  const clv_learnt_column *c;
+  const clv_table_column *from;
+  size_t at; /* element of the input at which its elements begin */
+  /* element of each code, counted from `at`; NULL: the column has numbers */
+  size_t *element_of_code;
+} encoded_column;
+
+/* How a table becomes inputs. Release with encoder_done. */
+typedef struct encoder {
+  encoded_column *columns; /* [n] */
+  size_t n, width;         /* width: elements of a record */
+} encoder;
+
+static void encoder_done(encoder *e) {
+  for (size_t i = 0; e->columns && i < e->n; i++) free(e->columns[i].element_of_code);
+  free(e->columns);
+}
+
+/* Returns the place of a code among the elements, or the numbers, of its column. */
+static size_t find_element(const encoded_column *e, int32_t code) {
+  const clv_learnt_column *c = e->c;
+  if (code != CLV_MISSING_CODE) return e->element_of_code[code];
+  return c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
+}
+
+/* Encodes n records from `first` on. to: the first element of the first record. */
+static void encode_words(const clv_cell_table *t, const encoded_column *e, size_t first, size_t n,
+                         float *to, size_t width) {
+  for (size_t i = 0; i < n; i++) {
+    int32_t code = e->from->codes[clv_table_row(t, first + i)];
+    to[i * width + find_element(e, code)] = 1;
+    if (e->c->has_indicator) to[i * width + count_value_elements(e->c)] = code == CLV_MISSING_CODE;
   }
-  return CLV_OK;
+}
+
+static void encode_indexes(const clv_cell_table *t, const encoded_column *e, size_t first, size_t n,
+                           int64_t *to) {
+  for (size_t i = 0; i < n; i++)
+    to[i] = (int64_t)find_element(e, e->from->codes[clv_table_row(t, first + i)]);
 }
 
 /* Writes two elements for each part of a date, sine and cosine of its angle. Returns the number of
@@ -350,13 +377,14 @@ static size_t encode_parts(const clv_learnt_column *c, double days, float *to) {
   return n;
 }
 
-static void encode_numbers(const clv_cell_table *t, const clv_table_column *from,
-                           const clv_learnt_column *c, float *to, size_t width) {
-  for (size_t i = 0; i < t->count; i++) {
+static void encode_numbers(const clv_cell_table *t, const encoded_column *e, size_t first, size_t n,
+                           float *to, size_t width) {
+  for (size_t i = 0; i < n; i++) {
     float *row = to + i * width;
-    row[0] = (float)encode_number(c, from->numbers[i]);
-    size_t n = 1 + encode_parts(c, from->numbers[i], row + 1);
-    if (c->has_indicator) row[n] = isnan(from->numbers[i]);
+    double number = e->from->numbers[clv_table_row(t, first + i)];
+    row[0] = (float)encode_number(e->c, number);
+    size_t n_written = 1 + encode_parts(e->c, number, row + 1);
+    if (e->c->has_indicator) row[n_written] = isnan(number);
   }
 }
 
@@ -390,26 +418,119 @@ static clv_code check_same_inputs(const clv_cell_table *t, const clv_learnt *l, 
   return CLV_OK;
 }
 
-clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
-                          clv_err *err) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
-  const clv_table_column *from = NULL;
-  size_t width = 0, at = 0;
+static clv_code make_encoder(const clv_cell_table *t, const clv_learnt *l, encoder *e,
+                             clv_err *err) {
   CLV_TRY(check_same_inputs(t, l, err));
-  for (size_t i = 0; i < l->n_columns; i++) width += clv_learnt_column_width(&l->columns[i]);
-  CLV_TRY(clv_tensor_new(CLV_F32, &CLV_SHAPE((int64_t)t->count, (int64_t)width), &x, err));
-  float *values = memset(x->data, 0, x->bytes);
-  for (size_t i = 0; i < l->n_columns; i++) {
-    const clv_learnt_column *c = &l->columns[i];
-    CLV_TRY(find_source(t, c, &from, err));
-    if (c->use == CLV_COLUMN_CATEGORY)
-      CLV_TRY(encode_words(t, from, c, values + at, width, err));
-    else
-      encode_numbers(t, from, c, values + at, width);
-    at += clv_learnt_column_width(c);
+  CLV_TRY(clv_alloc(l->n_columns, sizeof *e->columns, &e->columns, err));
+  for (; e->n < l->n_columns; e->n++) {
+    encoded_column *to = &e->columns[e->n];
+    *to = (encoded_column){.c = &l->columns[e->n], .at = e->width};
+    CLV_TRY(find_source(t, to->c, &to->from, err));
+    e->width += clv_learnt_column_width(to->c);
+    if (clv_column_has_words(to->c->use))
+      CLV_TRY(
+          clv_table_map_codes(to->from, to->c->values, to->c->n_values, &to->element_of_code, err));
   }
+  return CLV_OK;
+}
+
+/* A tensor that is made of the records: of all columns but indexes, or of one index. */
+typedef struct encoding {
+  const clv_cell_table *t;
+  const encoder *e;
+  const encoded_column *index; /* NULL: all columns but indexes */
+  clv_dtype dtype;
+  clv_shape shape;
+  size_t row_bytes;
+} encoding;
+
+/* Encodes n records from `first` on. */
+static void encode_records(const encoding *g, size_t first, size_t n, void *to) {
+  if (g->index) {
+    encode_indexes(g->t, g->index, first, n, to);
+    return;
+  }
+  float *values = memset(to, 0, n * g->row_bytes);
+  for (size_t i = 0; i < g->e->n; i++) {
+    const encoded_column *c = &g->e->columns[i];
+    if (c->c->use == CLV_COLUMN_INDEX) continue;
+    (c->element_of_code ? encode_words : encode_numbers)(g->t, c, first, n, values + c->at,
+                                                         g->e->width);
+  }
+}
+
+static clv_code encode_in_memory(const encoding *g, clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
+  CLV_TRY(clv_tensor_new(g->dtype, &g->shape, &x, err));
+  encode_records(g, 0, g->t->count, x->data);
   *ret = clv_steal(&x);
   return CLV_OK;
+}
+
+/* Fails if a number is missing where the rule of its column refuses that. The reader of a table has
+ * checked it, but a file of cells may have been changed. */
+static clv_code check_refused(const clv_cell_table *t, const encoder *e, size_t first, size_t n,
+                              clv_err *err) {
+  for (size_t k = 0; k < e->n; k++) {
+    const encoded_column *c = &e->columns[k];
+    if (c->element_of_code || c->c->missing != CLV_MISSING_REFUSE) continue;
+    for (size_t i = first; i < first + n; i++)
+      if (isnan(c->from->numbers[clv_table_row(t, i)]))
+        return clv_fail(err, CLV_DATA_LOSS,
+                        "%.300s: the cells of column '%.80s' in this cache are damaged, as in "
+                        "record %zu: delete the folder, and it is made again",
+                        t->folder, c->c->name, i);
+  }
+  return CLV_OK;
+}
+
+/* Encodes block by block into a file. */
+static clv_code encode_on_disk(const encoding *g, clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(clv_spill_freep) clv_spill *s = NULL;
+  CLV_AUTO(clv_freep) char *block = NULL;
+  const clv_cell_table *t = g->t;
+  size_t bytes = t->block_bytes ? t->block_bytes : BLOCK_BYTES;
+  size_t max_n = CLV_MAX(bytes / g->row_bytes, (size_t)1);
+  CLV_TRY(clv_alloc(max_n, g->row_bytes, &block, err));
+  CLV_TRY(clv_spill_new(t->folder, &s, err));
+  for (size_t at = 0, n; at < t->count; at += n) {
+    n = CLV_MIN(max_n, t->count - at);
+    CLV_TRY(check_refused(t, g->e, at, n, err));
+    encode_records(g, at, n, block);
+    CLV_TRY(clv_spill_add(s, block, n * g->row_bytes, err));
+    if (clv_ms_since_interrupt()) return clv_fail(err, CLV_CANCELLED, "interrupted");
+  }
+  return clv_spill_map(s, g->dtype, &g->shape, ret, err);
+}
+
+static clv_code encode(const encoding *g, clv_tensor **ret, clv_err *err) {
+  return (g->t->folder ? encode_on_disk : encode_in_memory)(g, ret, err);
+}
+
+clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
+                          clv_err *err) {
+  CLV_AUTO(encoder_done) encoder e = {.n = 0};
+  CLV_TRY(make_encoder(t, l, &e, err));
+  const encoding g = {.t = t,
+                      .e = &e,
+                      .dtype = CLV_F32,
+                      .shape = CLV_SHAPE((int64_t)t->count, (int64_t)e.width),
+                      .row_bytes = e.width * sizeof(float)};
+  *ret = NULL;
+  return e.width ? encode(&g, ret, err) : CLV_OK;
+}
+
+clv_code clv_table_encode_index(const clv_cell_table *t, const clv_learnt *l, size_t column,
+                                clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(encoder_done) encoder e = {.n = 0};
+  CLV_TRY(make_encoder(t, l, &e, err));
+  const encoding g = {.t = t,
+                      .e = &e,
+                      .index = &e.columns[column],
+                      .dtype = CLV_I64,
+                      .shape = CLV_SHAPE((int64_t)t->count),
+                      .row_bytes = sizeof(int64_t)};
+  return encode(&g, ret, err);
 }
 
 clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,
@@ -420,7 +541,7 @@ clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, co
   CLV_TRY(clv_tensor_new(CLV_I64, &CLV_SHAPE((int64_t)t->count), &y, err));
   int64_t *labels = y->data;
   for (size_t i = 0; i < t->count; i++) {
-    labels[i] = (int64_t)classes[t->target->codes[i]];
+    labels[i] = (int64_t)classes[t->target->codes[clv_table_row(t, i)]];
     if ((size_t)labels[i] == l->n_classes)
       return clv_fail(err, CLV_INVALID,
                       "%.200s: record %zu has a class that no record of data.train has", path, i);

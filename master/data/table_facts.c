@@ -8,42 +8,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/data/cells_int.h"
 #include "master/data/dataset_int.h"
 
 /* A column whose correlation with the target is above this may give the target away. */
 #define LEAK_CORRELATION 0.99
 enum { MIN_RECORDS = 20 /* with fewer records no column is suspicious */ };
 
-static int compare_doubles(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return x < y ? -1 : x > y;
-}
-
-static clv_code count_numbers(const clv_table_column *c, const clv_subset *rows,
-                              clv_column_facts *f, clv_err *err) {
-  CLV_AUTO(clv_freep) double *v = NULL;
-  size_t n = 0;
-  CLV_TRY(clv_alloc(rows->n + 1, sizeof *v, &v, err));
-  for (size_t i = 0; i < rows->n; i++)
-    if (!isnan(c->numbers[rows->index[i]])) v[n++] = c->numbers[rows->index[i]];
-  qsort(v, n, sizeof *v, compare_doubles);
-  f->n_missing = rows->n - n;
-  f->low = n ? v[0] : NAN;
-  f->high = n ? v[n - 1] : NAN;
+static clv_code count_numbers(const clv_cell_table *t, const clv_table_column *c,
+                              const clv_subset *rows, clv_column_facts *f, clv_err *err) {
+  CLV_AUTO(clv_values_done) clv_values s = {0};
+  CLV_TRY(clv_values_sort(t, c, rows, &s, err));
+  f->n_missing = rows->n - s.n;
+  f->low = s.n ? s.v[0] : NAN;
+  f->high = s.n ? s.v[s.n - 1] : NAN;
   f->has_integers = true;
-  for (size_t i = 0; i < n; i++) {
-    f->n_distinct += !i || v[i] != v[i - 1];
-    f->has_integers = f->has_integers && v[i] == floor(v[i]);
+  for (size_t i = 0; i < s.n; i++) {
+    f->n_distinct += !i || s.v[i] != s.v[i - 1];
+    f->has_integers = f->has_integers && s.v[i] == floor(s.v[i]);
   }
   return CLV_OK;
 }
 
-static clv_code count_words(const clv_table_column *c, const clv_subset *rows, clv_column_facts *f,
-                            clv_err *err) {
+static clv_code count_words(const clv_cell_table *t, const clv_table_column *c,
+                            const clv_subset *rows, clv_column_facts *f, clv_err *err) {
   CLV_AUTO(clv_freep) bool *seen = NULL;
   CLV_TRY(clv_alloc(c->names.n + 1, sizeof *seen, &seen, err));
   for (size_t i = 0; i < rows->n; i++) {
-    int32_t code = c->codes[rows->index[i]];
+    int32_t code = c->codes[clv_table_row(t, rows->index[i])];
     if (code == CLV_MISSING_CODE) {
       f->n_missing++;
       continue;
@@ -64,7 +56,7 @@ static clv_code count_texts(const clv_cell_table *t, const size_t *texts, const 
                             clv_column_facts *f, clv_err *err) {
   CLV_AUTO(clv_freep) const char **ids = NULL;
   CLV_TRY(clv_alloc(rows->n + 1, sizeof *ids, &ids, err));
-  for (size_t i = 0; i < rows->n; i++) ids[i] = t->id_texts.data + texts[rows->index[i]];
+  for (size_t i = 0; i < rows->n; i++) ids[i] = clv_table_text(t, texts, rows->index[i]);
   qsort(ids, rows->n, sizeof *ids, compare_texts);
   for (size_t i = 0; i < rows->n; i++) f->n_distinct += !i || strcmp(ids[i - 1], ids[i]) != 0;
   return CLV_OK;
@@ -90,7 +82,7 @@ static int64_t target_class(const clv_dataset *ds, size_t k, uint32_t record) {
 static double target_number(const clv_dataset *ds, size_t k, uint32_t record) {
   const clv_table_column *t = target_column(ds, k);
   size_t n = ds->table->n_targets ? clv_dataset_target_class_count(ds, k) : ds->n_classes;
-  if (t->has_numbers) return t->numbers[record];
+  if (t->has_numbers) return t->numbers[clv_table_row(ds->table, record)];
   return n == 2 ? (double)target_class(ds, k, record) : NAN;
 }
 
@@ -99,7 +91,8 @@ static double correlate(const clv_dataset *ds, const clv_table_column *c, size_t
                         const clv_subset *rows) {
   double n = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
   for (size_t i = 0; i < rows->n; i++) {
-    double a = c->numbers[rows->index[i]], b = target_number(ds, k, rows->index[i]);
+    double a = c->numbers[clv_table_row(ds->table, rows->index[i])];
+    double b = target_number(ds, k, rows->index[i]);
     if (isnan(a) || isnan(b)) continue;
     n++;
     double da = a - x, db = b - y;
@@ -120,7 +113,7 @@ static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c
   if (target_column(ds, k)->has_numbers) return CLV_OK;
   CLV_TRY(clv_alloc(c->names.n + 1, sizeof *class_of, &class_of, err));
   for (size_t i = 0; i < rows->n; i++) {
-    int32_t code = c->codes[rows->index[i]];
+    int32_t code = c->codes[clv_table_row(ds->table, rows->index[i])];
     int64_t class = target_class(ds, k, rows->index[i]) + 1;
     if (code == CLV_MISSING_CODE) continue;
     if (class_of[code] && class_of[code] != class) return CLV_OK;
@@ -165,13 +158,23 @@ size_t clv_dataset_column_count(const clv_dataset *ds) {
   return ds->table ? ds->table->n_columns : 0;
 }
 
+/* Returns the rows that an embedding needs for the index of a column; 0: there is none. */
+static size_t find_index_rows(const clv_dataset *ds, const char *name) {
+  for (size_t k = 0; k < ds->n_named; k++) {
+    const clv_index_facts *f = &ds->named_inputs[k].index;
+    if (f->n_rows && strcmp(f->column, name) == 0) return f->n_rows;
+  }
+  return 0;
+}
+
 clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows, size_t column,
                                   clv_column_facts *ret, clv_err *err) {
   const clv_table_column *c = &ds->table->columns[column];
   *ret = (clv_column_facts){.name = c->o.name, .use = c->o.use, .low = NAN, .high = NAN};
-  if (c->has_numbers && c->numbers) CLV_TRY(count_numbers(c, rows, ret, err));
-  if (!c->has_numbers && c->codes) CLV_TRY(count_words(c, rows, ret, err));
   const clv_cell_table *t = ds->table;
+  ret->n_rows = find_index_rows(ds, c->o.name);
+  if (c->has_numbers && c->numbers) CLV_TRY(count_numbers(t, c, rows, ret, err));
+  if (!c->has_numbers && c->codes) CLV_TRY(count_words(t, c, rows, ret, err));
   if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_texts(t, t->ids, rows, ret, err));
   if (c->o.use == CLV_COLUMN_FILE) CLV_TRY(count_texts(t, t->files, rows, ret, err));
   return find_suspicion(ds, c, rows, ret, err);

@@ -17,11 +17,12 @@ enum { CLV_MISSING_CODE = -1 };
 /* A column that the session names. */
 typedef struct clv_table_column {
   clv_column_options o; /* options of the column; it owns name and value */
+  clv_tensor *file;     /* file of the cells, which stays as it is; NULL: they are in memory */
   bool has_numbers;     /* cells are in `numbers`; false: in `codes` */
   bool is_read_target;  /* the column has labels, and labels are read */
   bool is_yes_or_no;    /* the labels are 0 or 1, true or false, yes or no */
-  double *numbers;      /* [count] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
-  int32_t *codes;       /* [count] number of each cell in `names`; CLV_MISSING_CODE: missing */
+  double *numbers;      /* [rows] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
+  int32_t *codes;       /* [rows] number of each cell in `names`; CLV_MISSING_CODE: missing */
   clv_name_table names;
 } clv_table_column;
 
@@ -34,15 +35,24 @@ typedef struct clv_cell_table {
    */
   clv_table_column **targets;
   size_t n_targets;
-  /* [count] offset of each record's id in id_texts; NULL: the table has no column of ids */
+  clv_table_column *weight; /* column with the weights; NULL: weights were not read */
+  /* [rows] offset of each record's id in the texts; NULL: the table has no column of ids */
   size_t *ids;
-  /* [count] offset of the path of each record's image in id_texts, relative to `files_folder`;
+  /* [rows] offset of the path of each record's image in the texts, relative to `files_folder`;
    * NULL: no column names images */
   size_t *files;
   char *files_folder;
   clv_bytes id_texts; /* texts of the ids and of the paths, each with its NUL */
-  clv_bytes groups;   /* [count] int64_t group numbers; empty: no groups */
-  size_t count, cap;  /* cap: records for which the arrays have room */
+  clv_bytes groups;   /* [rows] int64_t group numbers; empty: no groups */
+  size_t count, cap;  /* count: records; cap: records for which the arrays have room */
+  /* folder for further files of a table on disk; NULL: the table is in memory. The files hold ids,
+   * paths of images, id_texts and groups in place of these. */
+  char *folder;
+  clv_tensor *id_file, *path_file, *id_text_file, *group_file;
+  size_t block_bytes; /* bytes of a block in memory; 0: as usual */
+  /* [count] row of each record in the columns; NULL: record i has row i. Of a table in memory
+   * NULL */
+  uint32_t *rows;
   clv_broken_records broken;
 } clv_cell_table;
 
@@ -54,9 +64,34 @@ clv_code clv_table_open(const clv_dataset_options *o, clv_cell_table **ret,
 clv_code clv_table_parse(const clv_dataset_options *o, const char *text, size_t len,
                          clv_cell_table **ret, clv_err *err) CLV_USE_RESULT;
 void clv_table_free(clv_cell_table *t);
+void clv_table_freep(clv_cell_table **t);
+/* Makes a table with the columns of the options, and no records. */
+clv_code clv_table_new(const clv_dataset_options *o, clv_cell_table **ret,
+                       clv_err *err) CLV_USE_RESULT;
+typedef struct clv_cell_files clv_cell_files;
+/* Reads a table from a file into files of cells (cells_int.h). Returns its columns, without
+ * cells. */
+clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *files,
+                                 clv_cell_table **ret, clv_err *err) CLV_USE_RESULT;
 /* Keeps the records of `kept`, which must be ascending. */
-void clv_table_keep_only(clv_cell_table *t, const clv_subset *kept);
-/* Returns true if the column is a part of the input. */
+clv_code clv_table_keep_only(clv_cell_table *t, const clv_subset *kept,
+                             clv_err *err) CLV_USE_RESULT;
+/* Returns the row of a record in the arrays of the columns. */
+static inline size_t clv_table_row(const clv_cell_table *t, size_t record) {
+  return t->rows ? t->rows[record] : record;
+}
+/* Returns the texts of the ids and of the paths of images. */
+static inline const char *clv_table_texts(const clv_cell_table *t) {
+  return t->id_text_file ? t->id_text_file->data : t->id_texts.data;
+}
+/* Returns the text of a record. offsets: t->ids or t->files, and not NULL. */
+static inline const char *clv_table_text(const clv_cell_table *t, const size_t *offsets,
+                                         size_t record) {
+  return clv_table_texts(t) + offsets[clv_table_row(t, record)];
+}
+/* Returns true for an input whose cells are words, of which it encodes one of several. */
+bool clv_column_has_words(clv_column_use use);
+/* Returns true if the column is a part of the input, or an input of its own. */
 bool clv_column_is_input(clv_column_use use);
 /* Reads a number: an optional sign, digits with at most one decimal mark, an optional exponent.
  * False: the text is anything else, or too large for a double. */
@@ -97,7 +132,7 @@ typedef struct clv_learnt_column {
   /* [n_quantiles] quantiles of the training records, ascending; only for CLV_SCALE_QUANTILE */
   double *quantiles;
   size_t n_quantiles;
-  char **values; /* [n_values] values of a category, sorted as bytes */
+  char **values; /* [n_values] values of a category or an index, sorted as bytes */
   size_t n_values;
   /* index in `values` of the value that replaces a missing one; n_values: none of them */
   size_t fill_value;
@@ -125,7 +160,8 @@ struct clv_learnt {
 /* Limits of what a file of learnt values may have; learning obeys them as well. */
 enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV_MAX_CLASS_NAMES };
 
-/* Returns the number of elements that the column has in the input of a record. */
+/* Returns the number of elements that the column has in the input of a record; 0 for an index,
+ * which is an input of its own. */
 size_t clv_learnt_column_width(const clv_learnt_column *c);
 void clv_targets_free_learnt(clv_learnt_target *targets, size_t n);
 /* Lists the classes of all records, and no columns. */
@@ -138,10 +174,17 @@ clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, 
 /* Learns from the records of `rows`, and the classes from all records. */
 clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_learnt **ret,
                          clv_err *err) CLV_USE_RESULT;
-/* Encodes all records. Returns inputs [count, elements] f32. CLV_DATA_LOSS: the columns are not
- * those of `l`. */
+/* Returns the number of different numbers that an index has: one for each value, one for all values
+ * that the training records lack, and with `missing: own` one for missing values. */
+size_t clv_learnt_index_rows(const clv_learnt_column *c);
+/* Encodes all records. Returns inputs [count, elements] f32; NULL if all columns are indexes.
+ * CLV_DATA_LOSS: the columns are not those of `l`. */
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;
+/* Encodes the index l->columns[column] of all records. Returns numbers [count] i64: of the values
+ * in their order, then of all other values, then of missing ones. Errors as clv_table_encode. */
+clv_code clv_table_encode_index(const clv_cell_table *t, const clv_learnt *l, size_t column,
+                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Returns the class number of each record's target, [count] i64. path: file, for messages.
  * CLV_INVALID: a record has a class that the training records lack. */
 clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,

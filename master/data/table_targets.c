@@ -43,7 +43,7 @@ static clv_code fill_classes(const clv_dataset *ds, const clv_learnt *l, size_t 
                     c->o.name);
   CLV_TRY(clv_table_map_codes(c, from->classes, from->n_classes, &classes, err));
   for (size_t i = 0; i < ds->count; i++) {
-    size_t class = classes[c->codes[i]];
+    size_t class = classes[c->codes[clv_table_row(t, i)]];
     if (class == from->n_classes)
       return clv_fail(
           err, CLV_INVALID,
@@ -85,7 +85,7 @@ clv_code clv_targets_set_labels(clv_dataset *ds, const clv_learnt *l, clv_err *e
     float *values = y->data;
     if (!c->has_numbers) CLV_TRY(fill_classes(ds, l, k, values, err));
     for (size_t i = 0; c->has_numbers && i < ds->count; i++)
-      values[i * t->n_targets + k] = (float)c->numbers[i];
+      values[i * t->n_targets + k] = (float)c->numbers[clv_table_row(t, i)];
   }
   CLV_TRY(copy_targets(ds, l, err));
   clv_tensor_unref(ds->labels);

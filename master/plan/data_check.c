@@ -224,6 +224,7 @@ static clv_code check_embeddings(const clv_blueprint *b, const data_set *s, size
     if (node->op != CLV_OP_EMBEDDING || !reads_input(b, node, input)) continue;
     if (always_reads_row_0(node)) continue;
     if (is_token_input(input)) CLV_TRY(check_tokenizer(b, s, node, err));
+    CLV_TRY(clv_index_check(b, s->ds, k, node, err));
     CLV_TRY(check_embedding_rows(b, s, k, node, err));
   }
   return CLV_OK;

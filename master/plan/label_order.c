@@ -136,6 +136,14 @@ void clv_sampling_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   bool shows = clv_data_samples(&b->config->data) && sends_records(b);
   if (json) clv_bytes_puts(out, shows ? "true" : "false");
   if (json || !shows) return;
+  if (b->config->data.sampling == CLV_SAMPLING_COLUMN) {
+    clv_bytes_puts(
+        out,
+        "WEIGHTS BY FREQUENCY: data.sampling draws some records more often than others: a "
+        "worker that recognises a record counts how often it comes, and so learns its "
+        "weight\n");
+    return;
+  }
   clv_bytes_puts(
       out,
       "LABELS BY FREQUENCY: data.sampling draws records of some classes more often than "

@@ -417,10 +417,14 @@ clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name
 
 /* ---- the records of a session ---------------------------------------------------------------- */
 
+/* Folder beside run folders that has the cells of tables which are larger than memory. */
+#define CLV_TABLES_FOLDER "tables.cache"
+
 struct clv_run_data {
   clv_dataset *train, *test; /* test NULL: the session names no data.test */
   clv_subset train_rows, validation_rows, test_rows;
-  clv_learnt *learnt; /* how a table is encoded, learnt from its training records; NULL: another
+  clv_notifier notifier; /* hears that a large table is read, which takes long */
+  clv_learnt *learnt;    /* how a table is encoded, learnt from its training records; NULL: another
                        * format, or nothing is learnt yet */
 };
 
@@ -430,9 +434,9 @@ clv_code clv_run_data_derive_seed(const clv_session_config *config, uint64_t *re
                                   clv_err *err) CLV_USE_RESULT;
 
 /* Opens the data sets of the session. need_train: open data.train even if data.test exists. The
- * caller zeroes *ret, but may set ret->learnt from an earlier run: tables are then encoded by it,
- * otherwise by what clv_dataset_learn learns from the training records. CLV_DATA_LOSS: a table has
- * neither. */
+ * caller zeroes *ret, but may set ret->notifier, and ret->learnt from an earlier run: tables are
+ * then encoded by it, otherwise by what clv_dataset_learn learns from the training records.
+ * CLV_DATA_LOSS: a table has neither. */
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Opens data.test without its labels, and no other set. `ret` as in clv_run_data_open. */
@@ -466,6 +470,9 @@ clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
  * they do not; the message names the key and the file. */
 clv_code clv_run_data_check_fit(const clv_run_data *d, const clv_blueprint *b,
                                 clv_err *err) CLV_USE_RESULT;
+/* Appends for `plan` and `check` a line for each index of a table's column, with the rows that an
+ * embedding needs. ds: data.train; may be NULL. */
+void clv_indexes_describe(const clv_dataset *ds, clv_bytes *out);
 /* Number of sizes that a packed micro-batch can have. The rows of a micro-batch are padded to the
  * next size, so that a node makes few plans; otherwise nearly every micro-batch would need its own
  * plan and memory. On average the padding is half of a 32nd of the full size. */

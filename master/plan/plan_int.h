@@ -58,6 +58,13 @@ const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c);
 /* True if the name of a class is a whole number, such as "10" or "007". */
 bool clv_is_number_name(const char *name);
 
+/* ---- indexes of a table's columns (table_index.c) -------------------------------------------- */
+
+/* Checks that an embedding which reads input k of a dataset has a row for each number of the index.
+ * CLV_INVALID: it has fewer; the message has the number. */
+clv_code clv_index_check(const clv_blueprint *b, const clv_dataset *ds, size_t k,
+                         const clv_node *node, clv_err *err) CLV_USE_RESULT;
+
 /* ---- entries of data.inputs (unread_inputs.c) ------------------------------------------------ */
 
 /* Checks the entries of data.inputs. CLV_INVALID: no layer of the full model reads one of them. */

@@ -96,7 +96,8 @@ static clv_code make_table_options(const clv_session_config *c, clv_column_optio
                                          .value = s->value,
                                          .has_indicator = s->has_indicator,
                                          .format = s->format,
-                                         .parts = date_parts_of_names(&s->parts)};
+                                         .parts = date_parts_of_names(&s->parts),
+                                         .input = s->input};
   }
   *ret = (clv_table_options){.separator = separators[d->table.separator],
                              .has_decimal_comma = d->table.decimal == CLV_DECIMAL_COMMA,
@@ -132,12 +133,14 @@ typedef struct set_files {
   const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos key_pos;
-  uint64_t limit;    /* most records to use; 0: all */
-  bool skips_labels; /* read no labels, and limit to the first records */
-  bool reads_groups; /* read the groups of the records */
+  uint64_t limit;     /* most records to use; 0: all */
+  bool skips_labels;  /* read no labels, and limit to the first records */
+  bool reads_groups;  /* read the groups of the records */
+  bool reads_weights; /* read the weights of the records */
   /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
    * records */
   unsigned kept_sets;
+  clv_notifier notifier;
 } set_files;
 
 static set_files describe_train_files(const clv_session_config *c) {
@@ -148,6 +151,7 @@ static set_files describe_train_files(const clv_session_config *c) {
       .files = &d->train,
       .key_pos = d->train_pos,
       .limit = d->limit_train,
+      .reads_weights = d->sampling == CLV_SAMPLING_COLUMN,
       .reads_groups = d->validation_split_by >= CLV_BY_GROUP && clv_data_has_validation(d),
       .kept_sets = is_split_by_column ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
 }
@@ -244,6 +248,9 @@ static void set_values(const clv_data_config *d, clv_dataset_options *o) {
 /* Sets how the column is read that has the groups, the times or the sets of records, if the session
  * splits its records by one. */
 static void set_split_column(const clv_data_config *d, const set_files *s, clv_dataset_options *o) {
+  o->reads_groups = s->reads_groups;
+  o->reads_weights = s->reads_weights;
+  o->group_path = d->validation_group;
   if (!s->reads_groups && !s->kept_sets) return;
   o->text.group = d->split_column ? d->split_column : d->validation_group;
   o->split_key = split_keys[d->validation_split_by];
@@ -255,12 +262,32 @@ static clv_label_kind label_kind_of(const clv_session_config *c) {
   return clv_loss_has_labels(clv_loss_name(c->loss.kind)) ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT;
 }
 
+/* Sets where tables are that are larger than memory: in the folder tables.cache beside that of the
+ * run, so that all runs of a folder share it. */
+static clv_code set_table_storage(const clv_session_config *c, const set_files *s,
+                                  clv_bytes *folder, clv_table_options *ret, clv_err *err) {
+  const char *dir = c->checkpoint.dir, *slash = strrchr(dir, '/');
+  if (c->data.table.storage == CLV_STORAGE_MEMORY) return CLV_OK;
+  clv_bytes_printf(folder, "%.*s/" CLV_TABLES_FOLDER, slash ? (int)(slash - dir) : 1,
+                   slash ? dir : ".");
+  ret->cache_folder = folder->data;
+  ret->is_on_disk = c->data.table.storage == CLV_STORAGE_DISK;
+  ret->notifier = s->notifier;
+  return folder->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* True if records are token numbers, which the first layer reads. */
+static bool holds_tokens(const clv_session_config *c) {
+  return !c->data.inputs.n && !clv_data_has_indexes(&c->data) && clv_model_takes_tokens(c);
+}
+
 static clv_code open_set(const clv_session_config *c, const set_files *s, clv_dataset **ret,
                          clv_err *err) {
   const clv_text_list *files = s->files;
   CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
   CLV_AUTO(clv_freep) clv_column_options *columns = NULL;
   clv_target_option targets[CLV_MAX_TARGETS];
+  CLV_AUTO(clv_bytes_done) clv_bytes cache_folder = {0};
   clv_table_options table;
   clv_err reason;
   int64_t ignored = (int64_t)c->loss.ignore_index;
@@ -270,6 +297,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
   CLV_TRY(copy_floats(&c->data.std, &std, err));
   CLV_TRY(make_table_options(c, &columns, targets, &table, err));
+  CLV_TRY(set_table_storage(c, s, &cache_folder, &table, err));
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
                            .n_named = c->data.inputs.n,
@@ -280,15 +308,13 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
                            .limit = uses_first_records_only(c, s) ? s->limit : 0,
-                           .reads_groups = s->reads_groups,
-                           .group_path = c->data.validation_group,
                            .scale = (float)c->data.scale,
                            .mean = mean,
                            .std = std,
                            .n_mean = c->data.mean.n,
                            .n_std = c->data.std.n,
                            .flattens_records = c->data.flatten,
-                           .holds_tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
+                           .holds_tokens = holds_tokens(c),
                            .images = make_image_options(&c->data),
                            .text = make_text_options(c),
                            .pages = make_page_options(&c->data),
@@ -343,8 +369,9 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
                            clv_err *err) {
   clv_run_data d = *ret;
   clv_code code = CLV_OK;
-  const set_files train = describe_train_files(c), test = describe_test_files(c, false);
+  set_files train = describe_train_files(c), test = describe_test_files(c, false);
   *ret = (clv_run_data){0};
+  train.notifier = test.notifier = d.notifier;
   if (need_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
   if (code == CLV_OK && c->data.test.n) code = open_set(c, &test, &d.test, err);
   if (code == CLV_OK && d.train) code = split_train(c, &d, err);
@@ -364,8 +391,9 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
 
 clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
   clv_run_data d = *ret;
-  const set_files test = describe_test_files(c, true);
+  set_files test = describe_test_files(c, true);
   *ret = (clv_run_data){0};
+  test.notifier = d.notifier;
   clv_code code = open_set(c, &test, &d.test, err);
   if (code == CLV_OK) code = encode_set(c, &d, &test, d.test, err);
   if (code == CLV_OK) code = clv_subset_all(d.test, &d.test_rows, err);

@@ -40,6 +40,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
   if (!need_train || r->o->resume) CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
+  clv_run_report_reading(r);
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_resolve_class_weights(r, err));
@@ -91,6 +92,7 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   clv_code code = o->schedule ? draw_schedule(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
+  if (!o->schedule && !o->json) clv_indexes_describe(r.data.train, &text);
   fputs(text.data, stdout);
   if (!o->schedule) clv_run_print_folds(&r);
   if (clv_blueprint_check_privacy(r.blueprint, &err) != CLV_OK)

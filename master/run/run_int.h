@@ -599,6 +599,9 @@ clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- data in tables (run_table.c) ------------------------------------------------------------ */
 
+/* Lets r tell the user when a table that is larger than memory is read. Call it before data are
+ * opened. */
+void clv_run_report_reading(clv_run *r);
 /* Reads the file with what the run has learnt of its training table. *ret stays NULL if the run has
  * no such file. CLV_DATA_LOSS: the file is damaged. */
 clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) CLV_USE_RESULT;

@@ -16,6 +16,7 @@ static clv_code open_inputs(clv_run *r, clv_err *err) {
   r->purpose = RUN_EVALUATION;
   CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
+  clv_run_report_reading(r);
   CLV_TRY(clv_run_data_open_inputs(r->config, &r->data, err));
   CLV_TRY(clv_run_scan_data(r, false, err));
   CLV_TRY(clv_run_resolve_class_weights(r, err));

@@ -57,6 +57,15 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) {
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
+/* ---- reading of large tables ----------------------------------------------------------------- */
+
+static void print_reading(void *user, const char *text) {
+  (void)user;
+  clv_notice(CLV_LOG_INFO, "table", "%s", text);
+}
+
+void clv_run_report_reading(clv_run *r) { r->data.notifier.notify = print_reading; }
+
 /* ---- descriptions of columns ----------------------------------------------------------------- */
 
 static const struct {
@@ -113,6 +122,7 @@ static void append_facts_json(const clv_column_facts *f, clv_bytes *out) {
   clv_bytes_printf(out, ",\"as\":\"%s\",\"missing\":%zu,\"distinct\":%zu",
                    clv_column_use_names[f->use], f->n_missing, f->n_distinct);
   if (!isnan(f->low)) clv_bytes_printf(out, ",\"low\":%.17g,\"high\":%.17g", f->low, f->high);
+  if (f->n_rows) clv_bytes_printf(out, ",\"rows\":%zu", f->n_rows);
   if (f->correlation != 0) clv_bytes_printf(out, ",\"correlation\":%.6g", f->correlation);
   if (f->suspicion) clv_bytes_printf(out, ",\"warning\":\"%s\"", suspicions[f->suspicion].word);
   if (f->told_target) clv_bytes_puts(out, ",\"target\":");
@@ -138,6 +148,7 @@ clv_code clv_run_describe_columns(const clv_run *r, bool json, clv_bytes *out, c
     append_suspicion(&f, &warnings);
   }
   if (json) clv_bytes_puts(out, "]");
+  if (!json) clv_indexes_describe(ds, out);
   if (!json && warnings.len) clv_bytes_add(out, warnings.data, warnings.len);
   return out->failed || warnings.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

@@ -17,7 +17,7 @@ static const clv_column_options columns[] = {
     {.name = "b", .scale = CLV_SCALE_QUANTILE, .missing = CLV_MISSING_MEDIAN},
     {.name = "c", .scale = CLV_SCALE_LOG, .missing = CLV_MISSING_VALUE, .value = "2"},
     {.name = "d", .use = CLV_COLUMN_CATEGORY, .missing = CLV_MISSING_OWN, .has_indicator = true},
-    {.name = "e", .use = CLV_COLUMN_CATEGORY, .missing = CLV_MISSING_MOST_FREQUENT},
+    {.name = "e", .use = CLV_COLUMN_INDEX, .missing = CLV_MISSING_MOST_FREQUENT},
     {.name = "f", .use = CLV_COLUMN_BOOLEAN, .missing = CLV_MISSING_MOST_FREQUENT},
     {.name = "g",
      .use = CLV_COLUMN_DATE,
@@ -41,11 +41,23 @@ static void check_learnt(const clv_learnt *l) {
   NEVER(text.len != parsed_again.len || memcmp(text.data, parsed_again.data, text.len) != 0);
 }
 
+/* Fails unless the index, which is column 4, has a row for each of its numbers. */
+static void check_index(const clv_cell_table *t, const clv_learnt *l) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
+  clv_err err = {0};
+  NEVER(clv_table_encode_index(t, l, 4, &x, &err) != CLV_OK);
+  for (size_t i = 0; i < x->n; i++) {
+    int64_t number = ((const int64_t *)x->data)[i];
+    NEVER(number < 0 || (size_t)number >= clv_learnt_index_rows(&l->columns[4]));
+  }
+}
+
 static void check_encoded(const clv_cell_table *t, const clv_learnt *l) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
   clv_err err = {0};
   NEVER(clv_table_encode(t, l, &x, &err) != CLV_OK);
   for (size_t i = 0; i < x->n; i++) NEVER(isnan(((const float *)x->data)[i]));
+  check_index(t, l);
   if (!t->target || t->target->has_numbers) return;
   NEVER(clv_table_class_labels(t, l, "fuzz", &y, &err) != CLV_OK);
   for (size_t i = 0; i < y->n; i++) {

@@ -217,6 +217,11 @@ def checkpoint_cost(lines):
     return m[1], bool(every(r"^ok checkpoints_take_at_most_3_percent_with_auto", lines))
 
 
+def large_table(lines):
+    m = last(r"^large-table: (.* GB, .* records, .*; (\d+) MiB at most, of (\d+) MiB, .*)$", lines)
+    return m[1], int(m[2]) <= int(m[3])
+
+
 def kill_writes(lines):
     m = last(r"^(\d+ kills while .*)$", lines)
     return m[1], bool(every(r"^ok killed_writes_change_no_bit", lines))
@@ -280,6 +285,7 @@ PROOFS = (
     Proof("soak-kill", "no bit differs", soak_kill, ("tests/net",), {"KILLS": "1000"}, {"KILLS": "60"}, 15),
     Proof("outages", "the same bits, within 5 s", outages, ("tests/net",), {"RESETS": "1000"}, {"RESETS": "50", "OUTAGE_ARGS": "--seconds 1 --long 0"}, 25),
     Proof("checkpoint-cost", "at most 3 % with `auto`", checkpoint_cost, ("tests/net",), {"COST_MIB": "1024"}, {"COST_MIB": "128"}, 15, measures=True),
+    Proof("large-table", "at most 1 GiB of memory", large_table, ("tests/net",), {"LARGE_TABLE_GB": "20"}, {"LARGE_TABLE_GB": "0.2"}, 30),
     Proof("kill-writes", "the same bits, an earlier checkpoint", kill_writes, ("tests/net",), {"WRITE_KILLS": "30"}, {"WRITE_KILLS": "4"}, 5),
     Proof("recut", "no bit differs", oks, ("tests/net",), {"RECUT_PAIRS": "20"}, {"RECUT_PAIRS": "3"}, 3),
     Proof("model", "every rule holds, every mistake is found", model, ("tests/model",), minutes=1),

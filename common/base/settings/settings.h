@@ -261,10 +261,12 @@ const clv_score_value_row *clv_score_value_row_of(clv_score_value value);
 typedef enum clv_column_use {
   CLV_COLUMN_NUMBER,   /* one number of the input */
   CLV_COLUMN_CATEGORY, /* one element of the input per value (one-hot) */
+  CLV_COLUMN_INDEX,    /* number of the value, an input of its own for the op embedding */
   CLV_COLUMN_BOOLEAN,  /* 0 or 1 */
   CLV_COLUMN_DATE,     /* days since 1970-01-01, and the parts in clv_date_part */
   CLV_COLUMN_TARGET,   /* the label; never an input */
   CLV_COLUMN_ID,       /* names the record in predictions; never an input */
+  CLV_COLUMN_WEIGHT,   /* chance of the record to be drawn for training; never an input */
   CLV_COLUMN_IGNORED,
   CLV_COLUMN_FILE, /* path of the record's image, which is its input */
 } clv_column_use;
@@ -298,7 +300,7 @@ typedef enum clv_missing_rule {
   CLV_MISSING_MEDIAN,
   CLV_MISSING_MOST_FREQUENT, /* of equally frequent values the smallest */
   CLV_MISSING_VALUE,         /* the value that the session file gives */
-  /* CLV_COLUMN_CATEGORY alone: missing values get a one-hot position of their own */
+  /* CLV_COLUMN_CATEGORY, CLV_COLUMN_INDEX: missing values get a place of their own */
   CLV_MISSING_OWN,
 } clv_missing_rule;
 extern const char *const clv_missing_rule_names[];

@@ -146,8 +146,9 @@ typedef enum clv_split_by {
 } clv_split_by;
 /* How an epoch takes training records. */
 typedef enum clv_sampling_choice {
-  CLV_SAMPLING_NONE,    /* each record once */
-  CLV_SAMPLING_BALANCED /* draws with replacement, each class equally often */
+  CLV_SAMPLING_NONE,     /* each record once */
+  CLV_SAMPLING_BALANCED, /* draws with replacement, each class equally often */
+  CLV_SAMPLING_COLUMN    /* draws with replacement, each record by its weight in a column */
 } clv_sampling_choice;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_broken_choice {
@@ -307,6 +308,13 @@ typedef enum clv_decimal_mark { CLV_DECIMAL_POINT, CLV_DECIMAL_COMMA } clv_decim
 /* Treatment of columns that the session file does not name. */
 typedef enum clv_other_columns { CLV_OTHERS_REFUSED, CLV_OTHERS_IGNORED } clv_other_columns;
 
+/* Place of a table's cells. */
+typedef enum clv_table_storage {
+  CLV_STORAGE_BY_SIZE, /* on disk if the file is larger than a quarter of the memory */
+  CLV_STORAGE_MEMORY,
+  CLV_STORAGE_DISK
+} clv_table_storage;
+
 /* A column of a table. */
 typedef struct clv_column_spec {
   clv_config_pos pos;
@@ -317,6 +325,7 @@ typedef struct clv_column_spec {
   /* for CLV_MISSING_VALUE: text that replaces a missing value; NULL: not given */
   char *value;
   char *format; /* for CLV_COLUMN_DATE: form of the dates; NULL: ISO 8601 */
+  char *input;  /* for CLV_COLUMN_INDEX: name of its input; NULL: the name of the column */
   /* for CLV_COLUMN_DATE: names of the parts of a date that become inputs (clv_date_part); n = 0:
    * none */
   clv_text_list parts;
@@ -391,6 +400,7 @@ typedef struct clv_data_config {
     clv_decimal_mark decimal;
     clv_text_list missing_marks; /* n = 0: the usual marks */
     clv_other_columns others;
+    clv_table_storage storage;
     clv_column_spec *columns; /* [n_columns] */
     size_t n_columns;
     char *files; /* folder of the images that a column names; NULL: the folder of the table */
@@ -405,6 +415,12 @@ bool clv_data_has_images(const clv_data_config *d);
 static inline bool clv_data_samples(const clv_data_config *d) {
   return d->sampling != CLV_SAMPLING_NONE || d->sampling_weights.n;
 }
+/* Returns the name of the input of a CLV_COLUMN_INDEX. */
+static inline const char *clv_column_input_name(const clv_column_spec *s) {
+  return s->input ? s->input : s->name;
+}
+/* True if a column of the table is an index, which has an input of its own. */
+bool clv_data_has_indexes(const clv_data_config *d);
 /* Returns the number of inputs of a record. */
 size_t clv_data_n_inputs(const clv_data_config *d);
 /* True if records of data.train are held back for validation. */

@@ -42,6 +42,7 @@ static const char *const crop_names[] = {"center", "random", "random_resized", N
 static const char *const separator_names[] = {"", "comma", "semicolon", "tab", "pipe", NULL};
 static const char *const decimal_names[] = {"point", "comma", NULL};
 static const char *const others_names[] = {"refuse", "ignore", NULL};
+static const char *const storage_names[] = {"auto", "memory", "disk", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
                                          "resnet18", "resnet34", "resnet50", NULL};
 static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
@@ -49,7 +50,7 @@ static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
 static const char *const decay_names[] = {"all", "weights", NULL};
 static const char *const class_weights_names[] = {"", "balanced", NULL};
-static const char *const sampling_names[] = {"", "balanced", NULL};
+static const char *const sampling_names[] = {"", "balanced", "column", NULL};
 static const char *const optimizer_names[] = {
 #define CLV_OPTIMIZER(NAME, name, ...) #name,
 #include "common/base/settings/optimizers.def"
@@ -213,7 +214,8 @@ static const clv_row rows[] = {
     {.path = "data.sampling", .kind = CLV_ROW_ENUM, .offset = AT(data.sampling),
      .pos_offset = AT(data.sampling_pos), .names = sampling_names, .is_commented_out = true, .sample = "balanced",
      .doc = "Training draws records with replacement, as many in an epoch as there are: balanced draws each class "
-            "equally often. Each record comes once unless given."},
+            "equally often, column each record of a table in proportion to its column with as: weight. Each record comes "
+            "once unless given."},
     {.path = "data.sampling_weights", .kind = CLV_ROW_NUMBERS, .offset = AT(data.sampling_weights),
      .pos_offset = AT(data.sampling_pos), .max = 65536, .high = 1e30, .is_commented_out = true, .sample = "[1, 4]",
      .doc = "In place of sampling: the chance of a record of each class to be drawn, in proportion."},
@@ -288,6 +290,10 @@ static const clv_row rows[] = {
     {.path = "data.table.others", .kind = CLV_ROW_ENUM, .offset = AT(data.table.others),
      .names = others_names, .default_text = "refuse",
      .doc = "Columns of the file that `columns` does not name: refuse ends the command, ignore leaves them out."},
+    {.path = "data.table.storage", .kind = CLV_ROW_ENUM, .offset = AT(data.table.storage),
+     .names = storage_names, .default_text = "auto",
+     .doc = "Place of the cells and of the encoded inputs: memory, or disk, in the folder tables.cache beside the run's. "
+            "auto is disk for a file larger than a quarter of the memory."},
     {.path = "data.table.query", .kind = CLV_ROW_TEXT, .offset = AT(data.table.query),
      .is_commented_out = true, .sample = "SELECT * FROM patients ORDER BY patient", .is_place = true,
      .doc = "For an SQLite database: one SELECT that ends with ORDER BY. It reads this file alone and changes nothing."},
@@ -306,8 +312,9 @@ static const clv_row rows[] = {
      .names = clv_column_use_names, .required = true, .sample = "number",
      .replacement_hint = "a column of texts is read by data.format: text (data.text.column); here leave it out with ignore",
      .doc = "number; category (a place of the input per value, and one for values that training has not); "
-            "boolean; date; target (the label); id (named in predictions); file (the path of an image, which is the "
-            "record); ignore. target and id are no inputs."},
+            "index (the number of the value, an input of its own for an embedding); boolean; date; target (the label); "
+            "id (named in predictions); weight (for data.sampling: column); file (the path of an image, which is the "
+            "record); ignore. target, id and weight are no inputs."},
     {.path = "data.table.columns{}.scale", .kind = CLV_ROW_ENUM, .offset = COLUMN(scale),
      .names = clv_column_scale_names, .default_text = "standard",
      .doc = "For numbers and dates, as in scikit-learn: StandardScaler (standard), MinMaxScaler (min_max), "
@@ -315,7 +322,9 @@ static const clv_row rows[] = {
     {.path = "data.table.columns{}.missing", .kind = CLV_ROW_ENUM, .offset = COLUMN(missing),
      .names = clv_missing_rule_names, .default_text = "refuse",
      .doc = "Missing values: refuse; mean or median of training (numbers, dates); the most frequent; `value`; "
-            "own (categories: a place of its own)."},
+            "own (categories and indexes: a place of its own)."},
+    {.path = "data.table.columns{}.input", .kind = CLV_ROW_TEXT, .offset = COLUMN(input),
+     .is_commented_out = true, .sample = "site", .doc = "For an index, the name of its input, which layers read by from; the column's unless given."},
     {.path = "data.table.columns{}.format", .kind = CLV_ROW_TEXT, .offset = COLUMN(format),
      .is_commented_out = true, .sample = "\"%d.%m.%Y\"",
      .doc = "For dates, their form as strptime has it, of %Y %m %d %H %M %S %f %b %B %z; ISO 8601 unless given."},

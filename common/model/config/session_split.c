@@ -69,6 +69,7 @@ static clv_code check_folds(const clv_session_config *c, clv_err *err) {
 /* Checks data.sampling with the keys that contradict it. */
 static clv_code check_sampling(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
+  bool is_by_column = d->sampling == CLV_SAMPLING_COLUMN;
   const struct {
     bool contradicts;
     const char *text;
@@ -76,11 +77,13 @@ static clv_code check_sampling(const clv_session_config *c, clv_err *err) {
       {d->sampling && d->sampling_weights.n,
        "data.sampling and data.sampling_weights exclude each other: leave one out"},
       {!c->train.shuffle, "data.sampling draws records at random: leave train.shuffle: false out"},
-      {clv_loss_row_of(c->loss.kind)->task == CLV_TASK_NUMBERS,
+      {is_by_column && !(clv_format_row_of(d->format)->accepted_keys & CLV_KEY_TABLE),
+       "data.sampling: column goes with data.format: table, whose column with as: weight it reads"},
+      {!is_by_column && clv_loss_row_of(c->loss.kind)->task == CLV_TASK_NUMBERS,
        "data.sampling goes by classes, and this loss has numbers for labels: leave it out"},
-      {d->objective != CLV_LABELS_OF_FILES,
+      {!is_by_column && d->objective != CLV_LABELS_OF_FILES,
        "data.sampling goes by classes, and data.objective has tokens for labels: leave it out"},
-      {d->sampling && c->loss.class_weights,
+      {d->sampling == CLV_SAMPLING_BALANCED && c->loss.class_weights,
        "data.sampling and loss.class_weights: balanced would weigh rare classes twice: leave one "
        "out"}};
   if (!clv_data_samples(d)) return CLV_OK;

@@ -3,6 +3,8 @@
  * Checks data.table of a session: which keys of a column are allowed for its use
  * (clv_session_check_table).
  */
+#include <string.h>
+
 #include "common/model/config/schema_int.h"
 
 #define fail_at clv_session_fail_at
@@ -10,8 +12,12 @@
 /* Sets of uses: bit per clv_column_use. */
 enum {
   NUMBER_USES = 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_DATE,
-  INPUT_USES = NUMBER_USES | 1u << CLV_COLUMN_CATEGORY | 1u << CLV_COLUMN_BOOLEAN,
+  WORD_USES = 1u << CLV_COLUMN_CATEGORY | 1u << CLV_COLUMN_INDEX,
+  ONE_COLUMN_USES = 1u << CLV_COLUMN_TARGET | 1u << CLV_COLUMN_ID | 1u << CLV_COLUMN_WEIGHT,
+  INPUT_USES = NUMBER_USES | WORD_USES | 1u << CLV_COLUMN_BOOLEAN,
 };
+enum { MAX_INPUTS = 8, MAX_INPUT_NAME = 63 };
+static const char first_input[] = "input"; /* name of the input that the other columns make */
 
 static bool is_input(const clv_column_spec *s) { return INPUT_USES >> s->use & 1; }
 
@@ -25,8 +31,8 @@ static const struct {
     [CLV_MISSING_MEDIAN] = {"numbers and dates", NUMBER_USES},
     [CLV_MISSING_MOST_FREQUENT] = {"inputs", INPUT_USES},
     [CLV_MISSING_VALUE] = {"inputs", INPUT_USES},
-    [CLV_MISSING_OWN] = {"categories (a number has `indicator: true` for it)",
-                         1u << CLV_COLUMN_CATEGORY},
+    [CLV_MISSING_OWN] = {"categories and indexes (a number has `indicator: true` for it)",
+                         WORD_USES},
 };
 
 static clv_code check_column(const clv_session_config *c, const clv_column_spec *s, clv_err *err) {
@@ -95,6 +101,83 @@ static clv_code check_file_column(const clv_session_config *c, size_t n_files, s
   return CLV_OK;
 }
 
+/* Checks that the name of an index is one of an input. */
+static clv_code check_index(const clv_session_config *c, const clv_column_spec *s, clv_err *err) {
+  static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  const char *name = clv_column_input_name(s);
+  size_t n = strlen(name);
+  if (s->input && s->use != CLV_COLUMN_INDEX)
+    return fail_at(c, s->pos, err, "data.table.columns.%.80s.input goes with as: index", s->name);
+  if (s->use != CLV_COLUMN_INDEX) return CLV_OK;
+  if (s->has_indicator)
+    return fail_at(c, s->pos, err,
+                   "data.table.columns.%.80s.indicator does not go with as: index: missing: own "
+                   "gives missing values a number of their own",
+                   s->name);
+  if (n <= MAX_INPUT_NAME && n && strspn(name, letters) == n && strcmp(name, first_input) != 0)
+    return CLV_OK;
+  return fail_at(c, s->pos, err,
+                 "data.table.columns.%.80s: as: index makes an input '%.80s', and the name of an "
+                 "input has 1 to %d of the characters A-Z a-z 0-9 . _ - and is not '%s': give it "
+                 "one with the key input",
+                 s->name, name, MAX_INPUT_NAME, first_input);
+}
+
+/* Checks that the names of all indexes differ, and that a record has no more inputs than it can. */
+static clv_code check_indexes(const clv_session_config *c, clv_err *err) {
+  const clv_column_spec *list[MAX_INPUTS];
+  size_t n = 0, n_others = 0;
+  for (size_t i = 0; i < c->data.table.n_columns; i++) {
+    const clv_column_spec *s = &c->data.table.columns[i];
+    CLV_TRY(check_index(c, s, err));
+    n_others += is_input(s) && s->use != CLV_COLUMN_INDEX;
+    if (s->use != CLV_COLUMN_INDEX) continue;
+    if (n + (n_others > 0) >= MAX_INPUTS)
+      return fail_at(c, s->pos, err,
+                     "data.table.columns.%.80s: a record has at most %d inputs, of which all "
+                     "columns that are no index make one: say as: category for some",
+                     s->name, MAX_INPUTS);
+    for (size_t k = 0; k < n; k++)
+      if (strcmp(clv_column_input_name(list[k]), clv_column_input_name(s)) == 0)
+        return fail_at(c, s->pos, err, "data.table.columns.%.80s: two indexes are the input '%s'",
+                       s->name, clv_column_input_name(s));
+    list[n++] = s;
+  }
+  return CLV_OK;
+}
+
+bool clv_data_has_indexes(const clv_data_config *d) {
+  for (size_t i = 0; i < d->table.n_columns; i++)
+    if (d->table.columns[i].use == CLV_COLUMN_INDEX) return true;
+  return false;
+}
+
+/* Checks that a column of weights and data.sampling: column come together. n: number of columns. */
+static clv_code check_weights(const clv_session_config *c, size_t n, clv_err *err) {
+  bool draws_by_column = c->data.sampling == CLV_SAMPLING_COLUMN;
+  for (size_t i = 0; n && !draws_by_column && i < c->data.table.n_columns; i++)
+    if (c->data.table.columns[i].use == CLV_COLUMN_WEIGHT)
+      return fail_at(c, c->data.table.columns[i].pos, err,
+                     "data.table.columns.%.80s: nothing reads this weight: set data.sampling: "
+                     "column, or say as: ignore",
+                     c->data.table.columns[i].name);
+  if (n || !draws_by_column) return CLV_OK;
+  return fail_at(c, c->data.sampling_pos, err,
+                 "data.sampling: column needs a column of data.table.columns with as: weight");
+}
+
+/* Checks that a use which a record has once occurs once. n: columns before `s` with its use. */
+static clv_code check_repeated(const clv_session_config *c, const clv_column_spec *s, size_t n,
+                               clv_err *err) {
+  bool is_target = s->use == CLV_COLUMN_TARGET;
+  if (!n || !(ONE_COLUMN_USES >> s->use & 1)) return CLV_OK;
+  if (is_target && c->loss.kind == CLV_LOSS_TARGETS) return CLV_OK;
+  return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s%s", s->name,
+                 clv_column_use_names[s->use],
+                 is_target ? ": several go with loss.kind: targets, which has a loss for each"
+                           : "; a record has one");
+}
+
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
   size_t n_by_use[CLV_COLUMN_FILE + 1] = {0}, n_inputs = 0;
   if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE)) return CLV_OK;
@@ -103,16 +186,11 @@ clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
     const clv_column_spec *s = &c->data.table.columns[i];
     CLV_TRY(check_column(c, s, err));
     n_inputs += is_input(s);
-    bool may_repeat = s->use != CLV_COLUMN_ID &&
-                      (s->use != CLV_COLUMN_TARGET || c->loss.kind == CLV_LOSS_TARGETS);
-    if (n_by_use[s->use]++ && !may_repeat)
-      return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s%s", s->name,
-                     s->use == CLV_COLUMN_ID ? "id; a record has one" : "target",
-                     s->use == CLV_COLUMN_ID
-                         ? ""
-                         : ": several go with loss.kind: targets, which has a loss for each");
+    CLV_TRY(check_repeated(c, s, n_by_use[s->use]++, err));
   }
   CLV_TRY(check_file_column(c, n_by_use[CLV_COLUMN_FILE], n_inputs, err));
+  CLV_TRY(check_indexes(c, err));
+  CLV_TRY(check_weights(c, n_by_use[CLV_COLUMN_WEIGHT], err));
   if (!n_inputs && !n_by_use[CLV_COLUMN_FILE])
     return fail_at(c, pos, err,
                    "data.table.columns names no input: list the columns of the header, as in "

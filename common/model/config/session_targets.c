@@ -90,10 +90,10 @@ static clv_code check_rest_of_session(const clv_session_config *c, clv_err *err)
   if (c->loss.at && strcmp(c->loss.at, "master") != 0)
     return fail_at(c, c->loss.at_pos, err,
                    "loss.at: the losses of several targets are computed at the master: remove it");
-  if (clv_data_samples(&c->data))
+  if (clv_data_samples(&c->data) && c->data.sampling != CLV_SAMPLING_COLUMN)
     return fail_at(c, c->data.sampling_pos, err,
                    "data.sampling goes by the class of a record, and one with several targets has "
-                   "none: remove it");
+                   "none: set column, which reads weights, or remove it");
   if (c->loss.specificity != 0.9)
     return fail_at(c, c->loss.pos, err,
                    "loss.specificity: each target has its own: write it in loss.targets.%.80s",

@@ -226,8 +226,11 @@ def images_that_a_table_names_train_as_those_of_a_folder():
     folder = cluster.trained("of-folder", body(), 36)[0]
     values, _, said = cluster.trained("of-table", body(TABLE), 36)
     assert values == folder and "test accuracy" in said, said
+    disk = TABLE.replace("  table:\n", "  table:\n    storage: disk\n")
+    assert cluster.trained("on-disk", body(disk), 36)[0] == folder
+    assert len(glob.glob(os.path.join(cluster.dir, "runs/tables.cache/*/paths.npy"))) == 2
     out = os.path.join(cluster.dir, "p.csv")
-    done = master("predict", os.path.join(cluster.dir, "of-table.yaml"), "--output", out, cwd=cluster.dir)
+    done = master("predict", os.path.join(cluster.dir, "on-disk.yaml"), "--output", out, cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
     with open(out, newline="") as f:
         assert [r["id"] for r in csv.DictReader(f)][:3] == ["p0", "p1", "p2"]

@@ -157,6 +157,108 @@ def session_from_a_table_is_in_order():
     assert done.returncode == 7 and "nothing.csv" in done.stderr, (done.returncode, done.stderr)
 
 
+@suite.test
+def index_of_a_column_is_that_of_pytorch():
+    """Site is an index for an embedding: losses are those of nn.Embedding (make_table_index.py),
+    and so are outputs of records with a site that training has not, or with none."""
+    with open(os.path.join(TABLES, "index.json")) as f:
+        want = json.load(f)
+    shutil.copy(os.path.join(TABLES, "index.safetensors"), cluster.dir)
+    columns = ("age: {as: number, missing: mean, indicator: true}", "smoker: {as: boolean}",
+               "site: {as: index, missing: own, input: place}", "outcome: {as: target}")
+    data = ("data:\n  format: table\n  root: tables\n  train: [train.csv]\n  test: [test.csv]\n  table:\n    others: ignore\n"
+            "    columns:\n" + "".join(f"      {c}\n" for c in columns))
+    layers = (f"{{op: embedding, name: rows, rows: {want['rows']}, out: 3, from: [place]}}, "
+              "{op: concat, dim: 1, name: both, from: [input, rows]}, {op: linear, name: front, out: 8}, {op: relu}")
+    weights = "weights: {file: index.safetensors}"
+    stages = (f"stages:\n  - {{name: front, at: master, {weights}, layers: [{layers}]}}\n"
+              f"  - {{name: middle, at: w1, {weights}, layers: [{{op: linear, name: middle, out: 8}}, {{op: relu}}]}}\n"
+              f"  - {{name: head, at: master, {weights}, layers: [{{op: linear, name: head, out: 2}}]}}\n")
+    tail = ("loss: {kind: cross_entropy, at: master}\n"
+            f"train: {{epochs: 100, max_steps: 15, batch: 12, shuffle: false, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.5, momentum: 0}}}}\n"
+            "log: {every: 1}\n")
+    session = cluster.session("index", data + stages + tail)
+    done = master("plan", session, cwd=cluster.dir)
+    assert done.returncode == 0 and ("index of column 'site', input 'place': an embedding needs 5 rows: 3 values of the training "
+                                     "records, one for all others, one for missing values") in done.stdout, done.stdout + done.stderr
+    done = master("check", session, "--json", cwd=cluster.dir)
+    assert [c["rows"] for c in json.loads(done.stdout)["columns"] if c["as"] == "index"] == [5], done.stdout + done.stderr
+    done = cluster.train(session)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with open(os.path.join(cluster.dir, "runs/index/metrics.jsonl")) as f:
+        losses = [json.loads(line)["loss"] for line in f]
+    assert all(abs(a - b) < 1e-5 for a, b in zip(losses, want["losses"], strict=True)), (losses, want["losses"])
+    with open(os.path.join(cluster.dir, "runs/index/table.json")) as f:
+        assert '"as":"index"' in f.read()
+    for row, wanted in zip(outputs(session), want["outputs"], strict=True):
+        assert all(abs(float(a) - b) < 1e-4 for a, b in zip(row[-2:], wanted, strict=True)), (row, wanted)
+    for change, text in ((("rows: 5", "rows: 4"), "session.*index has rows: 4|'rows' has rows: 4, and this index needs 5 rows"),
+                         (("from: [place]", "from: [site]"), "no earlier layer has the name 'site'"),
+                         ((", from: [place]}", ", from: [input]}"), "."),
+                         ((", input: place", ", input: input"), "makes an input 'input', and the name of an input"),
+                         ((", input: place", ", indicator: true"), "indicator does not go with as: index")):
+        done = master("check", cluster.session("other", (data + stages + tail).replace(*change)), cwd=cluster.dir)
+        assert done.returncode != 0 and re.search(text, done.stderr), (change, done.returncode, done.stdout, done.stderr)
+
+
+@suite.test
+def index_that_a_worker_gets_is_a_raw_record():
+    columns = ("dose: {as: number}", "cost: {as: number}", "site: {as: index, missing: own}", "outcome: {as: target}")
+    data = ("data:\n  format: table\n  root: tables\n  train: [train.csv]\n  table:\n    others: ignore\n"
+            "    columns:\n" + "".join(f"      {c}\n" for c in columns))
+    numbers, rows = "{op: linear, out: 4, name: a}", "{op: embedding, rows: 5, out: 4, name: b, from: [site]}"
+    both, rest = "{op: concat, dim: 1, from: [a, b]}", "{op: relu}, {op: linear, out: 2}"
+    for front, back, text, key in ((numbers, f"{rows}, {both}, {rest}", "layers of stage 'back' read 'site'", "raw_input_leaves"),
+                                   (f"{numbers}, {rows}, {both}", rest, "tokens", "tokens_readable")):
+        stages = f"stages:\n  - {{name: front, at: master, layers: [{front}]}}\n  - {{name: back, at: w1, layers: [{back}]}}\n"
+        done = master("plan", cluster.session("raw", data + stages + TAIL, keys="labels_readable: true"), cwd=cluster.dir)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0 and text in said and key in said, said
+
+
+@suite.test
+def records_are_drawn_by_a_column_of_weights():
+    with open(os.path.join(cluster.dir, "tables/train.csv"), newline="") as f:
+        header, *records = csv.reader(f)
+
+    def run(weights, *options, test="test.csv"):
+        with open(os.path.join(cluster.dir, "tables/weighted.csv"), "w", newline="") as f:
+            csv.writer(f).writerows([header + ["share"]] + [r + [w] for r, w in zip(records, weights)])
+        data = DATA.replace("train: [train.csv]", "train: [weighted.csv]\n  sampling: column").replace(
+            "    columns:\n", "    columns:\n      share: {as: weight}\n")
+        return master("plan", cluster.session("weighted", data + STAGES + TAIL, keys="labels_readable: true"), *options, cwd=cluster.dir)
+    done = run([i % 3 for i in range(60)])
+    assert done.returncode == 0 and "WEIGHTS BY FREQUENCY" in done.stdout, done.stdout + done.stderr
+    for weights, text in (([0] * 60, "the column 'share' is 0 in all"), ([1] * 5 + [-1] * 55, "weighted.csv:7:.*'-1', and a weight is 0 or more"),
+                          ([1] * 5 + [""] * 55, "weighted.csv:7:.*the weight 'share' is missing")):
+        done = run(weights)
+        assert done.returncode in (3, 7) and re.search(text, done.stderr), (done.returncode, done.stderr)
+    done = run([1] * 60, "--set", "data.sampling=balanced")
+    assert done.returncode == 3 and "nothing reads this weight: set data.sampling: column" in done.stderr, done.stderr
+    done = run([1] * 60, "--set", "data.table.columns.share.as=ignore")
+    assert done.returncode == 3 and "data.sampling: column needs a column of data.table.columns with as: weight" in done.stderr, done.stderr
+
+
+@suite.test
+def table_on_disk_trains_to_the_same_bits():
+    runs = {}
+    for storage in ("memory", "disk"):
+        session = cluster.session(f"on-{storage}", DATA.replace("  table:\n", f"  table:\n    storage: {storage}\n") + STAGES + TAIL,
+                                  keys="labels_readable: true")
+        done = cluster.train(session)
+        assert done.returncode == 0, done.stdout + done.stderr
+        with open(os.path.join(cluster.dir, f"runs/on-{storage}/table.json")) as f:
+            learnt = f.read()
+        folder = os.path.join(cluster.dir, f"runs/on-{storage}")
+        steps = max(int(name.split("-")[1]) for name in os.listdir(folder) if name.startswith("checkpoint-"))
+        runs[storage] = (steps, checkpoint_tensors(folder, steps), learnt, outputs(session))
+    assert runs["memory"] == runs["disk"]
+    cache = os.path.join(cluster.dir, "runs/tables.cache")
+    assert os.stat(cache).st_mode & 0o777 == 0o700
+    # train.csv, test.csv with labels, and test.csv without them for predict
+    assert len(os.listdir(cache)) == 3, os.listdir(cache)
+
+
 if __name__ == "__main__":
     with Cluster(1) as cluster:
         shutil.copytree(TABLES, os.path.join(cluster.dir, "tables"))

@@ -3,7 +3,7 @@
 """A table with several targets: each has a loss, a weight in the sum and scores of its own. Losses
 and weights are PyTorch's, scores are scikit-learn's, and `check`, `eval`, `predict`, `report` and
 checkpoint.best name the targets."""
-import csv, json, os, re, sys
+import csv, glob, json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 import golden
@@ -196,6 +196,26 @@ def targets_in_another_order_than_trained_are_refused():
         assert done.returncode == 7 and re.search(r"targets\.yaml:\d+:5: loss.targets has 'days in bed' where the run was trained with 'died'", done.stderr), done.stderr
     with open(session, "w") as f:
         f.write(text)
+
+
+@suite.test
+def targets_with_an_index_and_weights_are_the_same_on_disk():
+    wards, weights = [f"ward {i % 3}" for i in range(RECORDS)], [i % 4 for i in range(RECORDS)]
+    write(os.path.join(cluster.dir, "t/wards.csv"), X, Y, ward=wards, chance=weights)
+    write(os.path.join(cluster.dir, "t/ward-tests.csv"), TEST_X, TEST_Y, ward=wards[:TESTS], chance=weights[:TESTS])
+    text = body(data="  sampling: column\n", columns="      ward: {as: index}\n      chance: {as: weight}\n")
+    text = text.replace("train.csv", "wards.csv").replace("test.csv", "ward-tests.csv").replace("shuffle: false", "shuffle: true")
+    text = text.replace("{op: linear, out: 10}", "{op: embedding, name: rows, rows: 4, out: 2, from: [ward]}, "
+                        "{op: concat, dim: 1, from: [input, rows]}, {op: linear, out: 10}")
+    want = cluster.trained("in-memory", text, STEPS)[0]
+    assert cluster.trained("on-disk", text.replace("  table:\n", "  table:\n    storage: disk\n"), STEPS)[0] == want
+    assert evaluations("on-disk")[-1]["scores"] == evaluations("in-memory")[-1]["scores"]
+    assert glob.glob(os.path.join(cluster.dir, "runs/tables.cache/*/cells.json"))
+    done = master("check", os.path.join(cluster.dir, "on-disk.yaml"), cwd=cluster.dir)
+    n = np.bincount(Y["grade"][:KEPT], minlength=3)
+    assert f"  grade: 'high' {n[0]}, 'low' {n[1]}, 'none' {n[2]} in training; " in done.stdout, done.stdout + done.stderr
+    done = master("check", cluster.session("small", text.replace("rows: 4", "rows: 3")), cwd=cluster.dir)
+    assert done.returncode == 3 and "this index needs 4 rows" in done.stderr, done.stderr
 
 
 @suite.test

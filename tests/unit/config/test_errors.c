@@ -914,7 +914,7 @@ static const struct {
      "add it there"},
     {"format: table", "format: table\n  sampling: balanced",
      "5:13: data.sampling goes by the class of a record, and one with several targets has none: "
-     "remove it"},
+     "set column, which reads weights, or remove it"},
 };
 
 static void targets_of_a_table_are_checked_with_their_place(void **state) {

@@ -296,6 +296,82 @@ static void damaged_learnt_files_are_refused(void **state) {
   expect_error(CLV_INVALID, "table.json:", code, &err);
 }
 
+/* ---- indexes and weights --------------------------------------------------------------------- */
+
+static const char index_text[] = "x,y,w,t\n1,b,1,u\n2,a,0,v\n3,,3,u\n4,b,0.5,v\n";
+
+static void indexes_number_values_unseen_and_missing_ones(void **state) {
+  (void)state;
+  static const clv_missing_rule rules[] = {CLV_MISSING_OWN, CLV_MISSING_MOST_FREQUENT,
+                                           CLV_MISSING_VALUE, CLV_MISSING_VALUE};
+  static const char *const values[] = {NULL, NULL, "a", "c"};
+  static const int64_t missing[] = {3, 1, 0, 2};
+  for (size_t i = 0; i < CLV_COUNT(rules); i++) {
+    clv_column_options list[] = {
+        {.name = "x"},
+        {.name = "y", .use = CLV_COLUMN_INDEX, .missing = rules[i], .value = values[i]},
+        {.name = "t", .use = CLV_COLUMN_TARGET}};
+    clv_dataset_options o = make_few_options("a.csv", index_text);
+    o.table =
+        (clv_table_options){.columns = list, .n_columns = CLV_COUNT(list), .ignores_others = true};
+    clv_dataset *train = open_table(&o);
+    CLV_AUTO(clv_learnt_freep) clv_learnt *l = learn(train);
+    clv_err err;
+    must(clv_dataset_encode(train, l, &err), &err);
+    const int64_t *index = train->named_inputs[1].data->data;
+    clv_index_facts f;
+    assert_int_equal(clv_dataset_input_count(train), 2);
+    assert_string_equal(clv_dataset_input(train, 0, 1).name, "input");
+    assert_int_equal(clv_dataset_input(train, 1, 4).dtype, CLV_I64);
+    assert_int_equal(clv_dataset_input(train, 1, 4).shape.rank, 1);
+    assert_true(index[0] == 1 && index[1] == 0 && index[2] == missing[i] && index[3] == 1);
+    assert_true(clv_dataset_index_facts(train, 1, &f));
+    assert_int_equal(f.n_rows, rules[i] == CLV_MISSING_OWN ? 4 : 3);
+    assert_false(clv_dataset_index_facts(train, 0, &f));
+    o = make_few_options("b.csv", "x,y,t\n1,unseen,u\n");
+    o.table = (clv_table_options){.columns = list, .n_columns = CLV_COUNT(list)};
+    clv_dataset *test = open_table(&o);
+    must(clv_dataset_encode(test, l, &err), &err);
+    assert_int_equal(((const int64_t *)test->named_inputs[1].data->data)[0], 2);
+    clv_dataset_free(test);
+    clv_dataset_free(train);
+  }
+}
+
+static void weights_are_the_chances_of_records(void **state) {
+  (void)state;
+  static const clv_column_options list[] = {{.name = "x"},
+                                            {.name = "w", .use = CLV_COLUMN_WEIGHT},
+                                            {.name = "t", .use = CLV_COLUMN_TARGET}};
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_freep) double *sums = NULL;
+  double *unused = NULL;
+  clv_err err;
+  clv_dataset_options o = make_few_options("a.csv", index_text);
+  o.table =
+      (clv_table_options){.columns = list, .n_columns = CLV_COUNT(list), .ignores_others = true};
+  o.reads_weights = true;
+  clv_dataset *ds = open_table(&o);
+  CLV_AUTO(clv_learnt_freep) clv_learnt *l = learn(ds);
+  must(clv_dataset_encode(ds, l, &err), &err);
+  assert_int_equal(ds->record_elements, 1);
+  must(clv_subset_all(ds, &all, &err), &err);
+  must(clv_sampling_sums_of_column(ds, &all, &sums, &err), &err);
+  assert_true(sums[0] == 1 && sums[1] == 1 && sums[2] == 4 && sums[3] == 4.5);
+  all.index[0] = 1;
+  all.n = 1;
+  clv_code code = clv_sampling_sums_of_column(ds, &all, &unused, &err);
+  expect_error(CLV_INVALID, "the column 'w' is 0 in all 1 training records", code, &err);
+  clv_dataset_free(ds);
+  o = make_few_options("b.csv", "x,w,t\n1,-0.5,u\n");
+  o.table = (clv_table_options){.columns = list, .n_columns = CLV_COUNT(list)};
+  o.reads_weights = true;
+  assert_refused(o, "b.csv:2:3: column 'w' has '-0.5', and a weight is 0 or more");
+  o = make_few_options("c.csv", "x,t\n1,u\n");
+  o.table = (clv_table_options){.columns = list, .n_columns = CLV_COUNT(list)};
+  clv_dataset_free(open_table(&o));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(records_are_encoded_as_scikit_learn_does),
@@ -305,6 +381,8 @@ int main(void) {
       cmocka_unit_test(unseen_classes_and_other_columns_are_refused),
       cmocka_unit_test(suspicious_columns_are_named),
       cmocka_unit_test(damaged_learnt_files_are_refused),
+      cmocka_unit_test(indexes_number_values_unseen_and_missing_ones),
+      cmocka_unit_test(weights_are_the_chances_of_records),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables that are larger than memory. Their cells are in a folder with a file for each column
+ * (cell_files.c), which table_cache.c makes once per table and finds again. Numbers are sorted with
+ * bounded memory (sorted_values.c), and encoded inputs go to a file without a name (spill.c).
+ * Private to master/data.
+ */
+#ifndef CLEAVE_DATA_CELLS_INT_H
+#define CLEAVE_DATA_CELLS_INT_H
+
+#include "master/data/reader_int.h"
+#include "master/data/table_int.h"
+
+/* ---- files without a name (spill.c) ---------------------------------------------------------- */
+
+typedef struct clv_spill clv_spill;
+
+/* Makes an empty file in a folder. CLV_PRECONDITION: the folder does not permit it. */
+clv_code clv_spill_new(const char *folder, clv_spill **ret, clv_err *err) CLV_USE_RESULT;
+void clv_spill_freep(clv_spill **s);
+/* Appends n bytes. CLV_EXHAUSTED: the disk is full. */
+clv_code clv_spill_add(clv_spill *s, const void *data, size_t n, clv_err *err) CLV_USE_RESULT;
+/* Makes a tensor over all that was appended. It must not be written to, and outlives the spill. */
+clv_code clv_spill_map(const clv_spill *s, clv_dtype dtype, const clv_shape *shape,
+                       clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* Writes n bytes to a file. path: for messages. CLV_EXHAUSTED: the disk is full. */
+clv_code clv_cells_write(int fd, const char *path, const void *data, size_t n,
+                         clv_err *err) CLV_USE_RESULT;
+
+/* ---- files of cells (cell_files.c) ----------------------------------------------------------- */
+
+/* Writes the cells of a table, block by block, to .npy files in a folder: column-K.npy, ids.npy
+ * and paths.npy (of images) with id-texts.npy, which has the texts of both, and groups.npy.
+ * Zero-initialise, then set the folder. */
+struct clv_cell_files {
+  const char *folder;
+  size_t block_bytes;           /* bytes of the cells that are in memory at a time */
+  size_t n_records, n_id_bytes; /* number of records, and of bytes of texts, in the files */
+  bool has_groups;
+};
+
+/* Returns the number of records of a block. */
+size_t clv_cell_files_block(const clv_cell_files *f, const clv_cell_table *t);
+/* Appends the records that are in memory, and makes the table empty. CLV_CANCELLED: the user has
+ * interrupted the command. */
+clv_code clv_cell_files_add(clv_cell_files *f, clv_cell_table *t, clv_err *err) CLV_USE_RESULT;
+/* Ends the files with the number of records in their headers. */
+clv_code clv_cell_files_end(clv_cell_files *f, const clv_cell_table *t,
+                            clv_err *err) CLV_USE_RESULT;
+/* Maps the files as the columns of a table with t->count records, which has none yet.
+ * CLV_DATA_LOSS: a file is missing, cut, or has a value that no table has; the message names it. */
+clv_code clv_cell_files_map(const char *folder, clv_cell_table *t, const clv_dataset_options *o,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* ---- what a cache has besides cells (cells_json.c) ------------------------------------------- */
+
+enum { CLV_CELLS_VERSION = 1 /* version of the cache; those of another one are made again */ };
+
+/* Writes what the cache has of a table besides its cells, as JSON, and reads it into a table that
+ * clv_table_new has made. key: digest of file and rules, 64 hexadecimal digits. */
+void clv_table_cache_write(const clv_cell_table *t, const char *key, clv_bytes *out);
+clv_code clv_table_cache_parse(const char *text, size_t len, const char *label, const char *key,
+                               clv_cell_table *t, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the cache of a table (table_cache.c) ---------------------------------------------------- */
+
+/* True if the table is to be on disk: its file is large, or the options say so. */
+bool clv_table_is_on_disk(const clv_dataset_options *o);
+/* Opens a table on disk. Reads it into the cache first, unless the cache has it. */
+clv_code clv_table_open_on_disk(const clv_dataset_options *o, clv_cell_table **ret,
+                                clv_err *err) CLV_USE_RESULT;
+/* ---- sorted numbers (sorted_values.c) -------------------------------------------------------- */
+
+/* Numbers in ascending order. Zero-initialise; release with clv_values_done. */
+typedef struct clv_values {
+  const double *v; /* [n] */
+  size_t n;
+  double *memory;   /* NULL: they are in `file` */
+  clv_tensor *file; /* NULL: they are in memory */
+} clv_values;
+
+void clv_values_done(clv_values *s);
+/* Sorts the numbers of a column that are not missing, in the records `rows`. */
+clv_code clv_values_sort(const clv_cell_table *t, const clv_table_column *from,
+                         const clv_subset *rows, clv_values *ret, clv_err *err) CLV_USE_RESULT;
+/* Adds n_fills numbers `fill` to s, which stays sorted. takes_log: s gets ln(1 + v) of each. */
+clv_code clv_values_complete(const clv_cell_table *t, clv_values *s, double fill, size_t n_fills,
+                             bool takes_log, clv_err *err) CLV_USE_RESULT;
+
+#endif
