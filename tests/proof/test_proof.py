@@ -217,6 +217,8 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "hf-files": ("32 passed, 0 failed, 1 skipped", "31 passed, 1 failed, 1 skipped"),
     "seed-000": ("ok micro F1, mean of 3 seeds: 97.00 %, PyTorch 97.10 %, apart -0.10 points, at least -0.5\nok seed 000",
                  "not ok micro F1, mean of 3 seeds: 92.00 %, PyTorch 97.10 %, apart -5.10 points, at least -0.5\nnot ok seed 000; micro F1"),
+    "large-table": ("large-table: 20.0 GB, 9,928,000 records, cells of 2.54 GB; 298 MiB at most, of 1024 MiB, 477 s",
+                    "large-table: 20.0 GB, 9,928,000 records, cells of 2.54 GB; 1298 MiB at most, of 1024 MiB, 477 s"),
     "exports": ("73 of 77 networks exported as written, 4 refused, 0 wrong", "73 of 77 networks exported as written, 3 refused, 1 wrong"),
     "learns": ("ok gpipe: 88.10 %, PyTorch 88.00 %, apart 0.10 of 0.50 points (9s)",
                "not ok gpipe: 80.10 %, PyTorch 88.00 %, apart 7.90 of 0.50 points (9s)"),

@@ -42,7 +42,7 @@ def code_before_the_gate_has_no_writable_globals():
 
 
 # Functions that may lack wide instructions. Only label smoothing uses this one.
-NARROW = {"smooth_sum"}
+NARROW = {"sum_smoothing_terms"}
 # GCC 14 does not vectorize their doubles and selections; GCC 12 does.
 NARROW_BY_GCC_14 = {"power", "power_back"}
 
