@@ -444,7 +444,7 @@ of("common/net/link/lane.c", LINK_CELLS,
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
 of("common/net/link/reassembly.c", LINK_CELLS,
-   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {set_head,"),
+   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_tensor_of_transfer,", "[CLV_PARTIAL_HEADED] = {set_head,"),
    bytes_come_twice=("static clv_code claim_span", "previous_span && previous_span->to > from", "false"))
 of("common/net/link/frame_writer.c", LINKS,
    a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with_preceding", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))

@@ -46,7 +46,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 
 /* Size of the rows that are widened at a time. At least MIN_WIDENED_ROWS rows are widened, because
  * products with fewer rows are slow. */
-enum { WIDENED_BYTES = 1 << 20, MIN_WIDENED_ROWS = 256 };
+enum { MAX_WIDENED_BYTES = 1 << 20, MIN_WIDENED_ROWS = 256 };
 
 typedef struct bf16_weight_kernel {
   cpu_kernel k;
@@ -126,7 +126,7 @@ static clv_code bf16_weight_prepare(const clv_node_desc *d, clv_kernel **ret, cl
   k->w_rows = d->attrs.transposed ? features : d->attrs.out;
   k->w_columns = d->attrs.transposed ? d->attrs.out : features;
   int64_t rows_that_fit =
-      WIDENED_BYTES / (int64_t)sizeof(float) / CLV_MAX(k->w_columns, (int64_t)1);
+      MAX_WIDENED_BYTES / (int64_t)sizeof(float) / CLV_MAX(k->w_columns, (int64_t)1);
   k->max_widened_rows = CLV_MIN(CLV_MAX(rows_that_fit, (int64_t)MIN_WIDENED_ROWS), k->w_rows);
   base->scratch_bytes = (size_t)(k->max_widened_rows * k->w_columns) * sizeof(float);
   base->forward = bf16_weight_forward;

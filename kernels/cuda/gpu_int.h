@@ -133,7 +133,7 @@ typedef struct cuda_op {
    * NULL: the kernel needs none of these */
   clv_code (*open)(cuda_kernel *k, clv_err *err);
   unsigned tails;   /* CLV_TAIL_* ops that the kernel can compute, too */
-  bool fused_grads; /* as in clv_op_def; true in either of the two counts */
+  bool fused_grads; /* as fused_grads of clv_op_def */
 } cuda_op;
 
 /* CLV_CUDA_OP(name) = {...}, at the start of a line, defines the cuda_op of op `name`. The Makefile

@@ -75,8 +75,8 @@ clv_code clv_table_open_on_disk(const clv_dataset_options *o, clv_cell_table **r
 typedef struct clv_values {
   const double *v; /* [n] */
   size_t n;
-  double *memory;   /* NULL: they are in `file` */
-  clv_tensor *file; /* NULL: they are in memory */
+  double *memory;   /* memory that holds the numbers; NULL: `file` holds them */
+  clv_tensor *file; /* mapped file that holds the numbers; NULL: they are in memory */
 } clv_values;
 
 void clv_values_done(clv_values *s);

@@ -54,7 +54,7 @@ clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_to
 
 /* ---- masking tokens -------------------------------------------------------------------------- */
 
-static bool is_drawn_with_share(uint32_t random_words, double share) {
+static bool is_drawn_with_probability(uint32_t random_words, double share) {
   return random_words < share * 4294967296.0;
 }
 
@@ -66,10 +66,11 @@ static int64_t random_below(uint32_t random_words, size_t n) {
  * models number positions by pads. */
 static int64_t replacement_of(const clv_dataset *ds, const uint32_t random_words[4],
                               int64_t token) {
-  if (is_drawn_with_share(random_words[1], 0.8)) return ds->token_info.mask;
+  if (is_drawn_with_probability(random_words[1], 0.8)) return ds->token_info.mask;
   int64_t other = random_below(random_words[2], (size_t)ds->token_info.count);
-  return is_drawn_with_share(random_words[1], 0.9) && other != ds->token_info.pad_token ? other
-                                                                                        : token;
+  return is_drawn_with_probability(random_words[1], 0.9) && other != ds->token_info.pad_token
+             ? other
+             : token;
 }
 
 /* Draws one of the labelled positions, for a record in which no position was drawn for masking.
@@ -97,13 +98,13 @@ void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32
                      .micro_batch = record};
   for (size_t i = 0; i < n_positions && !n_drawn; i++) {
     clv_rng_block(&key, (uint32_t)i, random_words);
-    n_drawn += labels[i] != ds->ignored_label && is_drawn_with_share(random_words[0], 0.15);
+    n_drawn += labels[i] != ds->ignored_label && is_drawn_with_probability(random_words[0], 0.15);
   }
   always_drawn = n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions);
   for (size_t i = 0; i < n_positions; i++) {
     if (labels[i] == ds->ignored_label) continue;
     clv_rng_block(&key, (uint32_t)i, random_words);
-    if (i == always_drawn || is_drawn_with_share(random_words[0], 0.15))
+    if (i == always_drawn || is_drawn_with_probability(random_words[0], 0.15))
       ids[i] = replacement_of(ds, random_words, ids[i]);
     else
       labels[i] = ds->ignored_label;

@@ -141,14 +141,14 @@ static clv_code read_lengths(label_reading *r, clv_err *err) {
   memcpy(sorted_lengths, r->length, n * sizeof *sorted_lengths);
   qsort(sorted_lengths, n, sizeof *sorted_lengths, compare_doubles);
   for (size_t k = 0; k < n_ends; k++) {
-    double best = -1, best_end = 0;
+    double best = -1, best_group_end = 0;
     for (size_t c = 1; c < N_TRIED_LENGTHS; c++) {
       size_t at = c * n / N_TRIED_LENGTHS;
       group_ends[k] = at ? (sorted_lengths[at - 1] + sorted_lengths[at]) / 2 : 0;
       double figure = try_lengths(r, group_ends, k + 1);
-      if (figure > best) best = figure, best_end = group_ends[k];
+      if (figure > best) best = figure, best_group_end = group_ends[k];
     }
-    group_ends[k] = best_end;
+    group_ends[k] = best_group_end;
   }
   try_lengths(r, group_ends, n_ends);
   score_groups(r, "length");

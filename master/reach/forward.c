@@ -263,13 +263,12 @@ static bool are_alike(const reach_value *a, const reach_value *b) {
 
 /* True if all profiles of the value of node k are equal, because no two paths meet in it or before
  * it. */
-static bool has_one_profile(const reach_walk *w, int k) {
+static bool has_equal_profiles(const reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
-  bool has_equal_profiles = n->n_in < 2 || n->op == CLV_OP_CONCAT;
+  bool are_equal = n->n_in < 2 || n->op == CLV_OP_CONCAT;
   for (int i = 0; i < n->n_in; i++)
-    for (int p = 1; p < REACH_PROFILES; p++)
-      has_equal_profiles &= w->values[p][n->in[i]].is_borrowed;
-  return has_equal_profiles;
+    for (int p = 1; p < REACH_PROFILES; p++) are_equal &= w->values[p][n->in[i]].is_borrowed;
+  return are_equal;
 }
 
 static void share_first_profile(reach_walk *w, int k, int p) {
@@ -278,7 +277,7 @@ static void share_first_profile(reach_walk *w, int k, int p) {
 }
 
 static clv_code make_profiles(reach_walk *w, int k, clv_err *err) {
-  bool is_graph_input = is_input(w, k), needs_one_only = is_graph_input || has_one_profile(w, k);
+  bool is_graph_input = is_input(w, k), needs_one_only = is_graph_input || has_equal_profiles(w, k);
   if (!is_graph_input) CLV_TRY(make_value(w, k, 0, err));
   for (int p = 1; p < REACH_PROFILES; p++) {
     if (!needs_one_only) CLV_TRY(make_value(w, k, p, err));

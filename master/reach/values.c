@@ -151,7 +151,8 @@ static bool is_worse(const reach_pool *p, reach_profile profile, reach_element a
   return first ? first < 0 : exposure_difference + count < 0;
 }
 
-/* Chooses between two elements. A constant is chosen only if neither element has places. */
+/* Returns the one of two elements that shows more of a record under `profile`. Returns a constant,
+ * an element made of no place of the record, only if both are constants. */
 reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
                                 reach_element b) {
   if (a == REACH_ABSENT || b == REACH_ABSENT) return a == REACH_ABSENT ? b : a;

@@ -87,7 +87,7 @@ typedef struct pass_list {
   size_t n;
 } pass_list;
 
-static void free_passes(pass_list *p) {
+static void free_pass_outputs(pass_list *p) {
   for (size_t i = 0; i < p->n; i++) clv_tensor_unref(p->list[i]);
   free(p->list);
 }
@@ -108,7 +108,7 @@ static clv_code compute_passes(clv_run *r, clv_tensor *first, pass_list *ret, cl
 
 clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_tensors *ret,
                                 clv_err *err) {
-  CLV_AUTO(free_passes) pass_list passes = {.n = 0};
+  CLV_AUTO(free_pass_outputs) pass_list passes = {.n = 0};
   CLV_AUTO(clv_interval_tensors_done) clv_interval_tensors of_outputs = {NULL};
   CLV_TRY(compute_passes(r, *outputs, &passes, err));
   CLV_TRY(summarize(passes.list, passes.n, &of_outputs, err));

@@ -189,7 +189,7 @@ static clv_code remove_checkpoint(const checkpoint_command *c, const clv_run_che
   return CLV_OK;
 }
 
-static clv_code remove_chosen(checkpoint_command *c, clv_err *err) {
+static clv_code remove_chosen_checkpoints(checkpoint_command *c, clv_err *err) {
   if (!c->o->orphans) {
     CLV_TRY(clv_run_checkpoints_choose(&c->checkpoints, c->dir, c->o->checkpoint, err));
     for (size_t i = 0; i < c->checkpoints.n; i++)
@@ -201,7 +201,7 @@ static clv_code remove_chosen(checkpoint_command *c, clv_err *err) {
 clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(free_command) checkpoint_command c = {.config = config, .o = o};
   clv_err err;
-  if (open_command(&c, &err) != CLV_OK || remove_chosen(&c, &err) != CLV_OK)
+  if (open_command(&c, &err) != CLV_OK || remove_chosen_checkpoints(&c, &err) != CLV_OK)
     return fail_command(&err);
   return c.exit_code;
 }

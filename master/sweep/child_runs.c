@@ -20,7 +20,7 @@
 
 static const uint64_t FIRST_REPORT_NS = 2000000000, REPORT_EVERY_NS = 60000000000;
 
-enum { POLL_MS = 20, CANNOT_START = 127, PATH_BYTES = 4096, TAIL = 4096, WORDS = 5 };
+enum { POLL_MS = 20, CANNOT_START = 127, PATH_BYTES = 4096, OUTPUT_TAIL_BYTES = 4096, WORDS = 5 };
 
 static bool is_interrupted(const sweep_work *s) { return s->o->interrupted && *s->o->interrupted; }
 
@@ -113,13 +113,13 @@ static void print_started(const sweep_work *s, const sweep_run *r) {
 /* Reads the last line that the run has printed. */
 static void read_last_line(const sweep_work *s, const sweep_run *r, char ret[CLV_ERR_TEXT]) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  char tail[TAIL + 1];
+  char tail[OUTPUT_TAIL_BYTES + 1];
   ret[0] = '\0';
   clv_bytes_printf(&path, "%s/%s.txt", s->folder, r->name);
   int fd = path.failed ? -1 : open(path.data, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
   off_t size = lseek(fd, 0, SEEK_END);
-  ssize_t n = pread(fd, tail, TAIL, CLV_MAX(size - TAIL, (off_t)0));
+  ssize_t n = pread(fd, tail, OUTPUT_TAIL_BYTES, CLV_MAX(size - OUTPUT_TAIL_BYTES, (off_t)0));
   close(fd);
   while (n > 0 && (tail[n - 1] == '\n' || tail[n - 1] == '\r')) n--;
   if (n <= 0) return;

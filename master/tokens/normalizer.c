@@ -277,7 +277,7 @@ static clv_code apply_charsmap(const clv_token_step *s, clv_codepoints *p, clv_e
 }
 
 clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p, clv_err *err) {
-  for (size_t i = 0; i < t->n_normalizer; i++)
+  for (size_t i = 0; i < t->n_normalizer_steps; i++)
     CLV_TRY(t->normalizer[i].normalize(&t->normalizer[i], p, err));
   return CLV_OK;
 }
@@ -420,7 +420,7 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   size_t i = 0;
   while (i < CLV_COUNT(types) && !clv_token_file_text_equals(f, types[i].name)) i++;
   if (i == CLV_COUNT(types)) return refuse_type(f, at, err);
-  if (f->t->n_normalizer == CLV_TOKEN_MAX_STEPS)
+  if (f->t->n_normalizer_steps == CLV_TOKEN_MAX_STEPS)
     return clv_json_fail(&f->j, at, err, "a normalizer has more than %d steps",
                          CLV_TOKEN_MAX_STEPS);
   reading r = {.step = {.normalize = types[i].normalize}};
@@ -429,7 +429,7 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   clv_json after = f->j;
   if (code == CLV_OK && types[i].finish) code = types[i].finish(f, &r, err);
   f->j = after;
-  f->t->normalizer[f->t->n_normalizer++] = r.step;
+  f->t->normalizer[f->t->n_normalizer_steps++] = r.step;
   return code;
 }
 
@@ -457,7 +457,7 @@ clv_code clv_read_normalizer(clv_token_file *f, clv_err *err) {
 }
 
 bool clv_normalizer_find_bert(const clv_tokenizer *t, clv_bert_flags *ret) {
-  for (size_t i = 0; i < t->n_normalizer; i++) {
+  for (size_t i = 0; i < t->n_normalizer_steps; i++) {
     const clv_token_step *s = &t->normalizer[i];
     if (s->normalize != apply_bert) continue;
     bool lowers = s->flags[BERT_LOWERS];
@@ -471,7 +471,7 @@ bool clv_normalizer_find_bert(const clv_tokenizer *t, clv_bert_flags *ret) {
 }
 
 bool clv_normalizer_keeps_offsets(const clv_tokenizer *t) {
-  for (size_t i = 0; i < t->n_normalizer; i++) {
+  for (size_t i = 0; i < t->n_normalizer_steps; i++) {
     const clv_token_step *s = &t->normalizer[i];
     if (s->normalize != replace || s->pattern || s->from.n != 1 || s->to.n != 1) return false;
   }

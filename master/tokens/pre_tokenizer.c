@@ -10,7 +10,7 @@
 
 clv_code clv_pieces_encode(clv_encoding *e, size_t step, clv_token_piece piece, clv_err *err) {
   if (!piece.len) return CLV_OK;
-  if (step == e->t->n_pre_tokenizer) return clv_model_encode(e, piece.text, piece.len, err);
+  if (step == e->t->n_pre_tokenizer_steps) return clv_model_encode(e, piece.text, piece.len, err);
   const clv_token_step *s = &e->t->pre_tokenizer[step];
   return s->cut(s, e, step + 1, piece, err);
 }
@@ -415,7 +415,7 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   size_t i = 0;
   while (i < CLV_COUNT(types) && !clv_token_file_text_equals(f, types[i].name)) i++;
   if (i == CLV_COUNT(types)) return refuse_type(f, at, err);
-  if (t->n_pre_tokenizer == CLV_TOKEN_MAX_STEPS)
+  if (t->n_pre_tokenizer_steps == CLV_TOKEN_MAX_STEPS)
     return clv_json_fail(&f->j, at, err, "a pre_tokenizer has more than %d steps",
                          CLV_TOKEN_MAX_STEPS);
   if (clv_pre_tokenizer_is_byte_level(t))
@@ -427,7 +427,7 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   clv_json after = f->j;
   if (code == CLV_OK && types[i].finish) code = types[i].finish(f, &r, err);
   f->j = after;
-  t->pre_tokenizer[t->n_pre_tokenizer++] = r.step;
+  t->pre_tokenizer[t->n_pre_tokenizer_steps++] = r.step;
   return code;
 }
 
@@ -455,11 +455,12 @@ clv_code clv_read_pre_tokenizer(clv_token_file *f, clv_err *err) {
 }
 
 bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t) {
-  return t->n_pre_tokenizer && t->pre_tokenizer[t->n_pre_tokenizer - 1].cut == cut_bytes;
+  return t->n_pre_tokenizer_steps &&
+         t->pre_tokenizer[t->n_pre_tokenizer_steps - 1].cut == cut_bytes;
 }
 
 int clv_pre_tokenizer_prepends(const clv_tokenizer *t) {
-  for (size_t i = 0; i < t->n_pre_tokenizer; i++) {
+  for (size_t i = 0; i < t->n_pre_tokenizer_steps; i++) {
     const clv_token_step *s = &t->pre_tokenizer[i];
     if (s->cut == cut_bytes) return s->flags[PREPENDS_SPACE];
     if (s->cut == cut_at_metaspaces) return s->choice != PREPEND_NEVER;

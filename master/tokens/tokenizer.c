@@ -41,7 +41,7 @@ static clv_code encode_normalised(clv_encoding *e, clv_token_piece piece, clv_er
 static clv_code encode_raw(clv_encoding *e, clv_token_piece piece, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  if (!e->t->n_normalizer) return encode_normalised(e, piece, err);
+  if (!e->t->n_normalizer_steps) return encode_normalised(e, piece, err);
   CLV_TRY(clv_codepoints_from_utf8(&p, piece.text, piece.len, err));
   p.max_n = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
   CLV_TRY(clv_tokenizer_normalize(e->t, &p, err));

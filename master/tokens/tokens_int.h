@@ -303,7 +303,7 @@ struct clv_tokenizer {
   clv_vocab raw_added;        /* added tokens that are found in the original text */
   clv_vocab normalised_added; /* normalised added tokens that are found in the normalised text */
   clv_token_step normalizer[CLV_TOKEN_MAX_STEPS], pre_tokenizer[CLV_TOKEN_MAX_STEPS];
-  size_t n_normalizer, n_pre_tokenizer; /* numbers of steps */
+  size_t n_normalizer_steps, n_pre_tokenizer_steps; /* numbers of steps */
   clv_token_model model;
   int32_t unknown; /* id of the token for unknown text, such as [UNK]; -1: there is none */
   /* WordPiece */

@@ -90,8 +90,9 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
   CLV_TRY(clv_vocab_make_tree(&t->vocab, err));
   t->unknown = unknown->id;
   t->max_word_chars = MAX_WORD_CHARS;
-  t->normalizer[t->n_normalizer++] = clv_bert_normalizer(!options->keep_case, options->accents);
-  t->pre_tokenizer[t->n_pre_tokenizer++] = clv_bert_pre_tokenizer();
+  t->normalizer[t->n_normalizer_steps++] =
+      clv_bert_normalizer(!options->keep_case, options->accents);
+  t->pre_tokenizer[t->n_pre_tokenizer_steps++] = clv_bert_pre_tokenizer();
   t->model = CLV_TOKEN_MODEL_WORDPIECE;
   clv_wordpiece_prepare(t, "##", 2);
   CLV_TRY(add_special_tokens(t, err));

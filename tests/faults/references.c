@@ -297,7 +297,7 @@ static void on_joined(uint32_t node, const clv_rref_result *r) {
 
 static void on_unused(uint32_t node, const clv_rref_result *r) {
   handle *h = find_handle(r->handle.fork);
-  /* true: the node was silent, so it may not know the loss of others */
+  /* true: the node was silent, so it may not have heard that other nodes were lost */
   bool is_excused = h->is_lost || node == sim.faulty_node;
   if (!is_excused)
     report_fault("handle %" PRIx64 " did not arrive: %s", h->fork_id, r->failure->text);

@@ -350,9 +350,9 @@ void clv_session_keep_last_error(clv_session *s, const char *reason);
 
 /* ---- counters of all sessions (totals.c) ----------------------------------------------------- */
 
-/* Length of an array with a clv_link_traffic for each other end of links. Index 0 is for the links
- * to the master, the next indices are for the links to the peers of worker.yaml, in their order,
- * and the last index is for the links to all other peers. */
+/* Length of an array with a clv_link_traffic for each peer at the other end of a link. Index 0 is
+ * for the links to the master, the next indices are for the links to the peers of worker.yaml, in
+ * their order, and the last index is for the links to all other peers. */
 #define CLV_N_LINK_TRAFFIC(config) (2 + (config)->n_peers)
 /* Returns the index of a peer in such an array; peer "": the master. */
 size_t clv_link_traffic_index(const clv_worker_config *c, const char *peer);

@@ -113,7 +113,7 @@ clv_code clv_hf_require_one(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_
 clv_code clv_hf_read_window(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 /* Skips a value that another reader of the file takes. */
 clv_code clv_hf_read_elsewhere(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
-/* Skips any value, because it is harmless. */
+/* Accepts any value of a key that does not change the graph, and ignores the value. */
 clv_code clv_hf_skip(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 
 /* A value that transformers has and the graph does not, with the reason and what to do instead. */

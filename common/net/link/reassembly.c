@@ -220,7 +220,7 @@ static clv_code begin_tensor_with_head(partial_event_args *n, clv_err *err) {
   return set_head(n, err);
 }
 
-static clv_code refuse_second_head(partial_event_args *n, clv_err *err) {
+static clv_code refuse_second_tensor_of_transfer(partial_event_args *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "transfer %llu is named by two tensors",
                   (unsigned long long)n->transfer_id);
 }
@@ -238,8 +238,8 @@ static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
     [CLV_PARTIAL_NONE] = {begin_tensor_with_head, begin_tensor_with_chunk},
     [CLV_PARTIAL_HEADLESS] = {set_head, claim_chunk},
     [CLV_PARTIAL_BYTES] = {set_head, refuse_repeated_bytes},
-    [CLV_PARTIAL_HEADED] = {refuse_second_head, claim_chunk},
-    [CLV_PARTIAL_COMPLETE] = {refuse_second_head, refuse_repeated_bytes},
+    [CLV_PARTIAL_HEADED] = {refuse_second_tensor_of_transfer, claim_chunk},
+    [CLV_PARTIAL_COMPLETE] = {refuse_second_tensor_of_transfer, refuse_repeated_bytes},
 };
 
 /* Runs the action for an event. The caller holds the lock. */

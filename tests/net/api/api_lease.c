@@ -21,8 +21,8 @@ static struct slot {
 } slots[SLOTS];
 
 /* Loads a module for a batch of one row. Memory for more rows is allocated at its first call. */
-static bool load_row(const char *name, const char *at, const char *layers, int64_t in,
-                     cleave_module **ret) {
+static bool load_one_row_module(const char *name, const char *at, const char *layers, int64_t in,
+                                cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 1, in);
   MUST(cleave_load_layers(rt, &o, layers, &input, ret, e));
@@ -31,10 +31,10 @@ static bool load_row(const char *name, const char *at, const char *layers, int64
 }
 
 static bool load_modules(const char *at_c) {
-  DO(load_row("source", at_c, "[{op: linear, out: 6}, {op: tanh}]", IN, &source));
-  DO(load_row("wide", at_a, "[{op: linear, out: 1024}, {op: tanh}]", IN, &wide));
-  DO(load_row("wider", at_a, "[{op: linear, out: 2048}]", IN, &wider));
-  DO(load_row("narrow", at_b, "[{op: linear, out: 2}]", WIDE, &narrow));
+  DO(load_one_row_module("source", at_c, "[{op: linear, out: 6}, {op: tanh}]", IN, &source));
+  DO(load_one_row_module("wide", at_a, "[{op: linear, out: 1024}, {op: tanh}]", IN, &wide));
+  DO(load_one_row_module("wider", at_a, "[{op: linear, out: 2048}]", IN, &wider));
+  DO(load_one_row_module("narrow", at_b, "[{op: linear, out: 2}]", WIDE, &narrow));
   return true;
 }
 

@@ -216,18 +216,19 @@ static void check_tiles(cpu_weight_tiles w) {
 static void test_weight_tiles_match_loops(void **state) {
   (void)state;
   static const int64_t taps[] = {1, 6, 9, 49};
-  float any_tiles;
+  float tiles_placeholder; /* its address says which tiles are packed; check_tiles replaces it */
   /* variants: one thread or two, either order of the backward tiles, and packing of the forward
    * tiles, of the backward tiles or of both */
   for (size_t i = 0; i < CLV_COUNT(taps); i++)
     for (int variant = 0; variant < 12; variant++)
-      check_tiles((cpu_weight_tiles){.k = 48,
-                                     .c = 32,
-                                     .taps = taps[i],
-                                     .threads = variant & 1 ? 2 : 1,
-                                     .backward_tiles_are_c_major = variant & 2,
-                                     .forward_tiles = variant / 4 != 1 ? &any_tiles : NULL,
-                                     .backward_tiles = variant / 4 != 0 ? &any_tiles : NULL});
+      check_tiles(
+          (cpu_weight_tiles){.k = 48,
+                             .c = 32,
+                             .taps = taps[i],
+                             .threads = variant & 1 ? 2 : 1,
+                             .backward_tiles_are_c_major = variant & 2,
+                             .forward_tiles = variant / 4 != 1 ? &tiles_placeholder : NULL,
+                             .backward_tiles = variant / 4 != 0 ? &tiles_placeholder : NULL});
 }
 
 int main(void) {

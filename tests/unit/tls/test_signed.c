@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests signed files: who may sign them, and what else a signature can be. OpenSSL itself makes
- * each attack.
+ * Tests signed files: who may sign them, and which other forms of signature are refused. The test
+ * makes each forged file with OpenSSL.
  */
 #include "tests/unit/tls/fixture.h"
 
