@@ -13,6 +13,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include "kernels/kernels.h"
@@ -44,11 +45,22 @@ static struct {
   int64_t first_failed_layer;
 } far;
 
+/* guards far.blocks and far_n_threads_inside: each device of a node has a thread */
+static pthread_mutex_t far_lock = PTHREAD_MUTEX_INITIALIZER;
+static int far_n_threads_inside; /* threads that may access the memory now */
+static _Thread_local bool far_is_thread_inside;
+
 static inline void far_set_protection(int protection) {
   if (far.highest_end && mprotect(far.region, far.highest_end, protection) != 0) abort();
 }
 
-static inline void far_allow_access(void) { far_set_protection(PROT_READ | PROT_WRITE); }
+static inline void far_allow_access(void) {
+  pthread_mutex_lock(&far_lock);
+  far_n_threads_inside += !far_is_thread_inside;
+  far_is_thread_inside = true;
+  far_set_protection(PROT_READ | PROT_WRITE);
+  pthread_mutex_unlock(&far_lock);
+}
 
 /* Counts an operation that a real device would run later, and allows access to the memory for it.
  */
@@ -57,7 +69,14 @@ static inline void far_count_operation(void) {
   far_allow_access();
 }
 
-static inline void far_forbid_access(void) { far_set_protection(PROT_NONE); }
+/* Ends the access of this thread. Without any such thread an access crashes. */
+static inline void far_forbid_access(void) {
+  pthread_mutex_lock(&far_lock);
+  far_n_threads_inside -= far_is_thread_inside;
+  far_is_thread_inside = false;
+  if (!far_n_threads_inside) far_set_protection(PROT_NONE);
+  pthread_mutex_unlock(&far_lock);
+}
 
 static inline bool far_is_planned_failure(uint64_t *countdown) {
   return *countdown && --*countdown == 0;
@@ -81,11 +100,13 @@ static inline clv_code far_allocate(const clv_backend *b, size_t bytes, void **r
   if (!far.region)
     far.region =
         mmap(NULL, far_region, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  pthread_mutex_lock(&far_lock);
   i = far_find_gap(block_bytes, &at);
   if (far.n_blocks == FAR_BLOCKS || at + block_bytes > far_region) abort();
   memmove(&far.blocks[i + 1], &far.blocks[i], (far.n_blocks++ - i) * sizeof *far.blocks);
   far.blocks[i] = (far_block){at, block_bytes, b};
   far.highest_end = CLV_MAX(far.highest_end, at + block_bytes);
+  pthread_mutex_unlock(&far_lock);
   far_allow_access();
   memset(far.region + at, 0xFF, block_bytes);
   far_forbid_access();
@@ -93,16 +114,27 @@ static inline clv_code far_allocate(const clv_backend *b, size_t bytes, void **r
   return CLV_OK;
 }
 
-static inline void far_free(const clv_backend *b, void *p) {
+/* Returns the index of the block at p. Aborts if p is no block, or was freed before. */
+static inline size_t far_find_block(const void *p) {
   size_t i = 0;
+  while (i < far.n_blocks && far.region + far.blocks[i].at != (const char *)p) i++;
+  if (i == far.n_blocks) abort();
+  return i;
+}
+
+static inline void far_free(const clv_backend *b, void *p) {
   (void)b;
   if (!p) return;
-  while (i < far.n_blocks && far.region + far.blocks[i].at != (char *)p) i++;
-  if (i == far.n_blocks) abort(); /* p is no block of this memory, or was freed before */
+  pthread_mutex_lock(&far_lock);
+  size_t n_bytes = far.blocks[far_find_block(p)].n_bytes;
+  pthread_mutex_unlock(&far_lock);
   far_allow_access();
-  memset(p, 0xFF, far.blocks[i].n_bytes);
+  memset(p, 0xFF, n_bytes);
   far_forbid_access();
+  pthread_mutex_lock(&far_lock);
+  size_t i = far_find_block(p);
   memmove(&far.blocks[i], &far.blocks[i + 1], (--far.n_blocks - i) * sizeof *far.blocks);
+  pthread_mutex_unlock(&far_lock);
 }
 
 static inline clv_code far_move_bytes(void *dst, const void *src, size_t bytes) {
@@ -115,10 +147,12 @@ static inline clv_code far_move_bytes(void *dst, const void *src, size_t bytes) 
 /* Aborts unless the bytes are in a block of this device. */
 static inline void far_check_block(const clv_backend *b, const void *p, size_t bytes) {
   size_t i = 0, at = (size_t)((const char *)p - far.region);
+  pthread_mutex_lock(&far_lock);
   while (i < far.n_blocks && far.blocks[i].at + far.blocks[i].n_bytes <= at) i++;
   if (i == far.n_blocks || at < far.blocks[i].at || far.blocks[i].of != b ||
       at + bytes > far.blocks[i].at + far.blocks[i].n_bytes)
     abort();
+  pthread_mutex_unlock(&far_lock);
 }
 
 static inline clv_code far_copy_from_host(const clv_backend *b, void *dst, const void *src,
