@@ -32,7 +32,7 @@ static clv_code check_folders(const clv_master_arguments *a, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code export_to(const clv_master_arguments *a, clv_err *err) {
+static clv_code export_checkpoint(const clv_master_arguments *a, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_TRY(check_folders(a, err));
   CLV_TRY(open_checkpoint(a, &c, err));
@@ -58,7 +58,7 @@ int clv_cmd_export(void *args) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--checkpoint: '%s' is not the number of a step, latest or best",
                          a->run.checkpoint);
-  clv_code code = export_to(a, &err);
+  clv_code code = export_checkpoint(a, &err);
   if (code == CLV_OK) return CLV_EXIT_OK;
   return clv_exit_report(code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED, &err);
 }

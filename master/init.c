@@ -23,18 +23,19 @@ enum {
 #define WORKER_URI "spiffe://example.net/worker/worker-1"
 
 /* Names and normalisation of the data of the session that `init` writes. */
-typedef struct first_data {
+typedef struct example_data {
   const char *title;         /* name of the data in the session file */
   const char *root, *ending; /* folder of the files, and the end of their names */
   const char *mean, *std;    /* mean and standard deviation of the pixels */
-} first_data;
+} example_data;
 
-static const first_data packaged_data = {.title = "Fashion-MNIST (Debian's dataset-fashion-mnist)",
-                                         .root = "/usr/share/datasets/fashion-mnist",
-                                         .ending = ".gz",
-                                         .mean = "0.2860",
-                                         .std = "0.3530"};
-static const first_data synthetic_data = {
+static const example_data packaged_data = {
+    .title = "Fashion-MNIST (Debian's dataset-fashion-mnist)",
+    .root = "/usr/share/datasets/fashion-mnist",
+    .ending = ".gz",
+    .mean = "0.2860",
+    .std = "0.3530"};
+static const example_data synthetic_data = {
     .title = "Made data", .root = "data", .ending = "", .mean = "0.1491", .std = "0.1313"};
 
 static const char *const data_files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
@@ -118,7 +119,7 @@ static const char worker_text[] =
     "allow:\n"
     "  - {identity: \"" MASTER_URI "\", role: master}\n";
 
-static const char next_text[] =
+static const char next_steps_text[] =
     "next:\n"
     "  cleave-master plan session.yaml      # what leaves: PICTURE of what `front` sends means "
     "that\n"
@@ -128,11 +129,11 @@ static const char next_text[] =
 
 /* ---- files of data --------------------------------------------------------------------------- */
 
-static void data_path(const first_data *d, size_t i, char path[256]) {
+static void data_path(const example_data *d, size_t i, char path[256]) {
   snprintf(path, 256, "%s/%s%s", d->root, data_files[i], d->ending);
 }
 
-static bool is_installed(const first_data *d) {
+static bool is_installed(const example_data *d) {
   char path[256];
   for (size_t i = 0; i < CLV_COUNT(data_files); i++) {
     data_path(d, i, path);
@@ -177,7 +178,7 @@ static clv_code make_file(const char *path, bool has_images, uint32_t n, uint32_
   return clv_file_write_durable(path, b.data, b.len, 0644, err);
 }
 
-static clv_code make_data(const first_data *d, clv_err *err) {
+static clv_code make_data(const example_data *d, clv_err *err) {
   char path[256];
   CLV_TRY(clv_mkdirs(d->root, err));
   for (uint32_t i = 0; i < CLV_COUNT(data_files); i++) {
@@ -191,7 +192,7 @@ static clv_code make_data(const first_data *d, clv_err *err) {
 
 /* ---- making certificates --------------------------------------------------------------------- */
 
-static clv_code issue(const char *name, const char *uri, const char *ip, clv_err *err) {
+static clv_code issue_certificate(const char *name, const char *uri, const char *ip, clv_err *err) {
   clv_tls_issue_options o = {.ca_dir = CERTS,
                              .cert_name = name,
                              .uris = &uri,
@@ -209,8 +210,8 @@ static clv_code make_certificates(clv_err *err) {
     return CLV_OK;
   }
   CLV_TRY(clv_tls_ca_init(CERTS, CLV_CA_NAME, CLV_CA_DAYS, err));
-  CLV_TRY(issue("master", MASTER_URI, NULL, err));
-  CLV_TRY(issue("worker-1", WORKER_URI, "127.0.0.1", err));
+  CLV_TRY(issue_certificate("master", MASTER_URI, NULL, err));
+  CLV_TRY(issue_certificate("worker-1", WORKER_URI, "127.0.0.1", err));
   puts(CERTS " made, for master and worker-1; keep " CERTS "/ca.key inside the private network");
   return CLV_OK;
 }
@@ -232,7 +233,7 @@ static clv_code write_examples(clv_err *err) {
   return write_text("worker.yaml", &worker, err);
 }
 
-static clv_code write_first(const first_data *d, clv_err *err) {
+static clv_code write_first_files(const example_data *d, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
   const char *const *f = data_files, *e = d->ending;
   if (d == &synthetic_data) CLV_TRY(make_data(d, err));
@@ -242,7 +243,7 @@ static clv_code write_first(const first_data *d, clv_err *err) {
   CLV_TRY(make_certificates(err));
   CLV_TRY(write_text("session.yaml", &session, err));
   CLV_TRY(write_text("worker.yaml", &worker, err));
-  fputs(next_text, stdout);
+  fputs(next_steps_text, stdout);
   return CLV_OK;
 }
 
@@ -326,7 +327,7 @@ static clv_code write_for_table(const char *path, clv_err *err) {
 }
 
 /* Returns true, and prints an error, if the file exists. The command then writes no file at all. */
-static bool is_there_already(const char *path) {
+static bool is_existing_file(const char *path) {
   if (access(path, F_OK) != 0) return false;
   clv_notice(CLV_LOG_ERROR, "failed", "%s exists already; no file was written: use another folder",
              path);
@@ -335,7 +336,7 @@ static bool is_there_already(const char *path) {
 
 int clv_cmd_init(void *args) {
   const clv_master_arguments *a = args;
-  const first_data *d =
+  const example_data *d =
       a->make_data || !is_installed(&packaged_data) ? &synthetic_data : &packaged_data;
   clv_err err;
   if (a->all && (a->make_data || a->from))
@@ -343,15 +344,16 @@ int clv_cmd_init(void *args) {
   if (a->make_data && a->from)
     return clv_cli_usage(&a->line,
                          "init --from takes the data that it names: leave --make-data out");
-  if (is_there_already("session.yaml") || is_there_already("worker.yaml") ||
-      (!a->all && !a->from && d == &synthetic_data && is_there_already(d->root)))
+  if (is_existing_file("session.yaml") || is_existing_file("worker.yaml") ||
+      (!a->all && !a->from && d == &synthetic_data && is_existing_file(d->root)))
     return CLV_EXIT_FAILED;
   clv_code code = a->all    ? write_examples(&err)
                   : a->from ? write_for_table(a->from, &err)
-                            : write_first(d, &err);
+                            : write_first_files(d, &err);
   if (code == CLV_OK) return CLV_EXIT_OK;
-  bool is_data = a->from && (code == CLV_INVALID || code == CLV_NOT_FOUND || code == CLV_DATA_LOSS);
-  return clv_exit_report(is_data                ? CLV_EXIT_DATA
+  bool is_data_error =
+      a->from && (code == CLV_INVALID || code == CLV_NOT_FOUND || code == CLV_DATA_LOSS);
+  return clv_exit_report(is_data_error          ? CLV_EXIT_DATA
                          : code == CLV_INTERNAL ? CLV_EXIT_INTERNAL
                                                 : CLV_EXIT_FAILED,
                          &err);

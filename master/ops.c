@@ -24,7 +24,7 @@ static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_byte
     clv_bytes_printf(out, "%.10g", row->default_value);
 }
 
-static const char *default_in_words(const clv_op_def *def, const clv_attr_row *row) {
+static const char *describe_default(const clv_op_def *def, const clv_attr_row *row) {
   if (row->is_required) return "required";
   if (row->key == CLV_ATTR_SHAPE) return "the last one unless given";
   if (row->key == CLV_ATTR_CLASS_WEIGHTS) return "all alike unless given";
@@ -34,7 +34,7 @@ static const char *default_in_words(const clv_op_def *def, const clv_attr_row *r
 
 /* Describes an attribute, such as "integer, 1..8, 1 unless given: layers, one above the other". */
 static void describe_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
-  const char *note = default_in_words(def, row);
+  const char *note = describe_default(def, row);
   clv_bytes_puts(out, clv_attr_type_name(row->key));
   if (!is_flag(row)) clv_bytes_printf(out, ", %.10g..%.10g", row->low, row->high);
   clv_bytes_puts(out, ", ");
@@ -47,7 +47,7 @@ static void describe_attr(const clv_op_def *def, const clv_attr_row *row, clv_by
   clv_bytes_printf(out, ": %s (key %d)", clv_attr_doc(row->key), (int)row->key);
 }
 
-static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
+static void put_json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
   clv_bytes_printf(out, "{\"key\":%d,\"name\":", (int)row->key);
   clv_bytes_add_json(out, clv_attr_name(row->key));
   clv_bytes_puts(out, ",\"type\":");
@@ -65,7 +65,7 @@ static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes 
 
 /* Finds the slots of an op's parameters for a node with default attributes; attributes without a
  * default are 1. */
-static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAMS]) {
+static int find_slots(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAMS]) {
   clv_attr_value values[CLV_COUNT(def->attrs)];
   clv_attrs attrs;
   int n = 0;
@@ -79,14 +79,14 @@ static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAM
 static void put_params(clv_op op, const clv_op_def *def, const char *quote, const char *separator,
                        clv_bytes *out) {
   clv_slot slots[CLV_MAX_PARAMS];
-  int n = slots_of(op, def, slots);
+  int n = find_slots(op, def, slots);
   for (int i = 0; i < n; i++)
     clv_bytes_printf(out, "%s%s%s%s", i ? separator : "", quote, slots[i].suffix, quote);
 }
 
 /* Returns true if the CUDA backend has the op. The list of its ops is known without its library,
  * which is loaded only on a machine with a CUDA device. */
-static bool cuda_has(clv_op op) {
+static bool has_cuda_op(clv_op op) {
   static const bool has_op[CLV_OP_COUNT] = {
 #define CUDA_OP(name) [CLV_OP_NUMBER_##name] = true,
 #include "cuda_ops.def"
@@ -95,14 +95,14 @@ static bool cuda_has(clv_op op) {
   return has_op[op];
 }
 
-static bool ref_has(clv_op op) { return clv_backend_ref()->has(op); }
-static bool cpu_has(clv_op op) { return clv_backend_cpu()->has(op); }
+static bool has_ref_op(clv_op op) { return clv_backend_ref()->has(op); }
+static bool has_cpu_op(clv_op op) { return clv_backend_cpu()->has(op); }
 
 static void put_backends(clv_op op, const char *quote, const char *separator, clv_bytes *out) {
   static const struct {
     const char *name;
     bool (*has)(clv_op op);
-  } backends[] = {{"ref", ref_has}, {"cpu", cpu_has}, {"cuda", cuda_has}};
+  } backends[] = {{"ref", has_ref_op}, {"cpu", has_cpu_op}, {"cuda", has_cuda_op}};
   int n = 0;
   for (size_t i = 0; i < CLV_COUNT(backends); i++)
     if (backends[i].has(op))
@@ -121,7 +121,7 @@ static void put_inputs(const clv_op_def *def, clv_bytes *out) {
 
 typedef void print_op(clv_op op, const clv_op_def *def, clv_bytes *out);
 
-static void text_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
+static void print_op_text(clv_op op, const clv_op_def *def, clv_bytes *out) {
   clv_bytes_printf(out, "%2d %s%s\n   %s\n", (int)op, def->name,
                    def->is_loss        ? " (a loss)"
                    : def->is_test_only ? " (for tests)"
@@ -142,42 +142,42 @@ static void text_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
                    def->torch_needs ? " with " : "", def->torch_needs ? def->torch_needs : "");
 }
 
-static void json_text(clv_bytes *out, const char *key, const char *text) {
+static void put_json_text(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_printf(out, ",\"%s\":", key);
   clv_bytes_add_json(out, text ? text : "");
 }
 
-static void json_flag(clv_bytes *out, const char *key, bool value) {
+static void put_json_flag(clv_bytes *out, const char *key, bool value) {
   clv_bytes_printf(out, ",\"%s\":%s", key, value ? "true" : "false");
 }
 
-static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
+static void print_op_json(clv_op op, const clv_op_def *def, clv_bytes *out) {
   clv_bytes_printf(out, "{\"number\":%d", (int)op);
-  json_text(out, "name", def->name);
-  json_text(out, "formula", def->doc);
+  put_json_text(out, "name", def->name);
+  put_json_text(out, "formula", def->doc);
   clv_bytes_printf(out, ",\"inputs\":[%d,%d]", def->n_in, CLV_MAX(def->n_in, def->max_in));
   clv_bytes_puts(out, ",\"attributes\":[");
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     if (row != def->attrs) clv_bytes_puts(out, ",");
-    json_attr(def, row, out);
+    put_json_attr(def, row, out);
   }
   clv_bytes_puts(out, "],\"parameters\":[");
   put_params(op, def, "\"", ",", out);
   clv_bytes_printf(out, "],\"most_parameters\":%d", clv_op_max_params(op));
-  json_flag(out, "loss", def->is_loss);
-  json_flag(out, "labels", def->takes_labels);
-  json_flag(out, "rows", def->takes_row_numbers);
-  json_flag(out, "lengths", def->takes_lengths);
-  json_flag(out, "elementwise", def->elementwise);
-  json_flag(out, "maps_zero_to_zero", def->maps_zero_to_zero);
-  json_flag(out, "stride_is_kernel", def->stride_is_kernel);
-  json_flag(out, "test_only", def->is_test_only);
+  put_json_flag(out, "loss", def->is_loss);
+  put_json_flag(out, "labels", def->takes_labels);
+  put_json_flag(out, "rows", def->takes_row_numbers);
+  put_json_flag(out, "lengths", def->takes_lengths);
+  put_json_flag(out, "elementwise", def->elementwise);
+  put_json_flag(out, "maps_zero_to_zero", def->maps_zero_to_zero);
+  put_json_flag(out, "stride_is_kernel", def->stride_is_kernel);
+  put_json_flag(out, "test_only", def->is_test_only);
   clv_bytes_puts(out, ",\"backends\":[");
   put_backends(op, "\"", ",", out);
   clv_bytes_puts(out, "]");
-  json_text(out, "torch_module", def->torch_module);
-  json_text(out, "torch_needs", def->torch_needs);
-  json_text(out, "no_torch_module", def->no_torch_module);
+  put_json_text(out, "torch_module", def->torch_module);
+  put_json_text(out, "torch_needs", def->torch_needs);
+  put_json_text(out, "no_torch_module", def->no_torch_module);
   clv_bytes_puts(out, "}\n");
 }
 
@@ -187,7 +187,7 @@ static void append_man_line(clv_bytes *out, const char *prefix, const clv_bytes 
   clv_bytes_puts(out, ".\n");
 }
 
-static void man_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
+static void print_op_man(clv_op op, const clv_op_def *def, clv_bytes *out) {
   clv_bytes_puts(out, ".SS ");
   clv_bytes_add_roff(out, def->name);
   clv_bytes_puts(out, "\n");
@@ -211,7 +211,7 @@ static void man_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   append_man_line(out, "Kernels: ", &backends);
 }
 
-static void each_op(print_op *print, clv_bytes *out) {
+static void print_ops(print_op *print, clv_bytes *out) {
   for (int op = 0; op < CLV_OP_COUNT; op++) {
     const clv_op_def *def = clv_op_def_of((clv_op)op);
     if (def) print((clv_op)op, def, out);
@@ -230,19 +230,19 @@ clv_code clv_ops_man(clv_bytes *out, clv_err *err) {
                  "their type, range and default. A backend without a kernel of its own for an\n"
                  "operation takes that of\n\\fBref\\fR, which has all.\n"
                  ".SH OPERATIONS\n");
-  each_op(man_op, out);
+  print_ops(print_op_man, out);
   clv_bytes_puts(out, ".SH SEE ALSO\ncleave\\-master(1), cleave\\-session.yaml(5)\n");
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for the page") : CLV_OK;
 }
 
 int clv_cmd_ops(void *args) {
   const clv_master_arguments *a = args;
-  print_op *print = a->run.json ? json_op : text_op;
+  print_op *print = a->run.json ? print_op_json : print_op_text;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   clv_op op;
   if (!a->line.n_words)
-    each_op(print, &text);
+    print_ops(print, &text);
   else if (clv_op_find(a->line.words[0], &op, &err) == CLV_OK)
     print(op, clv_op_def_of(op), &text);
   else

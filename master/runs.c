@@ -10,7 +10,7 @@
 #include "master/master_int.h"
 #include "master/page/page.h"
 
-static int exit_code_of(clv_code code, int outcome, const clv_err *err) {
+static int find_exit_code(clv_code code, int outcome, const clv_err *err) {
   return code == CLV_OK ? outcome : clv_exit_report(CLV_EXIT_FAILED, err);
 }
 
@@ -18,7 +18,7 @@ int clv_cmd_runs(void *args) {
   const clv_master_arguments *a = args;
   clv_err err;
   const char *folder = a->line.n_words ? a->line.words[0] : NULL;
-  return exit_code_of(clv_history_list(folder, a->run.json, &err), CLV_EXIT_OK, &err);
+  return find_exit_code(clv_history_list(folder, a->run.json, &err), CLV_EXIT_OK, &err);
 }
 
 int clv_cmd_log(void *args) {
@@ -26,7 +26,7 @@ int clv_cmd_log(void *args) {
   clv_err err;
   int outcome = 0;
   clv_code code = clv_history_log(a->line.words[0], a->follow, a->run.json, &outcome, &err);
-  return exit_code_of(code, outcome, &err);
+  return find_exit_code(code, outcome, &err);
 }
 
 /* Reads the egress record, the list of sent tensors, of a run folder. --fresh moves the other files
@@ -52,13 +52,13 @@ int clv_cmd_egress(void *args) {
   clv_egress_format form = a->html ? CLV_EGRESS_HTML : CLV_EGRESS_PLAIN_TEXT;
   if (a->html && a->run.json) return clv_cli_usage(&a->line, "egress prints --html or --json");
   if (clv_history_find(a->line.words[0], &folder, &err) != CLV_OK)
-    return exit_code_of(err.code, CLV_EXIT_OK, &err);
+    return find_exit_code(err.code, CLV_EXIT_OK, &err);
   clv_code code = read_record(folder, &book, &err);
   if (code == CLV_OK)
     code = clv_egress_write_page(&book, folder, a->run.json ? CLV_EGRESS_JSON : form, &page, &err);
   if (code == CLV_OK) fputs(page.data, stdout);
   if (code == CLV_DATA_LOSS) return clv_exit_report(CLV_EXIT_DATA, &err);
-  return exit_code_of(code, CLV_EXIT_OK, &err);
+  return find_exit_code(code, CLV_EXIT_OK, &err);
 }
 
 /* ---- the command report ---------------------------------------------------------------------- */
@@ -101,7 +101,7 @@ int clv_cmd_report(void *args) {
   if (code == CLV_OK)
     printf("%s: %s; it shows ids of records and names of classes, and only you may read it\n", path,
            clv_format_size(page.len, size, sizeof size));
-  return exit_code_of(code, CLV_EXIT_OK, &err);
+  return find_exit_code(code, CLV_EXIT_OK, &err);
 }
 
 int clv_cmd_stop(void *args) {
@@ -109,5 +109,5 @@ int clv_cmd_stop(void *args) {
   clv_err err;
   int outcome = 0;
   clv_code code = clv_history_stop(a->line.words[0], a->now, a->run.json, &outcome, &err);
-  return exit_code_of(code, outcome, &err);
+  return find_exit_code(code, outcome, &err);
 }

@@ -30,11 +30,11 @@ static void on_interrupt(int signal, siginfo_t *info, void *context) {
 }
 
 static void catch_signals(void) {
-  struct sigaction act = {.sa_sigaction = on_interrupt, .sa_flags = SA_SIGINFO};
-  sigaction(SIGINT, &act, NULL);
-  sigaction(SIGTERM, &act, NULL);
-  act = (struct sigaction){.sa_handler = SIG_IGN};
-  sigaction(SIGPIPE, &act, NULL);
+  struct sigaction signal_action = {.sa_sigaction = on_interrupt, .sa_flags = SA_SIGINFO};
+  sigaction(SIGINT, &signal_action, NULL);
+  sigaction(SIGTERM, &signal_action, NULL);
+  signal_action = (struct sigaction){.sa_handler = SIG_IGN};
+  sigaction(SIGPIPE, &signal_action, NULL);
 }
 
 typedef clv_exit_code session_command(const clv_session_config *config, const clv_run_options *o);
@@ -42,7 +42,7 @@ typedef clv_exit_code session_command(const clv_session_config *config, const cl
 typedef clv_code session_loader(const char *path, const clv_config_overrides *overrides,
                                 clv_session_config **ret, clv_err *err);
 
-static int with_session_of(clv_master_arguments *a, session_loader *load,
+static int run_with_loader(clv_master_arguments *a, session_loader *load,
                            session_command *command) {
   clv_err err;
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
@@ -58,15 +58,15 @@ static int with_session_of(clv_master_arguments *a, session_loader *load,
   return command(config, &a->run);
 }
 
-static int with_session(clv_master_arguments *a, session_command *command) {
-  return with_session_of(a, clv_session_config_load, command);
+static int run_with_session(clv_master_arguments *a, session_command *command) {
+  return run_with_loader(a, clv_session_config_load, command);
 }
 
-static int with_checkpoint(clv_master_arguments *a, session_command *command) {
+static int run_with_checkpoint(clv_master_arguments *a, session_command *command) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--checkpoint: '%s' is not the number of a step, latest or best",
                          a->run.checkpoint);
-  return with_session(a, command);
+  return run_with_session(a, command);
 }
 
 int clv_cmd_train(void *args) {
@@ -76,18 +76,18 @@ int clv_cmd_train(void *args) {
   if (a->run.fresh && a->run.resume)
     return clv_cli_usage(&a->line,
                          "--fresh starts over and --resume continues the run: leave one out");
-  return with_checkpoint(args, clv_run_train);
+  return run_with_checkpoint(args, clv_run_train);
 }
-int clv_cmd_eval(void *args) { return with_checkpoint(args, clv_run_eval); }
-int clv_cmd_predict(void *args) { return with_checkpoint(args, clv_run_predict); }
+int clv_cmd_eval(void *args) { return run_with_checkpoint(args, clv_run_eval); }
+int clv_cmd_predict(void *args) { return run_with_checkpoint(args, clv_run_predict); }
 
-static int without_cleanup(void *args, session_command *command) {
+static int run_without_cleanup(void *args, session_command *command) {
   nothing_to_finish = true;
-  return with_session(args, command);
+  return run_with_session(args, command);
 }
 
-int clv_cmd_check(void *args) { return without_cleanup(args, clv_run_check); }
-int clv_cmd_doctor(void *args) { return without_cleanup(args, clv_run_doctor); }
+int clv_cmd_check(void *args) { return run_without_cleanup(args, clv_run_check); }
+int clv_cmd_doctor(void *args) { return run_without_cleanup(args, clv_run_doctor); }
 
 /* ---- sweep ----------------------------------------------------------------------------------- */
 
@@ -133,38 +133,38 @@ int clv_cmd_plan(void *args) {
   bool has_sweep = clv_sweep_is_asked_for(sweep_options(a));
   if (has_sweep && (a->run.suggest_cuts || a->run.schedule || a->run.asks_workers))
     return clv_cli_usage(&a->line, "--grid, --random and --folds go with a plan alone");
-  int code = without_cleanup(a, clv_run_plan);
+  int code = run_without_cleanup(a, clv_run_plan);
   return code == CLV_EXIT_OK && has_sweep ? (int)clv_sweep_plan(&a->sweep) : code;
 }
 
-int clv_cmd_cache(void *args) { return with_session_of(args, cleave_config_load, clv_show_caches); }
+int clv_cmd_cache(void *args) { return run_with_loader(args, cleave_config_load, clv_show_caches); }
 
 static clv_exit_code show_status(const clv_session_config *config, const clv_run_options *o) {
   return clv_show_status(config, o, clv_run_find_escrow);
 }
 
-int clv_cmd_status(void *args) { return with_session_of(args, cleave_config_load, show_status); }
+int clv_cmd_status(void *args) { return run_with_loader(args, cleave_config_load, show_status); }
 
 /* Runs a command on the checkpoints of a run, which uses only the workers and the run folder of the
  * session file. */
-static int with_step(clv_master_arguments *a, session_command *command) {
+static int run_with_step(clv_master_arguments *a, session_command *command) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--step: '%s' is not the number of a step, latest or best",
                          a->run.checkpoint);
   a->run.force = a->force;
-  return with_session_of(a, cleave_config_load, command);
+  return run_with_loader(a, cleave_config_load, command);
 }
 
 int clv_cmd_checkpoint_ls(void *args) {
-  return with_session_of(args, cleave_config_load, clv_run_checkpoint_ls);
+  return run_with_loader(args, cleave_config_load, clv_run_checkpoint_ls);
 }
 
-int clv_cmd_checkpoint_verify(void *args) { return with_step(args, clv_run_checkpoint_verify); }
-int clv_cmd_checkpoint_gather(void *args) { return with_step(args, clv_run_checkpoint_gather); }
+int clv_cmd_checkpoint_verify(void *args) { return run_with_step(args, clv_run_checkpoint_verify); }
+int clv_cmd_checkpoint_gather(void *args) { return run_with_step(args, clv_run_checkpoint_gather); }
 
 int clv_cmd_checkpoint_rm(void *args) {
   const clv_master_arguments *a = args;
   if (!a->run.checkpoint == !a->run.orphans)
     return clv_cli_usage(&a->line, "checkpoint rm takes --step or --orphans");
-  return with_step(args, clv_run_checkpoint_rm);
+  return run_with_step(args, clv_run_checkpoint_rm);
 }

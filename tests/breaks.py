@@ -310,12 +310,12 @@ of("master/tokens/file_keys.c", TOKENS,
    keys_of_a_tokenizer_may_be_missing=("clv_code clv_token_file_read_keys(", "if (!keys[i].is_optional &&", "if (i > MAX_KEYS && !keys[i].is_optional &&"))
 of("master/tokens/normalizer.c", TOKENS,
    marks_are_mapped_alone=("static size_t find_cluster_end(", "while (at < p->n &&", "while (at < p->n && at > p->n &&"),
-   strip_takes_both_ends=("static clv_code strip(", "if (s->flags[STRIPS_LEFT])", "if (s)"))
+   strip_takes_both_ends=("static clv_code strip_spaces(", "if (s->flags[STRIPS_LEFT])", "if (s)"))
 of("master/tokens/charsmap.c", TOKENS,
    any_text_of_a_table_is_good=("static const char *check_below(", "if (!is_good_text(", "if (depth > 9 && !is_good_text("))
 of("master/tokens/pre_tokenizer.c", TOKENS,
    each_piece_has_a_metaspace=("static clv_code put_metaspaces(", "s->choice == PREPEND_FIRST && piece.is_first", "s->choice == PREPEND_FIRST"),
-   matches_join_matches=("static bool is_merged(", "return is_match && !p->is_match;", "return is_match;"),
+   matches_join_matches=("static bool must_merge(", "return is_match && !p->is_match;", "return is_match;"),
    bytes_may_be_cut_again=("static clv_code read_step(", "if (clv_pre_tokenizer_is_byte_level(t))", "if (false)"))
 of("master/tokens/added_tokens.c", TOKENS,
    an_added_token_is_part_of_a_word=("bool clv_added_token_find(", "if (e->flags & CLV_ADDED_SINGLE_WORD &&", "if (e->flags & 128 &&"))
@@ -325,8 +325,8 @@ of("master/tokens/added_file.c", TOKENS,
    an_added_token_is_looked_for_as_it_is_written=("static clv_code add_normalised(", "if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)", "if (clv_tokenizer_normalize(f->t, &(clv_codepoints){0}, err) != CLV_OK)"),
    any_id_of_an_added_token_is_taken=("static clv_code finish_added_tokens(", "if (is_wrong)", "if (is_wrong && want < 0)"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
-   ends_are_hidden_too=("static int64_t label_of(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
-   a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
+   ends_are_hidden_too=("static int64_t find_label(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
+   a_label_is_its_own_token=("static int64_t find_label(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
    each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
    a_record_may_hide_nothing=("void clv_objective_mask(", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions)", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions) + n_positions"))
 of("master/run/run_classes.c", "tests/unit/run/test_records",
@@ -941,7 +941,7 @@ of("master/api/core/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
 of("master/ops.c", "tests/net/operations/test_cli.py",
-   ops_forget_what_cuda_has=("static bool cuda_has(", "return has_op[op];", "return has_op[op] && op < 3;"))
+   ops_forget_what_cuda_has=("static bool has_cuda_op(", "return has_op[op];", "return has_op[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
    products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_product_math(k)", "desc.math = CLV_CUDA_F32"))

@@ -93,13 +93,13 @@ of("master/run/run_rewind.c", "tests/unit/run/test_train",
 of("master/run/run_begin.c", "tests/unit/run/test_train",
    a_checkpoint_that_is_not_there_begins_the_run=("clv_code clv_run_find_start(", "CLV_TRY(clv_run_check_named_checkpoint(r, err));", ""))
 of("master/data/sampling.c", "tests/unit/data/test_batches",
-   each_record_is_drawn_equally_often=("static clv_code balance(", "chances[i] = 1.0 / (double)n;", "chances[i] = (double)(n > 0);"),
+   each_record_is_drawn_equally_often=("static clv_code balance_classes(", "chances[i] = 1.0 / (double)n;", "chances[i] = (double)(n > 0);"),
    each_epoch_draws_the_same=("void clv_sampling_draw(", ".step = epoch", ".step = 0 * epoch"),
-   weights_are_those_of_the_first_class=("static clv_code weigh(", "chances[i] = weights[class];", "chances[i] = weights[0];"))
+   weights_are_those_of_the_first_class=("static clv_code look_up_chances(", "chances[i] = weights[class];", "chances[i] = weights[0];"))
 of("master/plan/label_order.c", SWEEP + " plan_says_that_sampling_shows_rare_classes",
    sampling_shows_no_labels=("void clv_sampling_describe(", "clv_data_samples(&b->config->data) && sends_records(b)", "false && sends_records(b)"))
 of("master/run/run_open.c", "tests/unit/run/test_train",
-   a_resumed_run_samples_no_more=("static clv_code open_loader(", ".sampling = r->sampling,", ".sampling = r->is_resumed ? NULL : r->sampling,"))
+   a_resumed_run_samples_no_more=("static clv_code open_loader(", ".sampling_sums = r->sampling,", ".sampling_sums = r->is_resumed ? NULL : r->sampling,"))
 of("common/model/config/session_split.c", "tests/unit/config/test_errors",
    sampling_goes_with_what_contradicts_it=("static clv_code check_sampling(", "if (others[i].contradicts)", "if (others[i].contradicts && i > 4)"))
 DROPS = "tests/net/training/test_habits.py dropout_samples_have_a_mean_and_an_interval"
@@ -111,7 +111,7 @@ of("master/run/run_dropout.c", DROPS,
    models_without_dropout_are_sampled=("clv_code clv_run_check_dropout(", "return any ? CLV_OK", "return g ? CLV_OK"))
 SCORES = "tests/unit/score/test_score"
 of("master/score/ranks.c", SCORES,
-   equal_probabilities_are_ordered=("static size_t count_tie(", "compare_log_p(log_p, log_p_of(k, order[at])) == 0", "ret->n == 0"),
+   equal_probabilities_are_ordered=("static size_t sum_tie(", "compare_log_p(log_p, log_p_of(k, order[at])) == 0", "ret->n == 0"),
    precision_is_that_of_the_end=("static void lower_threshold(", "v->true_positives / (v->true_positives + v->false_positives)", "v->n_with_label / (v->n_with_label + v->n_without_label)"),
    any_specificity_will_do=("static void lower_threshold(", "if ((v->n_without_label - v->false_positives) / v->n_without_label >= specificity)", ""))
 of("master/score/values.c", SCORES,
@@ -195,7 +195,7 @@ of("master/data/record_lines.c", "tests/unit/data/test_texts",
    empty_lines_are_records=("clv_code clv_record_lines_next(", "CLV_TRY(skip_empty(l, err));", ""),
    ends_of_cr_are_one_line=("static clv_code check_line_ends(", "if (!ends_in_cr(l))", "if (l)"))
 of("master/data/images.c", "tests/net/operations/test_checks.py",
-   the_first_size_is_that_of_records=("static void choose_record_size(", "if (same <= most)", "if (most)"))
+   the_first_size_is_that_of_records=("static void choose_record_size(", "if (n_equal <= max_equal)", "if (max_equal)"))
 of("master/data/token_rows.c", "tests/unit/data/test_texts",
    a_long_text_loses_its_end_token=("clv_code clv_text_rows_add(", "n = CLV_MIN(n, clv_text_rows_capacity(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
 of("master/data/csv.c", "tests/unit/data/test_texts",

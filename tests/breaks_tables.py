@@ -69,7 +69,7 @@ of("master/data/source.c", "tests/unit/data/test_readers",
 of("master/data/table_encoder.c", "tests/unit/data/test_tables",
    missing_values_are_other_values=("static size_t find_element(", "c->n_values + 1", "c->n_values"))
 of("master/data/sampling.c", "tests/unit/data/test_tables",
-   all_weights_may_be_0=("static bool add_up(", "chances[n - 1] > 0 && ", ""))
+   all_weights_may_be_0=("static bool accumulate_chances(", "chances[n - 1] > 0 && ", ""))
 of("master/data/table.c", "tests/unit/data/test_tables",
    weights_may_be_negative=("static clv_code put_number(", "v < 0", "false"))
 of("master/data/sorted_values.c", "tests/unit/data/test_table_cache",
@@ -80,7 +80,7 @@ of("master/data/cell_files.c", "tests/unit/data/test_table_cache",
    ids_may_be_anywhere=("static bool are_offsets(", "(uint64_t)offsets[i] >= len ||", ""),
    labels_of_yes_or_no_may_be_2=("static bool are_labels(", "c->is_yes_or_no && ", "false && "),
    paths_leave_the_folder_of_a_cache=("static clv_code map_texts(", "!clv_image_is_path_inside(", "false && !clv_image_is_path_inside("),
-   paths_begin_anew_with_each_block=("static clv_code add_offsets(", "offsets[i] += f->n_id_bytes", "offsets[i] += 0"),
+   paths_begin_anew_with_each_block=("static clv_code add_offsets(", "offsets[i] += f->n_text_bytes", "offsets[i] += 0"),
    caches_may_be_of_others=("static clv_code check_owner(", " || st.st_mode & 077", ""))
 of("master/data/table_cache.c", "tests/unit/data/test_table_cache",
    images_that_are_gone_stay=("static bool has_current_files(", "if (!clv_image_is_file(", "if (false && !clv_image_is_file("),

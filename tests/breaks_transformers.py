@@ -189,7 +189,7 @@ of("master/plan/data_check.c", FITS,
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (high > INT32_MAX)", "if (false)"))
 of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / labels_per_record;", ""))
-of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
+of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t get_number(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->int_value)", "if (high + 1 > a->int_value)"))
 
 # ---- one parameter of two layers -----------------------------------------------------------------
@@ -215,7 +215,7 @@ of("master/api/core/module_load.c", "simulate/simulate --seed 2040",
 # ---- predictions of documents --------------------------------------------------------------------
 OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/data/test_pages"
 of("master/data/pages.c", OF_PAGES,
-   words_are_kept_as_the_one_behind=("static clv_code labels_of_page(", "= (int32_t)i;", "= (int32_t)i + 1;"),
+   words_are_kept_as_the_one_behind=("static clv_code make_page_labels(", "= (int32_t)i;", "= (int32_t)i + 1;"),
    pages_are_kept_by_the_window_behind=("static clv_code add_page(", "p, r->lengths.n, w.n,", "p, r->lengths.n + 1, w.n,"))
 of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code read_member(", "(key_index < 0 || key_index == FILE_NAME) && l->label_kind", "key_index > 99 && l->label_kind"))
 of("master/data/pages.c", OF_DOCUMENTS,

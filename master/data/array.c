@@ -29,14 +29,14 @@ static clv_code guess_format(const char *path, const clv_array_reader **ret, clv
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   uint8_t head[6] = {0};
   char magics[160];
-  size_t got;
+  size_t n_read;
   CLV_TRY(clv_source_open(path, &s, err));
-  CLV_TRY(clv_source_read(s, head, sizeof head, &got, err));
+  CLV_TRY(clv_source_read(s, head, sizeof head, &n_read, err));
   for (size_t i = 0; i < CLV_COUNT(readers); i++)
-    if (readers[i] && readers[i]->is_file(head, got)) return *ret = readers[i], CLV_OK;
+    if (readers[i] && readers[i]->is_file(head, n_read)) return *ret = readers[i], CLV_OK;
   return clv_fail(err, CLV_INVALID, "%.200s: %s: found %02x %02x %02x %02x %02x %02x (%zu bytes)%s",
                   path, list_magics(magics, sizeof magics), head[0], head[1], head[2], head[3],
-                  head[4], head[5], got, clv_wrong_format_hint(path, head, got));
+                  head[4], head[5], n_read, clv_wrong_format_hint(path, head, n_read));
 }
 
 clv_code clv_array_read(const char *path, clv_data_format format, size_t max_bytes,

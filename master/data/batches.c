@@ -53,7 +53,7 @@ clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, 
   CLV_AUTO(clv_freep) uint32_t *index = NULL;
   clv_batches *b;
   size_t max_batch_size = CLV_MIN(options->batch_size, options->subset->n);
-  if (options->shuffles || options->sampling)
+  if (options->shuffles || options->sampling_sums)
     CLV_TRY(clv_alloc(options->subset->n, sizeof *order, &order, err));
   CLV_TRY(clv_alloc(max_batch_size, sizeof *index, &index, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
@@ -74,8 +74,8 @@ void clv_batches_free(clv_batches *b) {
 static void order_epoch(clv_batches *b) {
   if (b->is_order_valid && b->order_epoch == b->at.epoch) return;
   const clv_rng_key key = {.seed = b->o.seed, .step = b->at.epoch, .layer = shuffle_stream};
-  if (b->o.sampling)
-    clv_sampling_draw(b->o.sampling, b->o.subset->n, b->o.seed, b->at.epoch, b->order);
+  if (b->o.sampling_sums)
+    clv_sampling_draw(b->o.sampling_sums, b->o.subset->n, b->o.seed, b->at.epoch, b->order);
   else
     clv_rng_permutation(&key, b->order, b->o.subset->n);
   b->order_epoch = b->at.epoch;
@@ -104,10 +104,10 @@ size_t clv_batches_per_epoch(const clv_batches *b) {
 
 /* ---- sizes of micro-batches ------------------------------------------------------------------ */
 
-size_t clv_chunk_sizes(size_t n, size_t chunks, size_t *sizes) {
-  if (n == 0 || chunks == 0) return 0;
-  size_t chunk_size = n / chunks + (n % chunks != 0), count = 0;
-  for (; n > chunk_size; n -= chunk_size) sizes[count++] = chunk_size;
-  sizes[count++] = n;
-  return count;
+size_t clv_chunk_sizes(size_t n, size_t n_chunks, size_t *sizes) {
+  if (n == 0 || n_chunks == 0) return 0;
+  size_t chunk_size = n / n_chunks + (n % n_chunks != 0), n_sizes = 0;
+  for (; n > chunk_size; n -= chunk_size) sizes[n_sizes++] = chunk_size;
+  sizes[n_sizes++] = n;
+  return n_sizes;
 }

@@ -13,12 +13,12 @@ void clv_broken_done(clv_broken_records *b) {
 }
 
 void clv_broken_add(clv_broken_records *b, const clv_err *why) {
-  if (b->n++ < CLV_BROKEN_LISTED) clv_bytes_printf(&b->error_lines, "%s\n", why->text);
+  if (b->n++ < CLV_MAX_LISTED_BROKEN) clv_bytes_printf(&b->error_lines, "%s\n", why->text);
 }
 
 clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why, clv_err *err) {
-  bool limit = why->code != CLV_INVALID && why->code != CLV_DATA_LOSS;
-  if (!r->skips_broken || limit) {
+  bool is_limit_error = why->code != CLV_INVALID && why->code != CLV_DATA_LOSS;
+  if (!r->skips_broken || is_limit_error) {
     if (err) *err = *why;
     return why->code;
   }

@@ -66,8 +66,8 @@ static const cell_file id_file = {.name = "ids.npy", .descr = "<i8", .dtype = CL
 /* ---- writing files --------------------------------------------------------------------------- */
 
 size_t clv_cell_files_block(const clv_cell_files *f, const clv_cell_table *t) {
-  size_t record = (t->n_columns + 1) * sizeof(double);
-  return CLV_MAX(CLV_MIN(f->block_bytes / record, (size_t)MAX_BLOCK), (size_t)MIN_BLOCK);
+  size_t record_bytes = (t->n_columns + 1) * sizeof(double);
+  return CLV_MAX(CLV_MIN(f->block_bytes / record_bytes, (size_t)MAX_BLOCK), (size_t)MIN_BLOCK);
 }
 
 static clv_code open_file(const char *folder, const char *name, int flags, clv_bytes *path,
@@ -81,13 +81,13 @@ static clv_code open_file(const char *folder, const char *name, int flags, clv_b
 }
 
 /* Appends a block to a file, behind room for a header if the file is new. */
-static clv_code append(const clv_cell_files *f, const cell_file *c, clv_err *err) {
-  static const char room[HEADER_BYTES];
+static clv_code append_cells(const clv_cell_files *f, const cell_file *c, clv_err *err) {
+  static const char zero_header[HEADER_BYTES];
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   int fd = -1;
   CLV_TRY(open_file(f->folder, c->name, O_WRONLY | O_CREAT | O_APPEND, &path, &fd, err));
   clv_code code = CLV_OK;
-  if (!f->n_records) code = clv_cells_write(fd, path.data, room, sizeof room, err);
+  if (!f->n_records) code = clv_cells_write(fd, path.data, zero_header, sizeof zero_header, err);
   if (code == CLV_OK)
     code = clv_cells_write(fd, path.data, c->data, c->n * clv_dtype_size(c->dtype), err);
   close(fd);
@@ -119,10 +119,10 @@ static clv_code write_header(const clv_cell_files *f, const cell_file *c, size_t
 static clv_code add_offsets(const clv_cell_files *f, const clv_cell_table *t, const cell_file *to,
                             size_t *offsets, clv_err *err) {
   cell_file block = *to;
-  for (size_t i = 0; i < t->count; i++) offsets[i] += f->n_id_bytes;
+  for (size_t i = 0; i < t->count; i++) offsets[i] += f->n_text_bytes;
   block.data = offsets;
   block.n = t->count;
-  return append(f, &block, err);
+  return append_cells(f, &block, err);
 }
 
 /* Appends ids and paths of images. */
@@ -132,7 +132,7 @@ static clv_code add_texts(const clv_cell_files *f, const clv_cell_table *t, clv_
   texts.n = t->id_texts.len;
   if (has_ids(t)) CLV_TRY(add_offsets(f, t, &id_file, t->ids, err));
   if (has_paths(t)) CLV_TRY(add_offsets(f, t, &path_file, t->files, err));
-  return has_ids(t) || has_paths(t) ? append(f, &texts, err) : CLV_OK;
+  return has_ids(t) || has_paths(t) ? append_cells(f, &texts, err) : CLV_OK;
 }
 
 clv_code clv_cell_files_add(clv_cell_files *f, clv_cell_table *t, clv_err *err) {
@@ -140,14 +140,14 @@ clv_code clv_cell_files_add(clv_cell_files *f, clv_cell_table *t, clv_err *err) 
   if (clv_ms_since_interrupt()) return clv_fail(err, CLV_CANCELLED, "interrupted");
   for (size_t i = 0; i < t->n_columns; i++) {
     cell_file c = column_file(t, i);
-    if (is_stored(t, &t->columns[i])) CLV_TRY(append(f, &c, err));
+    if (is_stored(t, &t->columns[i])) CLV_TRY(append_cells(f, &c, err));
   }
   CLV_TRY(add_texts(f, t, err));
   groups.data = t->groups.data;
   groups.n = t->groups.len / sizeof(int64_t);
-  if (groups.n) CLV_TRY(append(f, &groups, err));
+  if (groups.n) CLV_TRY(append_cells(f, &groups, err));
   f->n_records += t->count;
-  f->n_id_bytes += t->id_texts.len;
+  f->n_text_bytes += t->id_texts.len;
   f->has_groups |= groups.n > 0;
   t->count = t->id_texts.len = t->groups.len = 0;
   return CLV_OK;
@@ -160,7 +160,7 @@ clv_code clv_cell_files_end(clv_cell_files *f, const clv_cell_table *t, clv_err 
   }
   if (has_ids(t)) CLV_TRY(write_header(f, &id_file, f->n_records, err));
   if (has_paths(t)) CLV_TRY(write_header(f, &path_file, f->n_records, err));
-  if (has_ids(t) || has_paths(t)) CLV_TRY(write_header(f, &id_text_file, f->n_id_bytes, err));
+  if (has_ids(t) || has_paths(t)) CLV_TRY(write_header(f, &id_text_file, f->n_text_bytes, err));
   return f->has_groups ? write_header(f, &group_file, f->n_records, err) : CLV_OK;
 }
 
@@ -212,9 +212,9 @@ static clv_code map_file(const char *folder, const cell_file *c, size_t n, clv_t
 
 /* Checks that each code is of a name, or says missing where the column permits it. */
 static bool are_codes(const clv_table_column *c, const int32_t *codes, size_t n) {
-  int32_t least = c->o.missing == CLV_MISSING_REFUSE ? 0 : CLV_MISSING_CODE;
+  int32_t min_code = c->o.missing == CLV_MISSING_REFUSE ? 0 : CLV_MISSING_CODE;
   for (size_t i = 0; i < n; i++)
-    if (codes[i] < least || codes[i] >= (int64_t)c->names.n) return false;
+    if (codes[i] < min_code || codes[i] >= (int64_t)c->names.n) return false;
   return true;
 }
 

@@ -15,7 +15,7 @@ static const struct {
   const char *magic;
   size_t len;
   const char *advice;
-} others[] = {
+} foreign_formats[] = {
     {"PK\x03\x04", 4, "is a workbook (.xlsx, .ods) or an archive: save the sheet as CSV UTF-8"},
     {"\xd0\xcf\x11\xe0", 4, "is a workbook of old Excel (.xls): save the sheet as CSV UTF-8"},
     {"PAR1", 4,
@@ -68,9 +68,10 @@ clv_code clv_cells_check_file(const clv_dataset_options *o, bool *ret_database, 
   size_t n;
   CLV_TRY(clv_source_open(o->inputs_path, &s, err));
   CLV_TRY(clv_source_read(s, head, HEAD_BYTES, &n, err));
-  for (size_t i = 0; i < CLV_COUNT(others); i++)
-    if (n >= others[i].len && memcmp(head, others[i].magic, others[i].len) == 0)
-      return clv_fail(err, CLV_INVALID, "%.200s: %s", o->inputs_path, others[i].advice);
+  for (size_t i = 0; i < CLV_COUNT(foreign_formats); i++)
+    if (n >= foreign_formats[i].len &&
+        memcmp(head, foreign_formats[i].magic, foreign_formats[i].len) == 0)
+      return clv_fail(err, CLV_INVALID, "%.200s: %s", o->inputs_path, foreign_formats[i].advice);
   *ret_database = n == HEAD_BYTES && memcmp(head, sqlite_magic, HEAD_BYTES) == 0;
   return CLV_OK;
 }
@@ -106,20 +107,20 @@ void clv_cells_done(clv_cell_source *s) {
   *s = (clv_cell_source){0};
 }
 
-static clv_code finish(clv_cell_source *s, clv_code code) {
+static clv_code close_on_error(clv_cell_source *s, clv_code code) {
   if (code != CLV_OK) clv_cells_done(s);
   return code;
 }
 
 clv_code clv_cells_open(const clv_dataset_options *o, clv_cell_source *ret, clv_err *err) {
   *ret = (clv_cell_source){.path = o->inputs_path};
-  return finish(ret, open_file(o, ret, err));
+  return close_on_error(ret, open_file(o, ret, err));
 }
 
 clv_code clv_cells_open_memory(const clv_dataset_options *o, const char *text, size_t len,
                                clv_cell_source *ret, clv_err *err) {
   *ret = (clv_cell_source){.path = o->inputs_path};
-  return finish(ret, open_text(o, text, len, ret, err));
+  return close_on_error(ret, open_text(o, text, len, ret, err));
 }
 
 /* ---- errors with a position in the table ----------------------------------------------------- */

@@ -34,8 +34,8 @@ clv_code clv_cells_write(int fd, const char *path, const void *data, size_t n,
  * Zero-initialise, then set the folder. */
 struct clv_cell_files {
   const char *folder;
-  size_t block_bytes;           /* bytes of the cells that are in memory at a time */
-  size_t n_records, n_id_bytes; /* number of records, and of bytes of texts, in the files */
+  size_t block_bytes;             /* bytes of the cells that are in memory at a time */
+  size_t n_records, n_text_bytes; /* number of records, and of bytes of texts, in the files */
   bool has_groups;
 };
 

@@ -101,9 +101,11 @@ static clv_code find_field(clv_cell_source *s, size_t *ret, clv_err *err) {
   size_t next = s->n_cells;
   *ret = next;
   clv_err reason;
-  bool is_next = next < s->fields.n && strcmp(clv_field_name(&s->fields, next), s->text.data) == 0;
+  bool is_expected_field =
+      next < s->fields.n && strcmp(clv_field_name(&s->fields, next), s->text.data) == 0;
   if (memchr(s->text.data, '\0', s->text.len)) return fail_cell(s, "this key has a NUL", err);
-  if (!is_next && clv_fields_find(&s->fields, s->text.data, s->text.len, ret, &reason) != CLV_OK)
+  if (!is_expected_field &&
+      clv_fields_find(&s->fields, s->text.data, s->text.len, ret, &reason) != CLV_OK)
     return fail_cell(s, reason.text, err);
   size_t *last = &s->fields.list[*ret].last_record;
   if (*last == s->n_records)

@@ -24,16 +24,16 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
   return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", c->label, line + 1, column, text);
 }
 
-static char separator_of(const clv_csv *c) { return c->separator ? c->separator : ','; }
+static char get_separator(const clv_csv *c) { return c->separator ? c->separator : ','; }
 
 /* Returns the bytes of the line end at the current position; 0: no line ends there. */
-static size_t line_end_bytes(const clv_csv *c) {
+static size_t count_line_end_bytes(const clv_csv *c) {
   if (c->at < c->len && c->text[c->at] == '\n') return 1;
   return c->len - c->at >= 2 && memcmp(c->text + c->at, "\r\n", 2) == 0 ? 2 : 0;
 }
 
 bool clv_csv_has_record(clv_csv *c) {
-  for (size_t n; (n = line_end_bytes(c));) {
+  for (size_t n; (n = count_line_end_bytes(c));) {
     c->at += n;
     c->line++;
   }
@@ -56,16 +56,17 @@ static clv_code read_quoted_field(clv_csv *c, clv_bytes *ret, clv_err *err) {
     clv_bytes_add(ret, "\"", 1);
     c->at++;
   }
-  if (c->at == c->len || c->text[c->at] == separator_of(c) || line_end_bytes(c)) return CLV_OK;
+  if (c->at == c->len || c->text[c->at] == get_separator(c) || count_line_end_bytes(c))
+    return CLV_OK;
   return clv_csv_fail(c, c->line, c->at, err, "%s or the line's end is expected after quotes",
-                      separator_of(c) == ',' ? "a comma" : "the separator");
+                      get_separator(c) == ',' ? "a comma" : "the separator");
 }
 
 static void read_plain_field(clv_csv *c, clv_bytes *ret) {
-  const char *from = c->text + c->at, *stop = c->text + c->len, *p = from;
-  char separator = separator_of(c);
-  while (p < stop && *p != separator && *p != '\n' &&
-         !(*p == '\r' && stop - p >= 2 && p[1] == '\n'))
+  const char *from = c->text + c->at, *text_end = c->text + c->len, *p = from;
+  char separator = get_separator(c);
+  while (p < text_end && *p != separator && *p != '\n' &&
+         !(*p == '\r' && text_end - p >= 2 && p[1] == '\n'))
     p++;
   c->at += (size_t)(p - from);
   clv_bytes_add(ret, from, (size_t)(p - from));
@@ -79,8 +80,8 @@ clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err 
   else
     read_plain_field(c, ret);
   if (ret->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a field", c->label);
-  *ret_last = c->at == c->len || c->text[c->at] != separator_of(c);
-  size_t n = *ret_last ? line_end_bytes(c) : 1;
+  *ret_last = c->at == c->len || c->text[c->at] != get_separator(c);
+  size_t n = *ret_last ? count_line_end_bytes(c) : 1;
   c->at += n;
   c->line += *ret_last && n;
   return CLV_OK;

@@ -248,10 +248,11 @@ typedef struct clv_dataset_options {
 } clv_dataset_options;
 
 /* most records that cannot be read whose errors are listed */
-enum { CLV_BROKEN_LISTED = 20 };
+enum { CLV_MAX_LISTED_BROKEN = 20 };
 typedef struct clv_broken_records {
-  size_t n;              /* number of broken records */
-  clv_bytes error_lines; /* a line with the error of each of the first CLV_BROKEN_LISTED records */
+  size_t n; /* number of broken records */
+  /* a line with the error of each of the first CLV_MAX_LISTED_BROKEN records */
+  clv_bytes error_lines;
 } clv_broken_records;
 
 void clv_broken_done(clv_broken_records *b);
@@ -307,8 +308,8 @@ size_t clv_dataset_truncated(const clv_dataset *ds);
 /* Numbers of pages, words and windows of documents; zeros for other formats. */
 typedef struct clv_page_counts {
   size_t pages, words, windows;
-  size_t long_pages;             /* pages with more than one window */
-  size_t unlabelled_windows;     /* windows without a label, which are skipped */
+  size_t n_long_pages;           /* pages with more than one window */
+  size_t n_unlabelled_windows;   /* windows without a label, which are skipped */
   size_t n_words_without_tokens; /* words for which the tokenizer returns no token */
   size_t n_strays;               /* files that are not documents */
 } clv_page_counts;
@@ -384,7 +385,7 @@ clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
 
 /* most bytes, with the NUL, of a message about a value, which names file, record, column and
  * value */
-enum { CLV_SCAN_TEXT = 400 };
+enum { CLV_SCAN_TEXT_BYTES = 400 };
 
 /* Range and number of different values of a sample of records, as their files have them. */
 typedef struct clv_value_levels {
@@ -404,12 +405,12 @@ clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t max_records, clv
 /* True if all labels are numbers in low..high (NaN is not), if there are no labels, or if labels
  * are classes. If false, `first` names the first label outside. */
 bool clv_dataset_has_labels_in_range(const clv_dataset *ds, double low, double high,
-                                     char first[CLV_SCAN_TEXT]);
+                                     char first[CLV_SCAN_TEXT_BYTES]);
 
 /* Which numbers of an input the op embedding uses as row indexes: those in column `column` of the
- * last dimension (-1: all columns), minus those in column `minus` (-1: subtract nothing). */
+ * last dimension (-1: all columns), minus those in column `minus_column` (-1: subtract nothing). */
 typedef struct clv_data_columns {
-  int64_t column, minus;
+  int64_t column, minus_column;
 } clv_data_columns;
 #define CLV_ALL_COLUMNS ((clv_data_columns){-1, -1})
 
@@ -545,10 +546,10 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
 clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
 /* Describes an input that is the index of a column. */
 typedef struct clv_index_facts {
-  const char *column; /* name of the column */
-  size_t n_values;    /* number of different values of the training records */
-  bool has_own;       /* missing values have a number of their own, the last one */
-  size_t n_rows;      /* number of different numbers: the rows that an embedding needs */
+  const char *column;   /* name of the column */
+  size_t n_values;      /* number of different values of the training records */
+  bool has_missing_row; /* missing values have a number of their own, the last one */
+  size_t n_rows;        /* number of different numbers: the rows that an embedding needs */
 } clv_index_facts;
 /* Returns true if input k is the index of a table's column, and describes it. */
 bool clv_dataset_index_facts(const clv_dataset *ds, size_t k, clv_index_facts *ret);
@@ -590,9 +591,9 @@ typedef enum clv_column_suspicion {
   CLV_COLUMN_IS_CONSTANT_TARGET, /* all records have the same label */
 } clv_column_suspicion;
 
-enum { CLV_DATE_TEXT = 32 };
+enum { CLV_DATE_TEXT_BYTES = 32 };
 /* Writes the day of a date as YYYY-MM-DD. days: since 1970-01-01. Returns buf. */
-const char *clv_date_text(double days, char buf[CLV_DATE_TEXT]);
+const char *clv_date_text(double days, char buf[CLV_DATE_TEXT_BYTES]);
 
 /* Facts about the cells of a column. The name belongs to the dataset. */
 typedef struct clv_column_facts {
@@ -685,7 +686,7 @@ typedef struct clv_scan {
   clv_subset unreadable_images;         /* unreadable images, ascending; only with skips_broken */
   clv_broken_records unreadable_errors; /* errors of the unreadable images */
   /* first value not finite: "x.npy: record 17, column 3 is nan" */
-  char first_not_finite[CLV_SCAN_TEXT];
+  char first_not_finite[CLV_SCAN_TEXT_BYTES];
 } clv_scan;
 
 /* Finds values that f32 cannot hold as a finite number, and images that cannot be read. Without
@@ -728,7 +729,7 @@ typedef struct clv_batches_options {
   bool shuffles;
   /* [subset n] sums of clv_sampling_sums: an epoch draws as many records as there are, with
    * replacement; NULL: each record comes once. Caller-owned; must outlive the batches. */
-  const double *sampling;
+  const double *sampling_sums;
   bool drops_short_last; /* leave out the short last batch of an epoch */
   uint64_t seed;
   uint64_t epochs;    /* stop before the epoch with this number; 0: never stop */

@@ -77,10 +77,10 @@ clv_dtype clv_dataset_y_dtype(const clv_dataset *ds) {
 
 /* Normalises a value. Each step rounds to float32, in the order of torchvision's ToTensor and
  * Normalize. Dividing by 255 and multiplying by 1/255 differ in the last bit, so both exist. */
-static float normalise(const clv_dataset *ds, float v, size_t k) {
-  float scaled = ds->divide_255 ? v / 255.0f : v * ds->scale;
-  float centred = scaled - ds->mean[k];
-  return centred / ds->std[k];
+static float normalise_value(const clv_dataset *ds, float v, size_t k) {
+  float scaled_value = ds->divides_by_255 ? v / 255.0f : v * ds->scale;
+  float centred_value = scaled_value - ds->mean[k];
+  return centred_value / ds->std[k];
 }
 
 static clv_code check_norm_values(const char *label, const float *values, size_t n, size_t channels,
@@ -109,17 +109,18 @@ static clv_code copy_norm_values(const float *values, size_t n, float default_va
 static clv_code make_u8_table(clv_dataset *ds, clv_err *err) {
   CLV_TRY(clv_alloc(ds->n_norm, 256 * sizeof(float), &ds->table_u8, err));
   for (size_t k = 0; k < ds->n_norm; k++)
-    for (int v = 0; v < 256; v++) ds->table_u8[256 * k + (size_t)v] = normalise(ds, (float)v, k);
+    for (int v = 0; v < 256; v++)
+      ds->table_u8[256 * k + (size_t)v] = normalise_value(ds, (float)v, k);
   return CLV_OK;
 }
 
 clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) {
-  float divisor = ds->divide_255 ? 65535.0f : 257.0f;
+  float divisor = ds->divides_by_255 ? 65535.0f : 257.0f;
   CLV_TRY(clv_alloc(ds->n_norm, 65536 * sizeof(float), &ds->table_u16, err));
   for (size_t k = 0; k < ds->n_norm; k++)
     for (int v = 0; v < 65536; v++) {
-      float scaled = (float)v / divisor * ds->scale;
-      ds->table_u16[65536 * k + (size_t)v] = (scaled - ds->mean[k]) / ds->std[k];
+      float scaled_value = (float)v / divisor * ds->scale;
+      ds->table_u16[65536 * k + (size_t)v] = (scaled_value - ds->mean[k]) / ds->std[k];
     }
   return CLV_OK;
 }
@@ -130,7 +131,7 @@ clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, boo
   CLV_TRY(check_norm_values("std", o->std, o->n_std, ds->channels, true, err));
   CLV_TRY(check_norm_values("scale", &o->scale, 1, ds->channels, false, err));
   ds->n_norm = o->n_mean > 1 || o->n_std > 1 ? ds->channels : 1;
-  ds->divide_255 = o->scale == 0 && is_u8 && !ds->is_bool;
+  ds->divides_by_255 = o->scale == 0 && is_u8 && !ds->is_bool;
   ds->scale = o->scale == 0 ? 1.0f : o->scale;
   CLV_TRY(copy_norm_values(o->mean, o->n_mean, 0.0f, ds->n_norm, &ds->mean, err));
   CLV_TRY(copy_norm_values(o->std, o->n_std, 1.0f, ds->n_norm, &ds->std, err));
@@ -152,13 +153,14 @@ clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_data
   size_t n = clv_dataset_class_count(train), k = clv_dataset_class_count(test);
   if (!n || !k) return CLV_OK;
   for (size_t i = 0; i < CLV_MIN(n, k); i++) {
-    const char *one = clv_dataset_class_name(train, i), *other = clv_dataset_class_name(test, i);
-    if (strcmp(one, other) != 0)
+    const char *train_name = clv_dataset_class_name(train, i),
+               *test_name = clv_dataset_class_name(test, i);
+    if (strcmp(train_name, test_name) != 0)
       return clv_fail(
           err, CLV_DATA_LOSS,
           "class %zu is '%s' in %s and '%s' in %s: both need the same classes (of documents, "
           "data.documents.labels may name them all)",
-          i, one, train->inputs_path, other, test->inputs_path);
+          i, train_name, train->inputs_path, test_name, test->inputs_path);
   }
   if (n == k) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s has %zu classes and %s has %zu: both need the same",
@@ -172,7 +174,7 @@ clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_data
     const type *src = (const type *)ds->inputs->data + r * ds->record_elements; \
     for (size_t c = 0; c < ds->channels; c++)                                   \
       for (size_t i = 0; i < ds->values_per_channel; i++, src++)                \
-        *dst++ = normalise(ds, (float)*src, ds->n_norm > 1 ? c : 0);            \
+        *dst++ = normalise_value(ds, (float)*src, ds->n_norm > 1 ? c : 0);      \
   } while (0)
 
 static void fill_u8(const clv_dataset *ds, size_t r, float *dst) {
@@ -214,8 +216,9 @@ static clv_code check_output(const char *label, const clv_tensor *t, clv_dtype d
 
 static clv_code check_inputs(const clv_dataset *ds, size_t n, clv_tensor *const *x, clv_err *err) {
   for (size_t k = 0; k < clv_dataset_input_count(ds); k++) {
-    clv_data_input want = clv_dataset_input(ds, k, n);
-    CLV_TRY(check_output(ds->named_inputs ? want.name : "x", x[k], want.dtype, want.shape, err));
+    clv_data_input wanted_input = clv_dataset_input(ds, k, n);
+    CLV_TRY(check_output(ds->named_inputs ? wanted_input.name : "x", x[k], wanted_input.dtype,
+                         wanted_input.shape, err));
   }
   return CLV_OK;
 }
@@ -245,12 +248,14 @@ clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
   if (y && !ds->labels)
     return clv_fail(err, CLV_PRECONDITION, "batch y: the dataset has no labels");
   if (y) CLV_TRY(check_output("y", y, clv_dataset_y_dtype(ds), clv_dataset_y_shape(ds, n), err));
-  size_t row = y ? ds->labels->bytes / (size_t)ds->labels->shape.dim[0] : 0;
+  size_t row_bytes = y ? ds->labels->bytes / (size_t)ds->labels->shape.dim[0] : 0;
   for (size_t i = 0; i < n; i++) {
     if (index[i] >= ds->count)
       return clv_fail(err, CLV_INVALID, "record %u is outside 0..%zu", index[i], ds->count - 1);
     if (!ds->images) fill_input(ds, index[i], x, i);
-    if (y) memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
+    if (y)
+      memcpy((char *)y->data + i * row_bytes, (const char *)ds->labels->data + index[i] * row_bytes,
+             row_bytes);
     if (y && ds->objective == CLV_OBJECTIVE_MASKED)
       mask_tokens(ds, draw, index[i], x[ds->token_input], y, i);
   }

@@ -63,7 +63,7 @@ struct clv_dataset {
   clv_token_info token_info; /* special tokens of texts and documents */
   size_t token_input;        /* index of the input that has the tokens */
   int64_t ignored_label;     /* label of a position that has no label */
-  bool divide_255, has_tokens;
+  bool divides_by_255, has_tokens;
   bool adds_channel; /* inputs [N, a, b] became [N, 1, a, b] */
   bool is_bool;      /* u8 inputs are 0 and 1, and are not divided by 255 */
   float scale;

@@ -199,9 +199,9 @@ double clv_date_part_passed(double days, clv_date_part part) {
   return (double)day_of_year / (365 + is_leap_year(year));
 }
 
-const char *clv_date_text(double days, char buf[CLV_DATE_TEXT]) {
+const char *clv_date_text(double days, char buf[CLV_DATE_TEXT_BYTES]) {
   int year, month, day;
   find_date((int64_t)floor(days), &year, &month, &day);
-  snprintf(buf, CLV_DATE_TEXT, "%04d-%02d-%02d", year, month, day);
+  snprintf(buf, CLV_DATE_TEXT_BYTES, "%04d-%02d-%02d", year, month, day);
   return buf;
 }

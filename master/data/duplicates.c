@@ -23,10 +23,10 @@ static int compare_records(const void *a, const void *b) {
 }
 
 static clv_code digest_row(const clv_tensor *t, size_t record, clv_bytes *text, clv_err *err) {
-  clv_sha256 of;
-  size_t row = t->bytes / (size_t)t->shape.dim[0];
-  CLV_TRY(clv_sha256_of((const char *)t->data + record * row, row, &of, err));
-  clv_bytes_add(text, &of, sizeof of);
+  clv_sha256 row_digest;
+  size_t row_bytes = t->bytes / (size_t)t->shape.dim[0];
+  CLV_TRY(clv_sha256_of((const char *)t->data + record * row_bytes, row_bytes, &row_digest, err));
+  clv_bytes_add(text, &row_digest, sizeof row_digest);
   return CLV_OK;
 }
 

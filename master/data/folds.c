@@ -49,9 +49,10 @@ static clv_code list_records(const clv_dataset *ds, clv_split_kind kind, uint64_
   return CLV_OK;
 }
 
-/* Gives each group, the largest first, to the fold with the fewest records. fold_of: [count]. */
-static clv_code deal_groups(const dealt_item *list, size_t count, size_t n_folds, uint32_t *fold_of,
-                            clv_err *err) {
+/* Gives each group, the largest first, to the fold with the fewest records. fold_of_record:
+ * [count]. */
+static clv_code deal_groups(const dealt_item *list, size_t count, size_t n_folds,
+                            uint32_t *fold_of_record, clv_err *err) {
   CLV_AUTO(clv_freep) dealt_item *groups = NULL;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   size_t n = 0;
@@ -73,24 +74,24 @@ static clv_code deal_groups(const dealt_item *list, size_t count, size_t n_folds
       if (sizes[k] < sizes[smallest_fold]) smallest_fold = k;
     sizes[smallest_fold] += groups[i].n;
     for (size_t k = 0; k < groups[i].n; k++)
-      fold_of[list[groups[i].record + k].record] = (uint32_t)smallest_fold;
+      fold_of_record[list[groups[i].record + k].record] = (uint32_t)smallest_fold;
   }
   return CLV_OK;
 }
 
 static clv_code find_folds(const clv_dataset *ds, clv_split_kind kind, size_t n_folds,
-                           uint64_t seed, uint32_t *fold_of, clv_err *err) {
+                           uint64_t seed, uint32_t *fold_of_record, clv_err *err) {
   CLV_AUTO(clv_freep) dealt_item *list = NULL;
   CLV_TRY(list_records(ds, kind, seed, &list, err));
-  if (kind == CLV_SPLIT_GROUPS) return deal_groups(list, ds->count, n_folds, fold_of, err);
-  for (size_t i = 0; i < ds->count; i++) fold_of[list[i].record] = (uint32_t)(i % n_folds);
+  if (kind == CLV_SPLIT_GROUPS) return deal_groups(list, ds->count, n_folds, fold_of_record, err);
+  for (size_t i = 0; i < ds->count; i++) fold_of_record[list[i].record] = (uint32_t)(i % n_folds);
   return CLV_OK;
 }
 
 clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_t n_folds,
                                size_t fold, uint64_t seed, clv_subset *ret_train,
                                clv_subset *ret_validation, clv_err *err) {
-  CLV_AUTO(clv_freep) uint32_t *fold_of = NULL;
+  CLV_AUTO(clv_freep) uint32_t *fold_of_record = NULL;
   CLV_AUTO(clv_subset_done) clv_subset rest = {0}, taken = {0};
   kind = clv_dataset_split_kind(ds, kind);
   if (ds->count < n_folds)
@@ -99,13 +100,13 @@ clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_
   if (kind == CLV_SPLIT_GROUPS && !ds->groups)
     return clv_fail(err, CLV_INVALID,
                     "the records have no groups: data.validation.group names them");
-  CLV_TRY(clv_alloc(ds->count, sizeof *fold_of, &fold_of, err));
-  CLV_TRY(find_folds(ds, kind, n_folds, seed, fold_of, err));
+  CLV_TRY(clv_alloc(ds->count, sizeof *fold_of_record, &fold_of_record, err));
+  CLV_TRY(find_folds(ds, kind, n_folds, seed, fold_of_record, err));
   CLV_TRY(clv_subset_all(ds, &rest, err));
   CLV_TRY(clv_subset_all(ds, &taken, err));
   rest.n = taken.n = 0;
   for (size_t i = 0; i < ds->count; i++) {
-    clv_subset *to = fold_of[i] + 1 == fold ? &taken : &rest;
+    clv_subset *to = fold_of_record[i] + 1 == fold ? &taken : &rest;
     to->index[to->n++] = (uint32_t)i;
   }
   *ret_train = rest;

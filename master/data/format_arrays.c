@@ -95,24 +95,25 @@ static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64
 }
 
 static clv_code set_class_labels(clv_dataset *ds, const clv_dataset_options *o,
-                                 const clv_tensor *raw, clv_err *err) {
+                                 const clv_tensor *raw_labels, clv_err *err) {
   char text[160];
-  if (raw->dtype == CLV_F32 || raw->dtype == CLV_F64)
+  if (raw_labels->dtype == CLV_F32 || raw_labels->dtype == CLV_F64)
     return clv_fail(err, CLV_INVALID,
                     "%s: class labels must be integers, found %s (targets that are floats go with "
                     "the losses mse and bce)",
-                    o->labels_path, clv_dtype_name(raw->dtype));
-  bool has_positions = raw->n != (size_t)raw->shape.dim[0];
+                    o->labels_path, clv_dtype_name(raw_labels->dtype));
+  bool has_positions = raw_labels->n != (size_t)raw_labels->shape.dim[0];
   if (has_positions && !o->n_named && !o->holds_tokens)
     return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
-                    o->labels_path, ds->count, clv_shape_format(&raw->shape, text, sizeof text));
-  ds->y_shape = has_positions ? raw->shape : CLV_SHAPE((int64_t)raw->n);
+                    o->labels_path, ds->count,
+                    clv_shape_format(&raw_labels->shape, text, sizeof text));
+  ds->y_shape = has_positions ? raw_labels->shape : CLV_SHAPE((int64_t)raw_labels->n);
   ds->label_min = INT64_MAX;
   ds->label_max = INT64_MIN;
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
-  for (size_t i = 0; i < raw->n; i++) {
-    out[i] = clv_tensor_element_as_integer(raw, i);
+  for (size_t i = 0; i < raw_labels->n; i++) {
+    out[i] = clv_tensor_element_as_integer(raw_labels, i);
     CLV_TRY(check_class(ds, o, out[i], i, err));
   }
   if (ds->label_min <= ds->label_max) return CLV_OK;
@@ -121,25 +122,27 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_dataset_options *o,
                   (long long)(o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED));
 }
 
-static clv_code set_float_labels(clv_dataset *ds, const clv_tensor *raw, clv_err *err) {
-  ds->y_shape = raw->shape.rank == 1 ? CLV_SHAPE(raw->shape.dim[0], 1) : raw->shape;
+static clv_code set_float_labels(clv_dataset *ds, const clv_tensor *raw_labels, clv_err *err) {
+  ds->y_shape =
+      raw_labels->shape.rank == 1 ? CLV_SHAPE(raw_labels->shape.dim[0], 1) : raw_labels->shape;
   CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
   float *out = ds->labels->data;
-  for (size_t i = 0; i < raw->n; i++) out[i] = (float)clv_tensor_element_as_double(raw, i);
+  for (size_t i = 0; i < raw_labels->n; i++)
+    out[i] = (float)clv_tensor_element_as_double(raw_labels, i);
   return CLV_OK;
 }
 
 static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *raw = NULL;
-  CLV_TRY(clv_array_read(o->labels_path, o->format, o->max_bytes, &raw, NULL, err));
-  size_t found = raw->shape.rank ? (size_t)raw->shape.dim[0] : 0;
-  if (found != ds->count)
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *raw_labels = NULL;
+  CLV_TRY(clv_array_read(o->labels_path, o->format, o->max_bytes, &raw_labels, NULL, err));
+  size_t n_found = raw_labels->shape.rank ? (size_t)raw_labels->shape.dim[0] : 0;
+  if (n_found != ds->count)
     return clv_fail(err, CLV_INVALID,
                     "%s holds %zu records and %s holds %zu labels: expected the "
                     "same number",
-                    o->inputs_path, ds->count, o->labels_path, found);
-  return o->labels == CLV_LABEL_CLASS ? set_class_labels(ds, o, raw, err)
-                                      : set_float_labels(ds, raw, err);
+                    o->inputs_path, ds->count, o->labels_path, n_found);
+  return o->labels == CLV_LABEL_CLASS ? set_class_labels(ds, o, raw_labels, err)
+                                      : set_float_labels(ds, raw_labels, err);
 }
 
 /* ---- opening a dataset ----------------------------------------------------------------------- */

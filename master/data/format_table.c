@@ -116,7 +116,7 @@ static clv_code add_index(clv_dataset *ds, const clv_learnt *l, size_t column, c
   CLV_TRY(clv_inputs_add(ds, o->input ? o->input : o->name, ds->inputs_path, &x, err));
   in->index = (clv_index_facts){.column = o->name,
                                 .n_values = c->n_values,
-                                .has_own = c->missing == CLV_MISSING_OWN,
+                                .has_missing_row = c->missing == CLV_MISSING_OWN,
                                 .n_rows = clv_learnt_index_rows(c)};
   return CLV_OK;
 }

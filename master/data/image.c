@@ -19,7 +19,7 @@
     }                                                                                 \
   } while (0)
 
-static void to_grey(clv_pixels *p) {
+static void convert_to_grey(clv_pixels *p) {
   size_t n = (size_t)p->width * p->height;
   if (p->has_16_bits)
     TO_GREY(uint16_t);
@@ -30,7 +30,7 @@ static void to_grey(clv_pixels *p) {
 
 /* Converts grey to RGB in place, from the last pixel to the first. clv_pixels_reserve has allocated
  * memory for three channels. */
-static void to_rgb(clv_pixels *p) {
+static void convert_to_rgb(clv_pixels *p) {
   uint16_t *u16_samples = (uint16_t *)(void *)p->data;
   for (size_t i = (size_t)p->width * p->height; i-- > 0;)
     if (p->has_16_bits)
@@ -56,7 +56,7 @@ clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err 
     clv_code code = decoders[i].decode(in, ret, err);
     if (code != CLV_OK) return clv_err_prefix(err, "%s", decoders[i].name), code;
     if (in->reads_header_only || ret->channels == in->channels) return CLV_OK;
-    (in->channels == 1 ? to_grey : to_rgb)(ret);
+    (in->channels == 1 ? convert_to_grey : convert_to_rgb)(ret);
     return CLV_OK;
   }
   uint8_t head[4] = {0};

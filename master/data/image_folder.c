@@ -138,19 +138,19 @@ static clv_code add_stray(clv_image_folder *f, const char *path, clv_err *err) {
 }
 
 /* Adds all images in the folder root/rel and below it, in no order. */
-static clv_code add_images_below(clv_image_folder *f, const char *rel, uint32_t label, int depth,
-                                 clv_err *err) {
+static clv_code add_images_below(clv_image_folder *f, const char *relative_path, uint32_t label,
+                                 int depth, clv_err *err) {
   CLV_AUTO(clv_freep) char *path = NULL;
   CLV_AUTO(close_dir) DIR *d = NULL;
   if (depth > MAX_DEPTH)
     return clv_fail(err, CLV_INVALID,
                     "%s/%.100s...: more than %d folders deep; does a link lead back up?", f->root,
-                    rel, MAX_DEPTH);
+                    relative_path, MAX_DEPTH);
   CLV_TRY(clv_alloc(MAX_PATH, 1, &path, err));
-  CLV_TRY(join_path(f->root, rel, path, err));
+  CLV_TRY(join_path(f->root, relative_path, path, err));
   CLV_TRY(open_dir(path, &d, err));
   for (const struct dirent *e; (e = next_entry(d));) {
-    CLV_TRY(join_path(rel, e->d_name, path, err));
+    CLV_TRY(join_path(relative_path, e->d_name, path, err));
     if (is_folder(d, e))
       CLV_TRY(add_images_below(f, path, label, depth + 1, err));
     else if (is_image(e->d_name))
@@ -191,23 +191,23 @@ static clv_code find_classes(clv_image_folder *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code sort_images(clv_image_folder *f, size_t before, const char *folder_text,
+static clv_code sort_images(clv_image_folder *f, size_t n_before, const char *folder_text,
                             clv_err *err) {
-  if (f->n == before)
+  if (f->n == n_before)
     return clv_fail(err, CLV_INVALID, "image folder %s: %s has no .png, .jpg or .jpeg: add some%s",
                     f->root, folder_text, f->n_classes ? ", or take the folder away" : "");
-  qsort_r(f->paths + before, f->n - before, sizeof *f->paths, compare_by_folder, f->names.data);
+  qsort_r(f->paths + n_before, f->n - n_before, sizeof *f->paths, compare_by_folder, f->names.data);
   return CLV_OK;
 }
 
 static clv_code find_images(clv_image_folder *f, uint32_t label, clv_err *err) {
   CLV_AUTO(clv_freep) char *name = NULL; /* a copy, because f->names moves when it grows */
-  size_t before = f->n;
+  size_t n_before = f->n;
   CLV_TRY(clv_strdup(f->names.data + f->classes[label], &name, err));
   CLV_TRY(add_images_below(f, name, label, 1, err));
   char folder_text[300];
   snprintf(folder_text, sizeof folder_text, "class '%.280s'", name);
-  return sort_images(f, before, folder_text, err);
+  return sort_images(f, n_before, folder_text, err);
 }
 
 clv_code clv_image_folder_scan(const char *root, bool is_unlabelled, clv_image_folder *ret,

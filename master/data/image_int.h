@@ -181,7 +181,7 @@ void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_w
 /* Tables of normalised values: [256] for samples of 8 bits, [65536] for samples of 16 bits; with
  * has_table_per_channel one such table for each channel, one after the other. */
 typedef struct clv_pixel_tables {
-  const float *of_8, *of_16;
+  const float *u8_values, *u16_values;
   bool has_table_per_channel;
 } clv_pixel_tables;
 

@@ -28,12 +28,12 @@ static uint32_t random_number(uint32_t random_word, uint64_t max) {
   return (uint32_t)(((uint64_t)random_word * (max + 1)) >> 32);
 }
 
-static double uniform_between(uint32_t random_word, double low, double high) {
+static double map_to_range(uint32_t random_word, double low, double high) {
   return low + (high - low) * (random_word * 0x1p-32);
 }
 
 /* Halves n as Python's round() does: to the even neighbour. */
-static int64_t half_rounded(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
+static int64_t halve_rounded(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
 
 /* ---- resizing an image ----------------------------------------------------------------------- */
 
@@ -62,16 +62,16 @@ static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t 
 
 /* Returns where a centred crop of n pixels begins. An image smaller than the crop gets black
  * borders; if they differ by one pixel, the border at the end is larger. */
-static int64_t centred_start(uint32_t n, uint32_t crop) {
-  return crop > n ? -(int64_t)((crop - n) / 2) : half_rounded((int64_t)n - crop);
+static int64_t compute_centred_start(uint32_t n, uint32_t crop) {
+  return crop > n ? -(int64_t)((crop - n) / 2) : halve_rounded((int64_t)n - crop);
 }
 
 static clv_code crop_centre(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
                             clv_err *err) {
   (void)key;
   (void)err;
-  v->x = centred_start(v->width, o->crop);
-  v->y = centred_start(v->height, o->crop);
+  v->x = compute_centred_start(v->width, o->crop);
+  v->y = compute_centred_start(v->height, o->crop);
   return CLV_OK;
 }
 
@@ -92,7 +92,7 @@ static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, 
 }
 
 /* Returns the largest centred part that has a permitted aspect ratio. */
-static clv_box largest_part(const clv_image_options *o, uint32_t width, uint32_t height) {
+static clv_box find_largest_part(const clv_image_options *o, uint32_t width, uint32_t height) {
   double ratio = (double)width / height;
   double w = width, h = height;
   if (ratio < o->ratio_low) h = nearbyint(width / o->ratio_low);
@@ -108,9 +108,8 @@ static clv_box draw_random_box(const clv_image_options *o, const clv_rng_key *ke
   uint32_t random_words[4];
   for (uint32_t i = 0; i < RESIZED_TRIES; i++) {
     clv_rng_block(key, i, random_words);
-    double area =
-        (double)width * height * uniform_between(random_words[0], o->area_low, o->area_high);
-    double ratio = exp(uniform_between(random_words[1], log(o->ratio_low), log(o->ratio_high)));
+    double area = (double)width * height * map_to_range(random_words[0], o->area_low, o->area_high);
+    double ratio = exp(map_to_range(random_words[1], log(o->ratio_low), log(o->ratio_high)));
     double w = nearbyint(sqrt(area * ratio)), h = nearbyint(sqrt(area / ratio));
     if (!(w > 0 && w <= width && h > 0 && h <= height)) continue;
     clv_box box = {.width = (uint32_t)w, .height = (uint32_t)h};
@@ -118,7 +117,7 @@ static clv_box draw_random_box(const clv_image_options *o, const clv_rng_key *ke
     box.x = random_number(random_words[3], width - box.width);
     return box;
   }
-  return largest_part(o, width, height);
+  return find_largest_part(o, width, height);
 }
 
 static clv_code crop_resized(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
@@ -129,8 +128,8 @@ static clv_code crop_resized(const clv_image_options *o, const clv_rng_key *key,
   return CLV_OK;
 }
 
-static clv_code (*const crops[])(const clv_image_options *o, const clv_rng_key *key,
-                                 clv_image_view *v, clv_err *err) = {
+static clv_code (*const crop_functions[])(const clv_image_options *o, const clv_rng_key *key,
+                                          clv_image_view *v, clv_err *err) = {
     [CLV_CROP_CENTER] = crop_centre,
     [CLV_CROP_RANDOM] = crop_random,
     [CLV_CROP_RANDOM_RESIZED] = crop_resized,
@@ -139,7 +138,7 @@ static clv_code (*const crops[])(const clv_image_options *o, const clv_rng_key *
 static bool draw_flip(const clv_image_options *o, const clv_rng_key *key) {
   uint32_t random_words[4];
   clv_rng_block(key, POSITION_BLOCK, random_words);
-  return uniform_between(random_words[0], 0, 1) < o->flip;
+  return map_to_range(random_words[0], 0, 1) < o->flip;
 }
 
 clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint32_t height,
@@ -150,7 +149,7 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
     v.box = (clv_box){0, 0, width, height};
   else
     CLV_TRY(set_resize(o, width, height, &v, err));
-  if (o->crop) CLV_TRY(crops[kind](o, key, &v, err));
+  if (o->crop) CLV_TRY(crop_functions[kind](o, key, &v, err));
   v.out_width = o->crop ? o->crop : v.width;
   v.out_height = o->crop ? o->crop : v.height;
   v.is_flipped = key && o->flip > 0 && draw_flip(o, key);

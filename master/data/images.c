@@ -163,13 +163,13 @@ typedef struct fill_job {
     }                                                                                      \
   } while (0)
 
-static void to_planes(const fill_job *f, const uint8_t *src, bool has_16_bits, float *dst) {
+static void write_planes(const fill_job *f, const uint8_t *src, bool has_16_bits, float *dst) {
   const clv_pixel_tables *t = f->tables;
   size_t channels = f->im->o.channels, n = (size_t)f->im->width * f->im->height;
   if (has_16_bits)
-    TO_PLANES(uint16_t, t->of_16);
+    TO_PLANES(uint16_t, t->u16_values);
   else
-    TO_PLANES(uint8_t, t->of_8);
+    TO_PLANES(uint8_t, t->u8_values);
 }
 
 static clv_code fill_row(const fill_job *f, uint32_t record, float *dst, decoder *w, clv_err *err) {
@@ -185,7 +185,7 @@ static clv_code fill_row(const fill_job *f, uint32_t record, float *dst, decoder
   CLV_TRY(clv_reserve_bytes(&w->record, &w->record_cap, bytes, err));
   CLV_TRY(
       clv_image_view_render(&view, &w->pixels, im->o.max_pixels, &w->resampler, w->record, err));
-  to_planes(f, w->record, w->pixels.has_16_bits, dst);
+  write_planes(f, w->record, w->pixels.has_16_bits, dst);
   return CLV_OK;
 }
 
@@ -270,14 +270,14 @@ static clv_code probe_image(clv_images *im, uint32_t record, clv_image_view *ret
 /* Sets the size of the records to the size that most of the n views have; of equally frequent sizes
  * the first counts. */
 static void choose_record_size(clv_images *im, const clv_image_view *views, size_t n) {
-  size_t most = 0;
+  size_t max_equal = 0;
   for (size_t i = 0; i < n; i++) {
-    size_t same = 0;
+    size_t n_equal = 0;
     for (size_t k = 0; k < n; k++)
-      same +=
+      n_equal +=
           views[k].out_width == views[i].out_width && views[k].out_height == views[i].out_height;
-    if (same <= most) continue;
-    most = same;
+    if (n_equal <= max_equal) continue;
+    max_equal = n_equal;
     im->width = views[i].out_width;
     im->height = views[i].out_height;
   }

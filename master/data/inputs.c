@@ -153,11 +153,11 @@ void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor 
 
 /* Returns number i of the input, minus the other column if `columns` names one. If the difference
  * overflows, it is INT64_MIN or INT64_MAX. */
-static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns) {
+static int64_t get_number(const clv_tensor *t, size_t i, clv_data_columns columns) {
   int64_t number =
       clv_tensor_element_as_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);
-  if (columns.minus < 0) return number;
-  int64_t other = clv_tensor_element_as_integer(t, i + (size_t)columns.minus), difference;
+  if (columns.minus_column < 0) return number;
+  int64_t other = clv_tensor_element_as_integer(t, i + (size_t)columns.minus_column), difference;
   if (__builtin_sub_overflow(number, other, &difference)) return number < 0 ? INT64_MIN : INT64_MAX;
   return difference;
 }
@@ -165,15 +165,16 @@ static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
                              clv_data_range *ret) {
   const clv_tensor *t = ds->named_inputs ? ds->named_inputs[k].data : ds->inputs;
-  size_t row = ds->named_inputs ? ds->named_inputs[k].row_elements : ds->record_elements;
-  size_t step = columns.column < 0 ? 1 : (size_t)t->shape.dim[t->shape.rank - 1];
+  size_t elements_per_record =
+      ds->named_inputs ? ds->named_inputs[k].row_elements : ds->record_elements;
+  size_t stride = columns.column < 0 ? 1 : (size_t)t->shape.dim[t->shape.rank - 1];
   if (clv_dataset_input(ds, k, 1).dtype != CLV_I64) return false;
   double sum = 0;
   *ret = (clv_data_range){.min = INT64_MAX, .max = INT64_MIN};
-  for (size_t i = 0; i < ds->count * row; i += step) {
-    int64_t number = number_at(t, i, columns);
+  for (size_t i = 0; i < ds->count * elements_per_record; i += stride) {
+    int64_t number = get_number(t, i, columns);
     sum += (double)number;
-    size_t at = clv_dataset_record_number(ds, i / row);
+    size_t at = clv_dataset_record_number(ds, i / elements_per_record);
     if (number < ret->min) *ret = (clv_data_range){number, ret->max, at, ret->max_at, 0};
     if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, at, 0};
   }

@@ -36,10 +36,10 @@ static void on_error(j_common_ptr c) {
 
 /* Turns warnings about damage into errors, because libjpeg would fill in the damaged pixels. */
 static void on_message(j_common_ptr c, int level) {
-  static const int damage[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE,
-                               JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC};
-  for (size_t i = 0; level < 0 && i < CLV_COUNT(damage); i++)
-    if (c->err->msg_code == damage[i]) on_error(c);
+  static const int damage_codes[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE,
+                                     JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC};
+  for (size_t i = 0; level < 0 && i < CLV_COUNT(damage_codes); i++)
+    if (c->err->msg_code == damage_codes[i]) on_error(c);
 }
 
 static void on_progress(j_common_ptr c) {
@@ -82,7 +82,7 @@ static unsigned multiply_255(unsigned a, unsigned b) {
 
 /* Converts CMYK to RGB as PIL's "CMYK;I" and cmyk2rgb do. The inks are taken as inverted, because
  * Adobe inverts them, and only Adobe writes CMYK. */
-static void from_cmyk(const uint8_t *src, uint8_t *dst, size_t n) {
+static void convert_from_cmyk(const uint8_t *src, uint8_t *dst, size_t n) {
   for (size_t i = 0; i < n; i++, src += 4)
     for (size_t c = 0; c < 3; c++) *dst++ = (uint8_t)(src[3] - multiply_255(255u - src[c], src[3]));
 }
@@ -97,7 +97,7 @@ static clv_code read_rows(jpeg_reader *r, clv_pixels *ret, clv_err *err) {
   while (r->c.output_scanline < r->c.output_height) {
     uint8_t *row = ret->data + r->c.output_scanline * stride;
     if (jpeg_read_scanlines(&r->c, is_cmyk ? inks : &row, 1) != 1) ERREXIT(&r->c, JERR_INPUT_EOF);
-    if (is_cmyk) from_cmyk(inks[0], row, ret->width);
+    if (is_cmyk) convert_from_cmyk(inks[0], row, ret->width);
   }
   jpeg_finish_decompress(&r->c);
   return CLV_OK;

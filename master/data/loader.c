@@ -36,7 +36,7 @@ struct clv_loader {
   bool is_evaluation;
   slot slots[2];
   /* index of the slot that clv_loader_next returns next; used only by the consumer */
-  unsigned next_out;
+  unsigned next_out_slot;
   pthread_mutex_t lock;
   pthread_cond_t state_changed;
   pthread_t thread;
@@ -70,10 +70,10 @@ static void fill_slot(clv_loader *l, slot *s) {
 
 static void *load_batches(void *arg) {
   clv_loader *l = arg;
-  unsigned next_in = 0;
+  unsigned next_in_slot = 0;
   pthread_mutex_lock(&l->lock);
   for (;;) {
-    slot *s = &l->slots[next_in];
+    slot *s = &l->slots[next_in_slot];
     while (!l->must_stop && s->state != SLOT_EMPTY) pthread_cond_wait(&l->state_changed, &l->lock);
     if (l->must_stop) break;
     pthread_mutex_unlock(&l->lock);
@@ -81,19 +81,19 @@ static void *load_batches(void *arg) {
     pthread_mutex_lock(&l->lock);
     s->state = SLOT_READY;
     pthread_cond_broadcast(&l->state_changed);
-    next_in ^= 1;
+    next_in_slot ^= 1;
   }
   pthread_mutex_unlock(&l->lock);
   return NULL;
 }
 
-static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
+static clv_code make_slot(clv_loader *l, slot *s, size_t max_records, clv_err *err) {
   clv_batch *b = &s->batch;
-  clv_shape y = clv_dataset_y_shape(l->ds, most);
-  CLV_TRY(clv_alloc(most, sizeof *s->index, &s->index, err));
+  clv_shape y = clv_dataset_y_shape(l->ds, max_records);
+  CLV_TRY(clv_alloc(max_records, sizeof *s->index, &s->index, err));
   b->index = s->index;
   for (size_t k = 0; k < clv_dataset_input_count(l->ds); k++, b->n_inputs++) {
-    clv_data_input in = clv_dataset_input(l->ds, k, most);
+    clv_data_input in = clv_dataset_input(l->ds, k, max_records);
     CLV_TRY(clv_tensor_new(in.dtype, &in.shape, &b->inputs[k], err));
   }
   b->x = b->inputs[0];
@@ -160,7 +160,7 @@ void clv_loader_freep(clv_loader **l) {
 }
 
 clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) {
-  slot *s = &l->slots[l->next_out], *previous_slot = &l->slots[l->next_out ^ 1];
+  slot *s = &l->slots[l->next_out_slot], *previous_slot = &l->slots[l->next_out_slot ^ 1];
   pthread_mutex_lock(&l->lock);
   if (previous_slot->state == SLOT_IN_USE) {
     previous_slot->state = SLOT_EMPTY;
@@ -169,7 +169,7 @@ clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) {
   while (s->state != SLOT_READY) pthread_cond_wait(&l->state_changed, &l->lock);
   s->state = SLOT_IN_USE;
   pthread_mutex_unlock(&l->lock);
-  l->next_out ^= 1;
+  l->next_out_slot ^= 1;
   if (s->code != CLV_OK) {
     if (err) *err = s->err;
     return s->code;

@@ -39,7 +39,7 @@ static const clv_element_type elements[] = {
 static const struct {
   char kind;
   const char *type_name, *advice;
-} refused[] = {
+} refused_types[] = {
     {'U', "texts", "number them: names, a = numpy.unique(a, return_inverse=True), then save a"},
     {'S', "texts", "number them: names, a = numpy.unique(a, return_inverse=True), then save a"},
     {'O', "Python objects",
@@ -60,7 +60,7 @@ typedef struct header {
   const char *label;
   const char *p, *end;
   clv_array_header parsed;
-  bool seen_order, seen_shape;
+  bool has_order, has_shape;
 } header;
 
 static void skip_space(header *h) {
@@ -82,7 +82,7 @@ static bool take_word(header *h, const char *word) {
   return true;
 }
 
-static clv_code bad_header(const header *h, const char *expected, clv_err *err) {
+static clv_code fail_header(const header *h, const char *expected, clv_err *err) {
   char found[24];
   size_t n = CLV_MIN((size_t)(h->end - h->p), sizeof found - 1);
   for (size_t i = 0; i < n; i++) found[i] = h->p[i] >= ' ' && h->p[i] <= '~' ? h->p[i] : '?';
@@ -108,10 +108,10 @@ static bool take_string(header *h, char *buf, size_t len) {
 
 static clv_code refuse_type(const header *h, const char *descr, clv_err *err) {
   char kind = descr[0] && strchr("<>=|", descr[0]) ? descr[1] : descr[0];
-  for (size_t i = 0; kind && i < CLV_COUNT(refused); i++)
-    if (refused[i].kind == kind)
+  for (size_t i = 0; kind && i < CLV_COUNT(refused_types); i++)
+    if (refused_types[i].kind == kind)
       return clv_fail(err, CLV_INVALID, "%s: its elements are %s ('%s'), which are not read: %s",
-                      h->label, refused[i].type_name, descr, refused[i].advice);
+                      h->label, refused_types[i].type_name, descr, refused_types[i].advice);
   return clv_fail(err, CLV_INVALID,
                   "%s: element type '%s' is not known; bool, integers and floats of up to 8 bytes "
                   "are read: save it with numpy.save(path, a.astype('f4'))",
@@ -131,11 +131,11 @@ static clv_code refuse_fields(header *h, clv_err *err) {
 
 static clv_code parse_descr(header *h, clv_err *err) {
   char descr[32];
-  if (h->parsed.element) return bad_header(h, "'descr' only once", err);
+  if (h->parsed.element) return fail_header(h, "'descr' only once", err);
   skip_space(h);
   if (h->p < h->end && *h->p == '[') return refuse_fields(h, err);
   if (!take_string(h, descr, sizeof descr))
-    return bad_header(h, "an element type such as '<f4'", err);
+    return fail_header(h, "an element type such as '<f4'", err);
   h->parsed.is_big_endian = descr[0] == '>';
   for (size_t i = 0; descr[0] && strchr("<>=|", descr[0]) && i < CLV_COUNT(elements); i++)
     if (strcmp(descr + 1, elements[i].name) == 0) h->parsed.element = &elements[i];
@@ -143,11 +143,11 @@ static clv_code parse_descr(header *h, clv_err *err) {
 }
 
 static clv_code parse_order(header *h, clv_err *err) {
-  if (h->seen_order) return bad_header(h, "'fortran_order' only once", err);
-  h->seen_order = true;
+  if (h->has_order) return fail_header(h, "'fortran_order' only once", err);
+  h->has_order = true;
   h->parsed.is_fortran = take_word(h, "True");
   if (h->parsed.is_fortran || take_word(h, "False")) return CLV_OK;
-  return bad_header(h, "True or False", err);
+  return fail_header(h, "True or False", err);
 }
 
 static bool take_extent(header *h, int64_t *ret) {
@@ -163,17 +163,17 @@ static bool take_extent(header *h, int64_t *ret) {
 
 static clv_code parse_shape(header *h, clv_err *err) {
   clv_shape *shape = &h->parsed.shape;
-  if (h->seen_shape) return bad_header(h, "'shape' only once", err);
-  h->seen_shape = true;
-  if (!take_char(h, '(')) return bad_header(h, "a tuple of extents", err);
+  if (h->has_shape) return fail_header(h, "'shape' only once", err);
+  h->has_shape = true;
+  if (!take_char(h, '(')) return fail_header(h, "a tuple of extents", err);
   while (!take_char(h, ')')) {
     if (shape->rank == CLV_MAX_RANK)
       return clv_fail(err, CLV_INVALID, "%s: rank is over the limit of %d", h->label, CLV_MAX_RANK);
     if (!take_extent(h, &shape->dim[shape->rank]))
-      return bad_header(h, "an extent from 0 to 2^63 - 1", err);
+      return fail_header(h, "an extent from 0 to 2^63 - 1", err);
     shape->rank++;
     if (take_char(h, ',')) continue;
-    if (!take_char(h, ')')) return bad_header(h, "',' or ')'", err);
+    if (!take_char(h, ')')) return fail_header(h, "',' or ')'", err);
     break;
   }
   return CLV_OK;
@@ -186,8 +186,8 @@ static const struct {
 
 static clv_code parse_entry(header *h, clv_err *err) {
   char key[32];
-  if (!take_string(h, key, sizeof key)) return bad_header(h, "a quoted key", err);
-  if (!take_char(h, ':')) return bad_header(h, "':'", err);
+  if (!take_string(h, key, sizeof key)) return fail_header(h, "a quoted key", err);
+  if (!take_char(h, ':')) return fail_header(h, "':'", err);
   for (size_t i = 0; i < CLV_COUNT(keys); i++)
     if (strcmp(key, keys[i].key) == 0) return keys[i].parse(h, err);
   return clv_fail(err, CLV_INVALID,
@@ -196,19 +196,19 @@ static clv_code parse_entry(header *h, clv_err *err) {
 }
 
 static clv_code parse_dict(header *h, clv_err *err) {
-  if (!take_char(h, '{')) return bad_header(h, "'{'", err);
+  if (!take_char(h, '{')) return fail_header(h, "'{'", err);
   while (!take_char(h, '}')) {
     CLV_TRY(parse_entry(h, err));
     if (take_char(h, ',')) continue;
-    if (!take_char(h, '}')) return bad_header(h, "',' or '}'", err);
+    if (!take_char(h, '}')) return fail_header(h, "',' or '}'", err);
     break;
   }
   skip_space(h);
-  if (h->p != h->end) return bad_header(h, "the end of the header", err);
-  if (!h->parsed.element || !h->seen_order || !h->seen_shape)
+  if (h->p != h->end) return fail_header(h, "the end of the header", err);
+  if (!h->parsed.element || !h->has_order || !h->has_shape)
     return clv_fail(err, CLV_INVALID, "%s: the .npy header lacks '%s'", h->label,
                     !h->parsed.element ? "descr"
-                    : !h->seen_order   ? "fortran_order"
+                    : !h->has_order    ? "fortran_order"
                                        : "shape");
   return CLV_OK;
 }

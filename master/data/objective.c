@@ -19,7 +19,7 @@ static bool is_text_token(const clv_dataset *ds, int64_t i, int64_t length) {
 
 /* Returns the label of position i: the next token (causal) or the token itself (masked);
  * ds->ignored_label: the position has no label. */
-static int64_t label_of(const clv_dataset *ds, const int32_t *row, int64_t i, int64_t length) {
+static int64_t find_label(const clv_dataset *ds, const int32_t *row, int64_t i, int64_t length) {
   if (ds->objective == CLV_OBJECTIVE_CAUSAL) return i + 1 < length ? row[i + 1] : ds->ignored_label;
   return is_text_token(ds, i, length) ? row[i] : ds->ignored_label;
 }
@@ -33,7 +33,7 @@ static clv_code make_labels(clv_dataset *ds, const clv_tensor *ids, const clv_te
   for (int64_t r = 0; r < n; r++) {
     const int32_t *row = (const int32_t *)ids->data + r * n_positions;
     int64_t length = ((const int32_t *)lengths->data)[r];
-    for (int64_t i = 0; i < n_positions; i++) *out++ = label_of(ds, row, i, length);
+    for (int64_t i = 0; i < n_positions; i++) *out++ = find_label(ds, row, i, length);
   }
   ds->label_max = ds->token_info.count - 1;
   return CLV_OK;
@@ -58,16 +58,16 @@ static bool is_drawn_with_probability(uint32_t random_words, double share) {
   return random_words < share * 4294967296.0;
 }
 
-static int64_t random_below(uint32_t random_words, size_t n) {
+static int64_t map_below(uint32_t random_words, size_t n) {
   return (int64_t)(((uint64_t)random_words * n) >> 32);
 }
 
 /* Returns the token that replaces a masked token in the input. It is never a pad, because some
  * models number positions by pads. */
-static int64_t replacement_of(const clv_dataset *ds, const uint32_t random_words[4],
-                              int64_t token) {
+static int64_t choose_replacement(const clv_dataset *ds, const uint32_t random_words[4],
+                                  int64_t token) {
   if (is_drawn_with_probability(random_words[1], 0.8)) return ds->token_info.mask;
-  int64_t other = random_below(random_words[2], (size_t)ds->token_info.count);
+  int64_t other = map_below(random_words[2], (size_t)ds->token_info.count);
   return is_drawn_with_probability(random_words[1], 0.9) && other != ds->token_info.pad_token
              ? other
              : token;
@@ -82,7 +82,7 @@ static size_t draw_one_position(const clv_dataset *ds, const clv_rng_key *key,
   for (size_t k = 0; k < n_positions; k++) n += labels[k] != ds->ignored_label;
   if (!n) return n_positions;
   clv_rng_block(key, ONE_BLOCK, random_words);
-  for (size_t left = (size_t)random_below(random_words[0], n) + 1;; i++) {
+  for (size_t left = (size_t)map_below(random_words[0], n) + 1;; i++) {
     left -= labels[i] != ds->ignored_label;
     if (!left) return i;
   }
@@ -105,7 +105,7 @@ void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32
     if (labels[i] == ds->ignored_label) continue;
     clv_rng_block(&key, (uint32_t)i, random_words);
     if (i == always_drawn || is_drawn_with_probability(random_words[0], 0.15))
-      ids[i] = replacement_of(ds, random_words, ids[i]);
+      ids[i] = choose_replacement(ds, random_words, ids[i]);
     else
       labels[i] = ds->ignored_label;
   }

@@ -15,7 +15,7 @@ typedef struct clv_token_input {
   size_t row_len;                  /* positions of a record */
 } clv_token_input;
 
-static const clv_tensor *input_named(const clv_dataset *ds, const char *name) {
+static const clv_tensor *find_input(const clv_dataset *ds, const char *name) {
   for (size_t k = 0; k < ds->n_named; k++)
     if (strcmp(ds->named_inputs[k].name, name) == 0) return ds->named_inputs[k].data;
   return NULL;
@@ -25,8 +25,8 @@ static const clv_tensor *input_named(const clv_dataset *ds, const char *name) {
 static bool find_token_rows(const clv_dataset *ds, clv_token_input *ret) {
   *ret = (clv_token_input){.ids = ds->inputs};
   if (ds->named_inputs) {
-    ret->ids = input_named(ds, "ids");
-    ret->lengths = input_named(ds, "lengths");
+    ret->ids = find_input(ds, "ids");
+    ret->lengths = find_input(ds, "lengths");
     if (!ret->ids) ret->ids = ds->named_inputs[0].data;
   }
   const clv_tensor *ids = ret->ids;
@@ -36,7 +36,7 @@ static bool find_token_rows(const clv_dataset *ds, clv_token_input *ret) {
   return true;
 }
 
-static size_t length_of(const clv_token_input *t, size_t record) {
+static size_t get_length(const clv_token_input *t, size_t record) {
   if (!t->lengths) return t->row_len;
   int64_t n = clv_tensor_element_as_integer(t->lengths, record);
   return n < 0 ? 0 : CLV_MIN((size_t)n, t->row_len);
@@ -47,14 +47,14 @@ static bool is_pad(const clv_token_input *t, size_t record, size_t position, int
 }
 
 /* Returns the position of the first pad within the length; if no pad is there, the length. */
-static size_t first_pad(const clv_token_input *t, size_t record, int64_t pad) {
-  size_t n = length_of(t, record), i = 0;
+static size_t find_first_pad(const clv_token_input *t, size_t record, int64_t pad) {
+  size_t n = get_length(t, record), i = 0;
   while (i < n && !is_pad(t, record, i, pad)) i++;
   return i;
 }
 
 /* Returns the last position whose token is not the pad; 0 if all are pads. */
-static size_t last_non_pad(const clv_token_input *t, size_t record, int64_t pad) {
+static size_t find_last_non_pad(const clv_token_input *t, size_t record, int64_t pad) {
   size_t i = t->row_len;
   while (i > 1 && is_pad(t, record, i - 1, pad)) i--;
   return i ? i - 1 : 0;
@@ -64,7 +64,7 @@ static size_t last_non_pad(const clv_token_input *t, size_t record, int64_t pad)
  * the last token that is not a pad, or position 0 if all are pads. */
 static bool is_scored_token_last(const clv_token_input *t, size_t record, int64_t pad,
                                  clv_pad_fault *ret) {
-  size_t length = length_of(t, record), position = last_non_pad(t, record, pad);
+  size_t length = get_length(t, record), position = find_last_non_pad(t, record, pad);
   bool is_empty = position == 0 && is_pad(t, record, 0, pad);
   *ret = (clv_pad_fault){record, (int64_t)position, (int64_t)length, is_empty || !length};
   return position + 1 == length;
@@ -72,7 +72,7 @@ static bool is_scored_token_last(const clv_token_input *t, size_t record, int64_
 
 static bool has_no_pad_inside(const clv_token_input *t, size_t record, int64_t pad,
                               clv_pad_fault *ret) {
-  size_t length = length_of(t, record), position = first_pad(t, record, pad);
+  size_t length = get_length(t, record), position = find_first_pad(t, record, pad);
   *ret = (clv_pad_fault){record, (int64_t)position, (int64_t)length, false};
   return position == length;
 }

@@ -58,16 +58,16 @@ typedef enum clv_page_label_kind {
 /* Reads pages from lines of JSON. Each line is an object with "words", "boxes" and labels, as
  * `cleave-master words` prints it; "file" names the file of the page. Other keys are skipped, or
  * kept as text if no labels are read. Zero-initialise, then set the fields before the empty line;
- * release with clv_page_reader_done. `words` and `names` hold offsets in `kept_text`; -1: no
+ * release with clv_page_reader_done. `words` and `names` hold offsets in `line_texts`; -1: no
  * label. */
 typedef struct clv_page_reader {
   const char *path, *text; /* `text` ends in a NUL that `len` does not count */
   size_t len;
   clv_page_label_kind label_kind;
 
-  size_t at, line;     /* offset of the next line; number of lines before it */
-  clv_bytes kept_text; /* words and labels of the line, each with its NUL */
-  clv_bytes last_text; /* the text that was read last */
+  size_t at, line;      /* offset of the next line; number of lines before it */
+  clv_bytes line_texts; /* words and labels of the line, each with its NUL */
+  clv_bytes last_text;  /* the text that was read last */
   /* label, file and other members of the page, as in clv_labelled_page */
   clv_bytes label, file, other_members;
   clv_ids words, names, boxes;

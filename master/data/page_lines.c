@@ -14,7 +14,7 @@
 
 void clv_page_reader_done(clv_page_reader *l) {
   if (!l) return;
-  clv_bytes_done(&l->kept_text);
+  clv_bytes_done(&l->line_texts);
   clv_bytes_done(&l->last_text);
   clv_bytes_done(&l->label);
   clv_bytes_done(&l->file);
@@ -28,18 +28,18 @@ void clv_page_reader_done(clv_page_reader *l) {
 
 /* ---- words, boxes and labels of a line ------------------------------------------------------- */
 
-/* Stores the text that was read last, l->last_text, in l->kept_text, and adds its offset to `to`.
+/* Stores the text that was read last, l->last_text, in l->line_texts, and adds its offset to `to`.
  * at: position of the text in the line, for messages. */
 static clv_code store_text(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
-  size_t offset = l->kept_text.len;
+  size_t offset = l->line_texts.len;
   if (l->last_text.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory for a text of a line");
   if (memchr(l->last_text.data, 0, l->last_text.len))
     return clv_json_fail(j, at, err, "a text without NUL is expected");
   if (to->n == CLV_MAX_WORDS || offset > INT32_MAX)
     return clv_json_fail(j, at, err, "more than %d words", CLV_MAX_WORDS);
-  clv_bytes_add(&l->kept_text, l->last_text.data, l->last_text.len);
-  clv_bytes_add(&l->kept_text, "", 1);
+  clv_bytes_add(&l->line_texts, l->last_text.data, l->last_text.len);
+  clv_bytes_add(&l->line_texts, "", 1);
   return clv_ids_add(to, (int32_t)offset, err);
 }
 
@@ -132,7 +132,7 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
     if (needed_keys(l->label_kind) & ~seen_keys & 1u << k)
       return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->location, keys[k],
                       clv_key_list_of_object(j, &present_keys));
-  if (l->kept_text.failed || l->label.failed || l->file.failed || l->other_members.failed)
+  if (l->line_texts.failed || l->label.failed || l->file.failed || l->other_members.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->location);
   if (l->boxes.n != 4 * n_words)
     return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->location, n_words,
@@ -165,7 +165,7 @@ static clv_code read_member(clv_page_reader *l, clv_json *j, uint32_t *seen_keys
 static clv_code parse_line(clv_page_reader *l, clv_json *j, clv_err *err) {
   uint32_t seen_keys = 0;
   bool more = true;
-  l->words.n = l->names.n = l->boxes.n = l->kept_text.len = l->file.len = l->other_members.len = 0;
+  l->words.n = l->names.n = l->boxes.n = l->line_texts.len = l->file.len = l->other_members.len = 0;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
@@ -193,9 +193,9 @@ static clv_code reserve_words(clv_page_reader *l, clv_err *err) {
 static void set_page(clv_page_reader *l, clv_labelled_page *ret) {
   for (size_t i = 0; i < l->words.n; i++) {
     const int32_t *b = l->boxes.at + 4 * i;
-    l->word_list[i] = (clv_page_word){l->kept_text.data + l->words.at[i], (uint16_t)b[0],
+    l->word_list[i] = (clv_page_word){l->line_texts.data + l->words.at[i], (uint16_t)b[0],
                                       (uint16_t)b[1], (uint16_t)b[2], (uint16_t)b[3]};
-    if (l->names.n) l->labels[i] = l->names.at[i] < 0 ? NULL : l->kept_text.data + l->names.at[i];
+    if (l->names.n) l->labels[i] = l->names.at[i] < 0 ? NULL : l->line_texts.data + l->names.at[i];
   }
   *ret = (clv_labelled_page){
       .location = l->location,

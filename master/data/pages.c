@@ -71,7 +71,7 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
   size_t at = row * w->width;
   bool words = r->label_kind == CLV_PAGES_WORD_LABELS;
   if (words && !has_label(w, row)) {
-    r->counts.unlabelled_windows++;
+    r->counts.n_unlabelled_windows++;
     return CLV_OK;
   }
   if (r->lengths.n >= UINT32_MAX || r->ids.n >= r->max_bytes / (6 * sizeof(int32_t)))
@@ -104,8 +104,8 @@ static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32
 
 /* Returns the labels of a page's words. If the page is kept for predictions, the label of a word is
  * its index. */
-static clv_code labels_of_page(clv_page_rows *r, const clv_labelled_page *p, int32_t **ret,
-                               clv_err *err) {
+static clv_code make_page_labels(clv_page_rows *r, const clv_labelled_page *p, int32_t **ret,
+                                 clv_err *err) {
   if (!p->labels && !r->keeps_pages) return CLV_OK;
   CLV_TRY(clv_alloc(p->page.n, sizeof **ret, ret, err));
   if (!r->keeps_pages) return number_words(r, p, *ret, err);
@@ -113,8 +113,8 @@ static clv_code labels_of_page(clv_page_rows *r, const clv_labelled_page *p, int
   return CLV_OK;
 }
 
-static clv_code group_of_page(const clv_page_rows *r, const clv_labelled_page *p, int64_t *ret,
-                              clv_err *err) {
+static clv_code find_page_group(const clv_page_rows *r, const clv_labelled_page *p, int64_t *ret,
+                                clv_err *err) {
   *ret = (int64_t)r->counts.pages;
   if (!r->groups_by_file) return CLV_OK;
   if (!p->file)
@@ -130,13 +130,13 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
   int32_t class = 0;
   int64_t group;
-  CLV_TRY(group_of_page(r, p, &group, err));
-  CLV_TRY(labels_of_page(r, p, &labels, err));
+  CLV_TRY(find_page_group(r, p, &group, err));
+  CLV_TRY(make_page_labels(r, p, &labels, err));
   if (p->label) CLV_TRY(clv_name_table_number(&r->names, p->label, strlen(p->label), &class, err));
   CLV_TRY(clv_windows_make(&p->page, labels, r->tokens.tokenizer, &r->window, &w, err));
   r->counts.pages++;
   r->counts.words += p->page.n;
-  r->counts.long_pages += w.n > 1;
+  r->counts.n_long_pages += w.n > 1;
   r->counts.n_words_without_tokens += w.n_words_without_tokens;
   if (r->keeps_pages)
     CLV_TRY(clv_kept_pages_add(&r->kept, p, r->lengths.n, w.n, r->max_bytes, err));

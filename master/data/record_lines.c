@@ -122,9 +122,9 @@ clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *
   return open_source(&s, separator, SIZE_MAX, ret, err);
 }
 
-/* As csv_bytes, for a rest of a record that has no quote in this piece, which most have: finds the
- * line's end at once. Returns 0 if there is a quote. */
-static size_t unquoted_bytes(clv_record_lines *l, bool *ret_end) {
+/* As count_csv_bytes, for a rest of a record that has no quote in this piece, which most have:
+ * finds the line's end at once. Returns 0 if there is a quote. */
+static size_t count_unquoted_bytes(clv_record_lines *l, bool *ret_end) {
   const char *from = l->piece + l->at;
   size_t n = l->got - l->at;
   const char *stop = memchr(from, '\n', n);
@@ -138,8 +138,8 @@ static size_t unquoted_bytes(clv_record_lines *l, bool *ret_end) {
 
 /* Returns the bytes of `piece` up to the end of the CSV record (then *ret_end is true), or up to
  * the end of the piece. */
-static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
-  size_t i = l->at, n_unquoted = unquoted_bytes(l, ret_end);
+static size_t count_csv_bytes(clv_record_lines *l, bool *ret_end) {
+  size_t i = l->at, n_unquoted = count_unquoted_bytes(l, ret_end);
   if (n_unquoted) return n_unquoted;
   while (i < l->got && !*ret_end) {
     char c = l->piece[i++];
@@ -150,7 +150,7 @@ static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
   return i - l->at;
 }
 
-static size_t line_bytes(clv_record_lines *l, bool *ret_end) {
+static size_t count_line_bytes(clv_record_lines *l, bool *ret_end) {
   const char *from = l->piece + l->at, *stop = memchr(from, '\n', l->got - l->at);
   *ret_end = stop != NULL;
   l->n_lines += stop != NULL;
@@ -223,7 +223,8 @@ clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *
   while (!end) {
     if (l->at == l->got) CLV_TRY(fill_piece(l, err));
     if (!l->got) break;
-    CLV_TRY(append_bytes(l, (l->separator ? csv_bytes : line_bytes)(l, &end), line + 1, err));
+    CLV_TRY(append_bytes(l, (l->separator ? count_csv_bytes : count_line_bytes)(l, &end), line + 1,
+                         err));
   }
   *ret_more = l->record.len > 0;
   *ret = (clv_text_record){l->record.data, l->record.len, line};

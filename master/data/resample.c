@@ -12,13 +12,13 @@
 
 #include "master/data/image_int.h"
 
-enum { PRECISION = 32 - 8 - 2, ROUNDING_HALF = 1 << (PRECISION - 1) };
+enum { PRECISION_BITS = 32 - 8 - 2, ROUNDING_HALF = 1 << (PRECISION_BITS - 1) };
 
-/* Weights of one axis, with n outputs, each of at most `taps` inputs. Output i is the sum of inputs
- * first[i] to first[i] + count[i] - 1, with the weights from k[i * taps] on, or for samples of 16
- * bits from weights_of_u16[i * taps] on. The other array is NULL. */
+/* Weights of one axis, with n outputs, each of at most `n_taps` inputs. Output i is the sum of
+ * inputs first[i] to first[i] + count[i] - 1, with the weights from k[i * taps] on, or for samples
+ * of 16 bits from weights_of_u16[i * taps] on. The other array is NULL. */
 typedef struct axis {
-  size_t n, taps;
+  size_t n, n_taps;
   uint32_t *first, *count;
   int32_t *k;
   double *weights_of_u16;
@@ -35,7 +35,7 @@ static size_t count_taps(uint32_t in, uint32_t out) {
   return (size_t)ceil(CLV_MAX(reduction, 1.0)) * 2 + 1;
 }
 
-static double triangle(double x) {
+static double compute_triangle(double x) {
   x = fabs(x);
   return x < 1.0 ? 1.0 - x : 0.0;
 }
@@ -47,18 +47,19 @@ static void compute_output_weights(axis *a, size_t i, uint32_t in, double scale,
   int64_t low = (int64_t)(center - width + 0.5), high = (int64_t)(center + width + 0.5);
   low = CLV_MAX(low, 0);
   high = CLV_MIN(high, (int64_t)in);
-  size_t at = i * a->taps;
-  double inverse = 1.0 / width;
+  size_t at = i * a->n_taps;
+  double inverse_width = 1.0 / width;
   a->first[i] = (uint32_t)low;
   a->count[i] = (uint32_t)(high - low);
-  for (int64_t x = low; x < high; x++) sum += triangle(((double)x - center + 0.5) * inverse);
+  for (int64_t x = low; x < high; x++)
+    sum += compute_triangle(((double)x - center + 0.5) * inverse_width);
   double by = sum != 0 ? sum : 1;
   for (int64_t x = low; x < high; x++, at++) {
-    double w = triangle(((double)x - center + 0.5) * inverse) / by;
+    double w = compute_triangle(((double)x - center + 0.5) * inverse_width) / by;
     if (a->weights_of_u16)
       a->weights_of_u16[at] = w;
     else
-      a->k[at] = (int32_t)(0.5 + w * (1 << PRECISION));
+      a->k[at] = (int32_t)(0.5 + w * (1 << PRECISION_BITS));
   }
 }
 
@@ -70,15 +71,15 @@ static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
     compute_output_weights(a, i, in, scale, ((double)(from + i) + 0.5) * scale);
 }
 
-static size_t axis_bytes(size_t n, size_t taps, bool has_16_bits) {
-  return n * (2 * sizeof(uint32_t) + taps * (has_16_bits ? sizeof(double) : sizeof(int32_t)));
+static size_t axis_bytes(size_t n, size_t n_taps, bool has_16_bits) {
+  return n * (2 * sizeof(uint32_t) + n_taps * (has_16_bits ? sizeof(double) : sizeof(int32_t)));
 }
 
 /* Divides the memory at `at` among the arrays of an axis; weights come first, because they need the
  * largest alignment. Returns the end of the arrays. */
 static uint8_t *assign_axis_memory(axis *a, uint8_t *at, bool has_16_bits) {
   uint8_t *weights = at;
-  at += a->n * a->taps * (has_16_bits ? sizeof(double) : sizeof(int32_t));
+  at += a->n * a->n_taps * (has_16_bits ? sizeof(double) : sizeof(int32_t));
   if (has_16_bits)
     a->weights_of_u16 = (double *)(void *)weights;
   else
@@ -89,13 +90,13 @@ static uint8_t *assign_axis_memory(axis *a, uint8_t *at, bool has_16_bits) {
 }
 
 static uint8_t clip_to_u8(int32_t sum) {
-  sum >>= PRECISION;
+  sum >>= PRECISION_BITS;
   return (uint8_t)(sum < 0 ? 0 : CLV_MIN(sum, 255));
 }
 
 static void resample_row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
   for (size_t i = 0; i < a->n; i++) {
-    const int32_t *k = a->k + i * a->taps;
+    const int32_t *k = a->k + i * a->n_taps;
     const uint8_t *s = src + a->first[i];
     int32_t sum = ROUNDING_HALF;
     for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t] * k[t];
@@ -105,7 +106,7 @@ static void resample_row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
 
 static void resample_row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
   for (size_t i = 0; i < a->n; i++) {
-    const int32_t *k = a->k + i * a->taps;
+    const int32_t *k = a->k + i * a->n_taps;
     const uint8_t *s = src + 3 * (size_t)a->first[i];
     int32_t red = ROUNDING_HALF, green = ROUNDING_HALF, blue = ROUNDING_HALF;
     for (uint32_t t = 0; t < a->count[i]; t++, s += 3) {
@@ -138,7 +139,7 @@ static uint16_t clip_to_u16(double sum) {
 static void resample_row_u16(const axis *a, const uint16_t *src, size_t channels, uint16_t *dst) {
   for (size_t i = 0; i < a->n; i++)
     for (size_t c = 0; c < channels; c++) {
-      const double *w = a->weights_of_u16 + i * a->taps;
+      const double *w = a->weights_of_u16 + i * a->n_taps;
       const uint16_t *s = src + channels * a->first[i] + c;
       double sum = 0;
       for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t * channels] * w[t];
@@ -181,7 +182,7 @@ static void resample_row(const axis *horizontal, const clv_pixels *src, const ui
  * scratch, [n] i32 or double. */
 static void resample_rows_down(const axis *vertical, size_t y, const uint8_t *rows, size_t n,
                                void *sum, uint8_t *to) {
-  size_t weights = y * vertical->taps;
+  size_t weights = y * vertical->n_taps;
   if (vertical->weights_of_u16)
     sum_rows_u16((const uint16_t *)(const void *)rows, vertical->weights_of_u16 + weights,
                  vertical->count[y], n, sum, (uint16_t *)(void *)to);
@@ -197,11 +198,11 @@ clv_code clv_resample_pixels(clv_resampler *r, const clv_pixels *src, clv_box bo
     return CLV_OK;
   }
   bool has_16_bits = src->has_16_bits;
-  axis horizontal = {.n = window.width, .taps = count_taps(box.width, width)};
-  axis vertical = {.n = window.height, .taps = count_taps(box.height, height)};
+  axis horizontal = {.n = window.width, .n_taps = count_taps(box.width, width)};
+  axis vertical = {.n = window.height, .n_taps = count_taps(box.height, height)};
   CLV_TRY(clv_reserve_bytes(&r->memory[0], &r->cap[0],
-                            axis_bytes(horizontal.n, horizontal.taps, has_16_bits) +
-                                axis_bytes(vertical.n, vertical.taps, has_16_bits),
+                            axis_bytes(horizontal.n, horizontal.n_taps, has_16_bits) +
+                                axis_bytes(vertical.n, vertical.n_taps, has_16_bits),
                             err));
   assign_axis_memory(&vertical, assign_axis_memory(&horizontal, r->memory[0], has_16_bits),
                      has_16_bits);

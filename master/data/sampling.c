@@ -30,8 +30,8 @@ static size_t count_below(const int64_t *sorted, size_t n, int64_t class) {
 }
 
 /* Sets the chance of each record to 1 / n_class. */
-static clv_code balance(const clv_dataset *ds, const clv_subset *rows, double *chances,
-                        clv_err *err) {
+static clv_code balance_classes(const clv_dataset *ds, const clv_subset *rows, double *chances,
+                                clv_err *err) {
   CLV_AUTO(clv_freep) int64_t *sorted = NULL;
   CLV_TRY(clv_alloc(rows->n, sizeof *sorted, &sorted, err));
   for (size_t i = 0; i < rows->n; i++) sorted[i] = clv_dataset_split_class(ds, rows->index[i]);
@@ -59,8 +59,9 @@ static clv_code read_weights(const clv_dataset *ds, const clv_subset *rows, doub
 }
 
 /* Sets the chance of each record to the weight of its class. */
-static clv_code weigh(const clv_dataset *ds, const clv_subset *rows, const double *weights,
-                      size_t n_weights, double *chances, clv_err *err) {
+static clv_code look_up_chances(const clv_dataset *ds, const clv_subset *rows,
+                                const double *weights, size_t n_weights, double *chances,
+                                clv_err *err) {
   for (size_t i = 0; i < rows->n; i++) {
     int64_t class = clv_dataset_split_class(ds, rows->index[i]);
     if (class < 0 || (uint64_t) class >= n_weights)
@@ -73,7 +74,7 @@ static clv_code weigh(const clv_dataset *ds, const clv_subset *rows, const doubl
 }
 
 /* Adds to each chance those before it. Returns true if the sum is above 0 and finite. */
-static bool add_up(double *chances, size_t n) {
+static bool accumulate_chances(double *chances, size_t n) {
   for (size_t i = 1; i < n; i++) chances[i] += chances[i - 1];
   return n && chances[n - 1] > 0 && chances[n - 1] <= DBL_MAX;
 }
@@ -84,9 +85,9 @@ clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const 
   if (!clv_dataset_has_record_classes(ds))
     return clv_fail(err, CLV_INVALID, "these records do not have one class each");
   CLV_TRY(clv_alloc(rows->n, sizeof *sums, &sums, err));
-  CLV_TRY(n_weights ? weigh(ds, rows, weights, n_weights, sums, err)
-                    : balance(ds, rows, sums, err));
-  if (!add_up(sums, rows->n))
+  CLV_TRY(n_weights ? look_up_chances(ds, rows, weights, n_weights, sums, err)
+                    : balance_classes(ds, rows, sums, err));
+  if (!accumulate_chances(sums, rows->n))
     return clv_fail(err, CLV_INVALID, "no training record has a class whose weight is above 0");
   *ret = clv_steal(&sums);
   return CLV_OK;
@@ -97,7 +98,7 @@ clv_code clv_sampling_sums_of_column(const clv_dataset *ds, const clv_subset *ro
   CLV_AUTO(clv_freep) double *sums = NULL;
   CLV_TRY(clv_alloc(rows->n, sizeof *sums, &sums, err));
   CLV_TRY(read_weights(ds, rows, sums, err));
-  if (!add_up(sums, rows->n))
+  if (!accumulate_chances(sums, rows->n))
     return clv_fail(err, CLV_INVALID,
                     "%.200s: the column '%.80s' is 0 in all %zu training records, or too large to "
                     "add up: give records that are to be drawn a weight above 0",

@@ -51,7 +51,7 @@ static bool is_record_finite(const clv_tensor *t, size_t record) {
   return is_finite(t, (const char *)t->data + record * n * clv_dtype_size(t->dtype), n);
 }
 
-static double float_at(const clv_tensor *t, size_t i) {
+static double get_float(const clv_tensor *t, size_t i) {
   return t->dtype == CLV_F32 ? (double)((const float *)t->data)[i] : ((const double *)t->data)[i];
 }
 
@@ -69,22 +69,22 @@ static void format_indexes(const clv_tensor *t, size_t at, char *text, size_t le
   snprintf(text + text_len, len - text_len, "])");
 }
 
-static const char *path_of(const clv_dataset *ds, const clv_tensor *t) {
+static const char *find_path(const clv_dataset *ds, const clv_tensor *t) {
   for (size_t k = 0; k < ds->n_named; k++)
     if (t == ds->named_inputs[k].data) return ds->named_inputs[k].path;
   return t == ds->labels ? ds->labels_path : ds->inputs_path;
 }
 
 static void describe_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
-                           char text[CLV_SCAN_TEXT]) {
+                           char text[CLV_SCAN_TEXT_BYTES]) {
   char place[64] = "";
   size_t row = values_per_record(t), number = clv_dataset_record_number(ds, at / row);
   bool label = t == ds->labels;
-  double value = float_at(t, at);
+  double value = get_float(t, at);
   if (isnan(value)) value = fabs(value); /* printf would print the sign of a NaN */
   if (t->shape.rank > 2) format_indexes(t, number * row + at % row, place, sizeof place);
-  snprintf(text, CLV_SCAN_TEXT, "%.150s: %srecord %zu, column %zu%s is %g%s", path_of(ds, t),
-           label ? "label of " : "", number, at % row, place, value,
+  snprintf(text, CLV_SCAN_TEXT_BYTES, "%.150s: %srecord %zu, column %zu%s is %g%s",
+           find_path(ds, t), label ? "label of " : "", number, at % row, place, value,
            isfinite(value) && !isfinite((float)value) ? ", too large for f32" : "");
 }
 
@@ -105,7 +105,7 @@ static bool has_floats(const clv_tensor *t) {
 /* Returns the number of tensors to scan: all inputs and the labels. */
 static size_t count_tensors(const clv_dataset *ds) { return clv_dataset_input_count(ds) + 1; }
 
-static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
+static const clv_tensor *get_tensor(const clv_dataset *ds, size_t i) {
   if (i == clv_dataset_input_count(ds)) return ds->labels;
   return ds->named_inputs ? ds->named_inputs[i].data : ds->inputs;
 }
@@ -117,7 +117,7 @@ static void report_progress(scan_state *s, size_t bytes) {
   if (s->o->progress) s->o->progress(s->o->user, s->found->n_checked, s->n);
 }
 
-static uint32_t record_of(const scan_state *s, size_t i) {
+static uint32_t find_record(const scan_state *s, size_t i) {
   return (uint32_t)(i * clv_dataset_count(s->ds) / s->n);
 }
 
@@ -144,7 +144,7 @@ static void describe_first(scan_state *s, const clv_tensor *t, uint32_t record) 
 
 static clv_code scan_record(scan_state *s, uint32_t record, clv_err *err) {
   for (size_t i = 0; i < count_tensors(s->ds); i++) {
-    const clv_tensor *t = tensor_at(s->ds, i);
+    const clv_tensor *t = get_tensor(s->ds, i);
     if (!has_floats(t)) continue;
     report_progress(s, values_per_record(t) * clv_dtype_size(t->dtype));
     if (is_record_finite(t, record)) continue;
@@ -155,10 +155,11 @@ static clv_code scan_record(scan_state *s, uint32_t record, clv_err *err) {
 }
 
 static clv_code scan_values(scan_state *s, clv_err *err) {
-  bool any = false;
-  for (size_t i = 0; i < count_tensors(s->ds); i++) any = any || has_floats(tensor_at(s->ds, i));
-  for (size_t i = 0; any && i < s->n; i++) {
-    CLV_TRY(scan_record(s, record_of(s, i), err));
+  bool has_any_floats = false;
+  for (size_t i = 0; i < count_tensors(s->ds); i++)
+    has_any_floats = has_any_floats || has_floats(get_tensor(s->ds, i));
+  for (size_t i = 0; has_any_floats && i < s->n; i++) {
+    CLV_TRY(scan_record(s, find_record(s, i), err));
     s->found->n_checked = i + 1;
   }
   s->found->n_checked = s->n;
@@ -196,7 +197,7 @@ static clv_code scan_images(scan_state *s, clv_err *err) {
   CLV_TRY(clv_tensor_new(CLV_F32, &shape, &x, err));
   for (size_t n_done = 0; n_done < s->n; report_progress(s, STRIDE_BYTES)) {
     size_t n = CLV_MIN(s->n - n_done, (size_t)IMAGES_PER_BATCH);
-    for (size_t i = 0; i < n; i++) index[i] = record_of(s, n_done + i);
+    for (size_t i = 0; i < n; i++) index[i] = find_record(s, n_done + i);
     CLV_TRY(scan_batch(s, index, n, x, err));
     s->found->n_checked = n_done += n;
   }
@@ -206,9 +207,9 @@ static clv_code scan_images(scan_state *s, clv_err *err) {
 clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options, clv_scan *ret,
                           clv_err *err) {
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
-  size_t all = clv_dataset_count(ds);
+  size_t n_records = clv_dataset_count(ds);
   scan_state s = {.ds = ds, .o = options, .found = &found};
-  s.n = options->max_records ? CLV_MIN(options->max_records, all) : all;
+  s.n = options->max_records ? CLV_MIN(options->max_records, n_records) : n_records;
   if (!ds->images)
     CLV_TRY(scan_values(&s, err));
   else if (options->decodes_images)
@@ -223,11 +224,11 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
 /* ---- ranges of labels ------------------------------------------------------------------------ */
 
 bool clv_dataset_has_labels_in_range(const clv_dataset *ds, double low, double high,
-                                     char first[CLV_SCAN_TEXT]) {
+                                     char first[CLV_SCAN_TEXT_BYTES]) {
   const clv_tensor *t = ds->labels;
   if (!has_floats(t)) return true;
   for (size_t i = 0; i < ds->count * values_per_record(t); i++)
-    if (!(float_at(t, i) >= low && float_at(t, i) <= high)) {
+    if (!(get_float(t, i) >= low && get_float(t, i) <= high)) {
       describe_value(ds, t, i, first);
       return false;
     }

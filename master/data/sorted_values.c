@@ -63,7 +63,7 @@ static clv_code flush(writer *w, clv_err *err) {
   return clv_spill_add(w->spill, w->buffer, n * sizeof *w->buffer, err);
 }
 
-static clv_code put(writer *w, double v, clv_err *err) {
+static clv_code put_value(writer *w, double v, clv_err *err) {
   if (w->n == BUFFER_VALUES) CLV_TRY(flush(w, err));
   w->buffer[w->n++] = v;
   w->n_all++;
@@ -93,7 +93,7 @@ static bool comes_before(const part *a, const part *b) {
   return *a->at < *b->at || (*a->at == *b->at && a->at < b->at);
 }
 
-static void sink(part *heap, size_t n, size_t i) {
+static void sink_part(part *heap, size_t n, size_t i) {
   for (size_t least;; i = least) {
     least = i;
     for (size_t child = 2 * i + 1; child <= 2 * i + 2 && child < n; child++)
@@ -106,11 +106,11 @@ static void sink(part *heap, size_t n, size_t i) {
 }
 
 static clv_code merge(part *heap, size_t n, writer *to, clv_err *err) {
-  for (size_t i = n; i-- > 0;) sink(heap, n, i);
+  for (size_t i = n; i-- > 0;) sink_part(heap, n, i);
   while (n) {
-    CLV_TRY(put(to, *heap->at++, err));
+    CLV_TRY(put_value(to, *heap->at++, err));
     if (heap->at == heap->end) *heap = heap[--n];
-    sink(heap, n, 0);
+    sink_part(heap, n, 0);
   }
   return CLV_OK;
 }
@@ -176,9 +176,10 @@ static clv_code complete_on_disk(const clv_cell_table *t, clv_values *s, double 
   CLV_AUTO(writer_freep) writer *w = NULL;
   CLV_TRY(writer_new(t, &w, err));
   for (size_t i = 0; i <= s->n; i++) {
-    bool is_here = n_fills && (i == s->n || fill < s->v[i]);
-    for (; is_here && n_fills; n_fills--) CLV_TRY(put(w, takes_log ? log1p(fill) : fill, err));
-    if (i < s->n) CLV_TRY(put(w, takes_log ? log1p(s->v[i]) : s->v[i], err));
+    bool is_fill_next = n_fills && (i == s->n || fill < s->v[i]);
+    for (; is_fill_next && n_fills; n_fills--)
+      CLV_TRY(put_value(w, takes_log ? log1p(fill) : fill, err));
+    if (i < s->n) CLV_TRY(put_value(w, takes_log ? log1p(s->v[i]) : s->v[i], err));
   }
   return finish(w, s, err);
 }

@@ -48,14 +48,14 @@ struct clv_source {
   size_t mapped_from;  /* bytes of the smallest array that is mapped instead of read; 0: depends on
                        * memory and max_bytes (find_mapped_size) */
   bool maps_read_only; /* nothing moves records in a mapped array */
-  bool gzip, inflating, finished;
+  bool is_compressed, is_inflating, has_ended;
   z_stream z;
   uint8_t chunk[STORED_CHUNK];
 };
 
 static void source_free(clv_source *s) {
   if (!s) return;
-  if (s->inflating) inflateEnd(&s->z);
+  if (s->is_inflating) inflateEnd(&s->z);
   if (s->fd >= 0) close(s->fd);
   free(s->label);
   free(s);
@@ -100,10 +100,10 @@ static clv_code source_new(const char *label, clv_source **ret, clv_err *err) {
 }
 
 static clv_code start_inflate(clv_source *s, clv_err *err) {
-  s->gzip = true;
+  s->is_compressed = true;
   if (inflateInit2(&s->z, 15 + 16) != Z_OK)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory to decompress", s->label);
-  s->inflating = true;
+  s->is_inflating = true;
   return CLV_OK;
 }
 
@@ -170,8 +170,8 @@ static clv_code inflate_step(clv_source *s, clv_err *err) {
       s->z.next_in = s->chunk;
       s->z.avail_in = (uInt)got;
     }
-    s->finished = s->z.avail_in == 0;
-    if (!s->finished) inflateReset(&s->z);
+    s->has_ended = s->z.avail_in == 0;
+    if (!s->has_ended) inflateReset(&s->z);
     return CLV_OK;
   }
   if (z != Z_OK)
@@ -182,10 +182,10 @@ static clv_code inflate_step(clv_source *s, clv_err *err) {
 
 clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, clv_err *err) {
   size_t got = 0;
-  if (!s->gzip) {
+  if (!s->is_compressed) {
     CLV_TRY(read_stored_bytes(s, dst, n, &got, err));
   } else {
-    while (got < n && !s->finished) {
+    while (got < n && !s->has_ended) {
       uInt n_free = (uInt)CLV_MIN(n - got, (size_t)1 << 30);
       s->z.next_out = (uint8_t *)dst + got;
       s->z.avail_out = n_free;
@@ -274,15 +274,16 @@ static void swap_byte_order(uint8_t *at, size_t n, size_t size) {
 static clv_code check_declared_size(const clv_source *s, const char *shape, const char *type,
                                     size_t total, clv_err *err) {
   uint64_t most = s->stored_bytes;
-  if (s->gzip && __builtin_mul_overflow(s->stored_bytes, (uint64_t)DEFLATE_RATIO, &most))
+  if (s->is_compressed && __builtin_mul_overflow(s->stored_bytes, (uint64_t)DEFLATE_RATIO, &most))
     most = UINT64_MAX;
   if (total > most)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated: its header declares %s of %s, %zu bytes with the header; "
                     "the file %s %llu; copy it again",
-                    s->label, shape, type, total, s->gzip ? "cannot unpack to more than" : "has",
+                    s->label, shape, type, total,
+                    s->is_compressed ? "cannot unpack to more than" : "has",
                     (unsigned long long)most);
-  if (!s->gzip && total < s->stored_bytes)
+  if (!s->is_compressed && total < s->stored_bytes)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: %llu trailing bytes: its header declares %s of %s, %zu bytes with the "
                     "header; the file has %llu",
@@ -292,15 +293,15 @@ static clv_code check_declared_size(const clv_source *s, const char *shape, cons
 }
 
 /* Place in a tensor in C order of the next element of a file in Fortran order. */
-typedef struct placing {
+typedef struct file_order_place {
   int rank;
   int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* dim: extents; at: indexes of the next element */
   size_t step[CLV_MAX_RANK];                   /* elements by which a step of each index moves */
   size_t offset;                               /* elements before the next element */
-} placing;
+} file_order_place;
 
-static placing first_placing(const clv_shape *shape) {
-  placing p = {.rank = shape->rank};
+static file_order_place begin_file_order(const clv_shape *shape) {
+  file_order_place p = {.rank = shape->rank};
   size_t step = 1;
   for (int i = shape->rank; i-- > 0; step *= (size_t)shape->dim[i]) {
     p.dim[i] = shape->dim[i];
@@ -310,7 +311,7 @@ static placing first_placing(const clv_shape *shape) {
 }
 
 /* Moves to the next element of the file. The first index changes fastest. */
-static void move_to_next_element(placing *p) {
+static void move_to_next_element(file_order_place *p) {
   for (int i = 0; i < p->rank; i++) {
     p->offset += p->step[i];
     if (++p->at[i] < p->dim[i]) return;
@@ -319,8 +320,8 @@ static void move_to_next_element(placing *p) {
   }
 }
 
-static void scatter_elements(placing *p, const uint8_t *from, size_t n, size_t element_bytes,
-                             uint8_t *to) {
+static void scatter_elements(file_order_place *p, const uint8_t *from, size_t n,
+                             size_t element_bytes, uint8_t *to) {
   for (size_t i = 0; i < n; i++, from += element_bytes, move_to_next_element(p))
     memcpy(to + p->offset * element_bytes, from, element_bytes);
 }
@@ -331,7 +332,7 @@ static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tens
   const clv_element_type *e = h->element;
   size_t element_bytes = clv_dtype_size(t->dtype),
          max_elements = sizeof buf / CLV_MAX(element_bytes, (size_t)e->bytes);
-  placing p = first_placing(&h->shape);
+  file_order_place p = begin_file_order(&h->shape);
   for (size_t n_done = 0; n_done < t->n;) {
     size_t n = CLV_MIN(max_elements, t->n - n_done), got;
     CLV_TRY(clv_source_read(s, buf, n * e->bytes, &got, err));
@@ -359,9 +360,9 @@ static clv_code check_u64(const clv_source *s, const clv_tensor *t, clv_err *err
 }
 
 static clv_code check_end(clv_source *s, size_t total, clv_err *err) {
-  uint8_t extra;
+  uint8_t extra_byte;
   size_t got;
-  CLV_TRY(clv_source_read(s, &extra, 1, &got, err));
+  CLV_TRY(clv_source_read(s, &extra_byte, 1, &got, err));
   if (got)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: trailing bytes: its header declares %zu bytes, and more follow", s->label,
@@ -400,7 +401,7 @@ static bool has_same_bytes(const clv_source *s, const clv_array_header *h) {
   bool is_copied = e->convert == clv_convert_copy_1_byte ||
                    e->convert == clv_convert_copy_4_bytes || e->convert == clv_convert_copy_8_bytes;
   bool is_in_order = (!h->is_big_endian || e->bytes == 1) && !h->is_fortran;
-  return s->fd >= 0 && !s->gzip && is_copied && is_in_order && h->bytes % e->bytes == 0;
+  return s->fd >= 0 && !s->is_compressed && is_copied && is_in_order && h->bytes % e->bytes == 0;
 }
 
 static clv_code map_file(int fd, const char *label, int protection, size_t offset, size_t total,

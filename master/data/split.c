@@ -256,7 +256,7 @@ typedef struct split_draw {
 } split_draw;
 
 /* Sets taken[i] for each drawn record i. All of taken [count] must be false before. */
-static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *taken,
+static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *is_taken,
                              clv_err *err) {
   CLV_AUTO(strata_done) strata s = {0};
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
@@ -273,7 +273,7 @@ static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *t
         stratum_of(&s, groups ? ds->groups[order[i]] : clv_dataset_split_class(ds, order[i]));
     if (!drawn_stratum->n_drawn) continue;
     drawn_stratum->n_drawn--;
-    taken[order[i]] = true;
+    is_taken[order[i]] = true;
   }
   return CLV_OK;
 }
@@ -281,15 +281,15 @@ static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *t
 /* Divides the records into the drawn ones and the others. Both lists are ascending. */
 static clv_code divide_records(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
                                clv_subset *ret_taken, clv_err *err) {
-  CLV_AUTO(clv_freep) bool *taken = NULL;
+  CLV_AUTO(clv_freep) bool *is_taken = NULL;
   CLV_AUTO(clv_subset_done) clv_subset rest = {0}, chosen = {0};
-  CLV_TRY(clv_alloc(ds->count, sizeof *taken, &taken, err));
-  CLV_TRY(draw_records(ds, d, taken, err));
+  CLV_TRY(clv_alloc(ds->count, sizeof *is_taken, &is_taken, err));
+  CLV_TRY(draw_records(ds, d, is_taken, err));
   CLV_TRY(clv_subset_all(ds, &rest, err));
   CLV_TRY(clv_subset_all(ds, &chosen, err));
   rest.n = chosen.n = 0;
   for (size_t i = 0; i < ds->count; i++) {
-    clv_subset *to = taken[i] ? &chosen : &rest;
+    clv_subset *to = is_taken[i] ? &chosen : &rest;
     to->index[to->n++] = (uint32_t)i;
   }
   *ret_rest = rest;

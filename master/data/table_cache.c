@@ -84,22 +84,22 @@ static void add_rules(clv_bytes *out, const clv_dataset_options *o) {
   for (size_t i = 0; i < t->n_columns; i++) add_column_rules(out, &t->columns[i]);
 }
 
-/* A table in the cache. Release with entry_done. */
-typedef struct entry {
+/* A table in the cache. Release with cache_entry_done. */
+typedef struct cache_entry {
   char name[3 * (NAME_DIGITS + 1)];
   char key[65];        /* digest of path, state and rules, in hexadecimal digits */
   clv_bytes state;     /* lines of clv_data_stamp */
   clv_bytes path;      /* path of the folder */
   clv_bytes part_path; /* path of the folder while it is incomplete */
-} entry;
+} cache_entry;
 
-static void entry_done(entry *e) {
+static void cache_entry_done(cache_entry *e) {
   clv_bytes_done(&e->state);
   clv_bytes_done(&e->path);
   clv_bytes_done(&e->part_path);
 }
 
-static clv_code add_digest(entry *e, const clv_bytes *text, clv_err *err) {
+static clv_code add_digest(cache_entry *e, const clv_bytes *text, clv_err *err) {
   clv_sha256 digest;
   char hex[65];
   size_t len = strlen(e->name);
@@ -110,7 +110,7 @@ static clv_code add_digest(entry *e, const clv_bytes *text, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code make_entry(const clv_dataset_options *o, entry *e, clv_err *err) {
+static clv_code make_entry(const clv_dataset_options *o, cache_entry *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, rules = {0}, all = {0};
   clv_sha256 digest;
   CLV_TRY(clv_data_stamp(o->inputs_path, &e->state, err));
@@ -139,7 +139,7 @@ static void delete_folder(const char *path) {
 }
 
 /* Deletes the folders of former states of the file, and incomplete ones. Call with the lock. */
-static void delete_stale(const char *root, const entry *e) {
+static void delete_stale(const char *root, const cache_entry *e) {
   enum { STATE_AT = NAME_DIGITS + 1, RULES_AT = 2 * STATE_AT };
   DIR *dir = opendir(root);
   for (struct dirent *f; dir && (f = readdir(dir)) != NULL;) {
@@ -193,7 +193,7 @@ static clv_code lock_root(const char *root, int *ret_fd, clv_err *err) {
 
 /* ---- making and opening a cache -------------------------------------------------------------- */
 
-static clv_code write_cells(const clv_dataset_options *o, const entry *e, clv_err *err) {
+static clv_code write_cells(const clv_dataset_options *o, const cache_entry *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0}, state = {0};
   CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
   clv_cell_files files = {
@@ -211,7 +211,7 @@ static clv_code write_cells(const clv_dataset_options *o, const entry *e, clv_er
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
-static clv_code make_cache(const clv_dataset_options *o, const entry *e, clv_err *err) {
+static clv_code make_cache(const clv_dataset_options *o, const cache_entry *e, clv_err *err) {
   clv_notify(o->table.notifier, "%s is read into %s, once; later commands map what is there",
              o->inputs_path, e->path.data);
   CLV_TRY(make_private_folder(e->part_path.data, err));
@@ -223,7 +223,7 @@ static clv_code make_cache(const clv_dataset_options *o, const entry *e, clv_err
   return code;
 }
 
-static clv_code read_json(const entry *e, clv_cell_table *t, clv_err *err) {
+static clv_code read_json(const cache_entry *e, clv_cell_table *t, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
   clv_err reason;
   clv_bytes_printf(&path, "%s/%s", e->path.data, json_name);
@@ -237,7 +237,7 @@ static clv_code read_json(const entry *e, clv_cell_table *t, clv_err *err) {
                   reason.text);
 }
 
-static clv_code open_cache(const clv_dataset_options *o, const entry *e, clv_cell_table **ret,
+static clv_code open_cache(const clv_dataset_options *o, const cache_entry *e, clv_cell_table **ret,
                            clv_err *err) {
   CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
   CLV_TRY(clv_table_new(o, &t, err));
@@ -259,7 +259,7 @@ static bool has_current_files(const clv_cell_table *t) {
 }
 
 clv_code clv_table_open_on_disk(const clv_dataset_options *o, clv_cell_table **ret, clv_err *err) {
-  CLV_AUTO(entry_done) entry e = {.name = ""};
+  CLV_AUTO(cache_entry_done) cache_entry e = {.name = ""};
   CLV_AUTO(close_fdp) int lock = -1;
   struct stat st;
   CLV_TRY(make_entry(o, &e, err));

@@ -51,15 +51,15 @@ void clv_learnt_freep(clv_learnt **l) {
 
 /* Returns the most frequent of n ascending numbers, of equally frequent ones the smallest. */
 static double find_most_frequent(const double *v, size_t n) {
-  double best = v[0];
-  size_t most = 0;
+  double most_frequent = v[0];
+  size_t max_count = 0;
   for (size_t i = 0, k; i < n; i = k) {
     for (k = i; k < n && v[k] == v[i];) k++;
-    if (k - i <= most) continue;
-    most = k - i;
-    best = v[i];
+    if (k - i <= max_count) continue;
+    max_count = k - i;
+    most_frequent = v[i];
   }
-  return best;
+  return most_frequent;
 }
 
 static double compute_mean(const double *v, size_t n) {
@@ -124,9 +124,9 @@ static clv_code learn_scale(const clv_cell_table *t, clv_values *s, size_t n_mis
   if (c->use == CLV_COLUMN_BOOLEAN || c->scale == CLV_SCALE_NONE) return CLV_OK;
   CLV_TRY(clv_values_complete(t, s, c->fill, n_missing, takes_log, err));
   if (c->scale == CLV_SCALE_QUANTILE) return learn_quantiles(s->v, s->n, c, err);
-  bool min_max = c->scale == CLV_SCALE_MIN_MAX;
-  c->offset = min_max ? s->v[0] : compute_mean(s->v, s->n);
-  double range = min_max ? s->v[s->n - 1] - s->v[0] : compute_std(s->v, s->n, c->offset);
+  bool is_min_max = c->scale == CLV_SCALE_MIN_MAX;
+  c->offset = is_min_max ? s->v[0] : compute_mean(s->v, s->n);
+  double range = is_min_max ? s->v[s->n - 1] - s->v[0] : compute_std(s->v, s->n, c->offset);
   if (range > 0) c->divisor = range;
   return CLV_OK;
 }
@@ -435,17 +435,17 @@ static clv_code make_encoder(const clv_cell_table *t, const clv_learnt *l, encod
 }
 
 /* A tensor that is made of the records: of all columns but indexes, or of one index. */
-typedef struct encoding {
+typedef struct encoding_task {
   const clv_cell_table *t;
   const encoder *e;
   const encoded_column *index; /* NULL: all columns but indexes */
   clv_dtype dtype;
   clv_shape shape;
   size_t row_bytes;
-} encoding;
+} encoding_task;
 
 /* Encodes n records from `first` on. */
-static void encode_records(const encoding *g, size_t first, size_t n, void *to) {
+static void encode_records(const encoding_task *g, size_t first, size_t n, void *to) {
   if (g->index) {
     encode_indexes(g->t, g->index, first, n, to);
     return;
@@ -459,7 +459,7 @@ static void encode_records(const encoding *g, size_t first, size_t n, void *to) 
   }
 }
 
-static clv_code encode_in_memory(const encoding *g, clv_tensor **ret, clv_err *err) {
+static clv_code encode_in_memory(const encoding_task *g, clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   CLV_TRY(clv_tensor_new(g->dtype, &g->shape, &x, err));
   encode_records(g, 0, g->t->count, x->data);
@@ -485,7 +485,7 @@ static clv_code check_refused(const clv_cell_table *t, const encoder *e, size_t 
 }
 
 /* Encodes block by block into a file. */
-static clv_code encode_on_disk(const encoding *g, clv_tensor **ret, clv_err *err) {
+static clv_code encode_on_disk(const encoding_task *g, clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_spill_freep) clv_spill *s = NULL;
   CLV_AUTO(clv_freep) char *block = NULL;
   const clv_cell_table *t = g->t;
@@ -503,7 +503,7 @@ static clv_code encode_on_disk(const encoding *g, clv_tensor **ret, clv_err *err
   return clv_spill_map(s, g->dtype, &g->shape, ret, err);
 }
 
-static clv_code encode(const encoding *g, clv_tensor **ret, clv_err *err) {
+static clv_code encode_table(const encoding_task *g, clv_tensor **ret, clv_err *err) {
   return (g->t->folder ? encode_on_disk : encode_in_memory)(g, ret, err);
 }
 
@@ -511,26 +511,26 @@ clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tens
                           clv_err *err) {
   CLV_AUTO(encoder_done) encoder e = {.n = 0};
   CLV_TRY(make_encoder(t, l, &e, err));
-  const encoding g = {.t = t,
-                      .e = &e,
-                      .dtype = CLV_F32,
-                      .shape = CLV_SHAPE((int64_t)t->count, (int64_t)e.width),
-                      .row_bytes = e.width * sizeof(float)};
+  const encoding_task g = {.t = t,
+                           .e = &e,
+                           .dtype = CLV_F32,
+                           .shape = CLV_SHAPE((int64_t)t->count, (int64_t)e.width),
+                           .row_bytes = e.width * sizeof(float)};
   *ret = NULL;
-  return e.width ? encode(&g, ret, err) : CLV_OK;
+  return e.width ? encode_table(&g, ret, err) : CLV_OK;
 }
 
 clv_code clv_table_encode_index(const clv_cell_table *t, const clv_learnt *l, size_t column,
                                 clv_tensor **ret, clv_err *err) {
   CLV_AUTO(encoder_done) encoder e = {.n = 0};
   CLV_TRY(make_encoder(t, l, &e, err));
-  const encoding g = {.t = t,
-                      .e = &e,
-                      .index = &e.columns[column],
-                      .dtype = CLV_I64,
-                      .shape = CLV_SHAPE((int64_t)t->count),
-                      .row_bytes = sizeof(int64_t)};
-  return encode(&g, ret, err);
+  const encoding_task g = {.t = t,
+                           .e = &e,
+                           .index = &e.columns[column],
+                           .dtype = CLV_I64,
+                           .shape = CLV_SHAPE((int64_t)t->count),
+                           .row_bytes = sizeof(int64_t)};
+  return encode_table(&g, ret, err);
 }
 
 clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,

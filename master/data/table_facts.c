@@ -126,11 +126,11 @@ static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c
 /* Finds the target that the column says most of, if it says nearly all of one. */
 static clv_code find_told_target(const clv_dataset *ds, const clv_table_column *c,
                                  const clv_subset *rows, clv_column_facts *f, clv_err *err) {
-  bool words = !c->has_numbers, has_few = f->n_distinct * 2 < rows->n - f->n_missing;
+  bool has_words = !c->has_numbers, has_few_values = f->n_distinct * 2 < rows->n - f->n_missing;
   for (size_t k = 0; k < count_targets(ds); k++) {
     bool is_pure = false;
-    double correlation = words ? 0 : correlate(ds, c, k, rows);
-    if (words && has_few) CLV_TRY(find_pure_words(ds, c, k, rows, &is_pure, err));
+    double correlation = has_words ? 0 : correlate(ds, c, k, rows);
+    if (has_words && has_few_values) CLV_TRY(find_pure_words(ds, c, k, rows, &is_pure, err));
     if (fabs(correlation) > fabs(f->correlation)) f->correlation = correlation;
     if (!is_pure && !(fabs(correlation) > LEAK_CORRELATION)) continue;
     f->suspicion = CLV_COLUMN_TELLS_TARGET;

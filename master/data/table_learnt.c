@@ -76,12 +76,12 @@ static clv_code read_text(clv_json *j, char **ret, clv_err *err) {
 /* Makes room in an array of *n entries for one more entry, and counts it. */
 static clv_code add_entry(const clv_json *j, void *array, size_t *n, size_t size,
                           size_t max_entries, clv_err *err) {
-  char *old;
-  memcpy(&old, array, sizeof old);
+  char *old_array;
+  memcpy(&old_array, array, sizeof old_array);
   if (*n == max_entries) return clv_json_fail(j, j->at, err, "more than %zu entries", max_entries);
   /* the capacity is a power of two, so there is room unless *n has reached one */
   if (*n & (*n - 1)) return ++*n, CLV_OK;
-  char *more = realloc(old, (*n ? 2 * *n : 1) * size);
+  char *more = realloc(old_array, (*n ? 2 * *n : 1) * size);
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   memset(more + *n * size, 0, (*n ? *n : 1) * size);
   memcpy(array, &more, sizeof more);

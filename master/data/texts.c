@@ -14,8 +14,8 @@
 
 /* Members of a record (text, class, group), and the config keys that name their columns. */
 enum { TEXT, CLASS, GROUP, N_MEMBERS };
-static const char *const key_of[N_MEMBERS] = {"data.text.column", "data.text.label",
-                                              "data.validation.group"};
+static const char *const member_keys[N_MEMBERS] = {"data.text.column", "data.text.label",
+                                                   "data.validation.group"};
 
 /* Columns of a CSV file, by the members of a record. */
 typedef struct columns {
@@ -104,7 +104,7 @@ static clv_code read_header(text_table *t, clv_csv *c, columns *ret, clv_err *er
   for (int m = 0; m < N_MEMBERS; m++) {
     if (!member_name(t, m) || ret->at[m] != SIZE_MAX) continue;
     return clv_csv_fail(c, line, 0, err, "the header has no '%.80s', but %s: set %s",
-                        member_name(t, m), list_columns(c, &present_keys), key_of[m]);
+                        member_name(t, m), list_columns(c, &present_keys), member_keys[m]);
   }
   return CLV_OK;
 }
@@ -186,7 +186,7 @@ static clv_code read_object(text_table *t, clv_json *j, clv_err *err) {
   for (m = 0; m < N_MEMBERS; m++)
     if (member_name(t, m) && !(seen & 1u << m))
       return clv_json_fail(j, 0, err, "has no '%.80s', but %s: set %s", names[m],
-                           clv_key_list_of_object(j, &present_keys), key_of[m]);
+                           clv_key_list_of_object(j, &present_keys), member_keys[m]);
   return CLV_OK;
 }
 

@@ -11,8 +11,8 @@ enum { N_COUNTED = 65536 /* integers from 0 to N_COUNTED - 1 are counted */ };
 
 typedef struct value_counter {
   clv_value_levels *levels;
-  uint64_t seen[N_COUNTED / 64]; /* one bit for each integer: it has occurred */
-  bool has_uncounted;            /* a value occurred that is no integer from 0 to N_COUNTED - 1 */
+  uint64_t seen_values[N_COUNTED / 64]; /* one bit for each integer: it has occurred */
+  bool has_uncounted; /* a value occurred that is no integer from 0 to N_COUNTED - 1 */
 } value_counter;
 
 static void count_value(value_counter *c, double v) {
@@ -22,7 +22,7 @@ static void count_value(value_counter *c, double v) {
     c->has_uncounted = true;
     return;
   }
-  c->seen[(uint32_t)v / 64] |= (uint64_t)1 << (uint32_t)v % 64;
+  c->seen_values[(uint32_t)v / 64] |= (uint64_t)1 << (uint32_t)v % 64;
 }
 
 static void count_pixel_values(value_counter *c, const clv_pixels *p) {
@@ -49,8 +49,8 @@ static clv_code count_record(value_counter *c, const clv_dataset *ds, size_t rec
 
 static void finish_levels(value_counter *c, bool images) {
   clv_value_levels *f = c->levels;
-  for (size_t i = 0; !c->has_uncounted && i < CLV_COUNT(c->seen); i++)
-    f->n_levels += (size_t)__builtin_popcountll(c->seen[i]);
+  for (size_t i = 0; !c->has_uncounted && i < CLV_COUNT(c->seen_values); i++)
+    f->n_levels += (size_t)__builtin_popcountll(c->seen_values[i]);
   if (!images || f->image_bits == 16) return;
   f->image_bits = 8;
   f->low /= 257;

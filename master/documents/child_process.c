@@ -93,15 +93,15 @@ static void end_child(running_child *r) {
 
 /* Makes a pipe. Its write end, which the child gets, is a descriptor above FILE_FD, so that dup2 in
  * the child does not close it. */
-static clv_code make_pipe(int ends[2], clv_err *err) {
+static clv_code make_pipe(int ret_fds[2], clv_err *err) {
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC) != 0)
     return clv_fail(err, CLV_EXHAUSTED, "pipe: %s", strerror(errno));
-  ends[0] = pipe_fds[0];
-  ends[1] = fcntl(pipe_fds[1], F_DUPFD_CLOEXEC, FILE_FD + 1);
+  ret_fds[0] = pipe_fds[0];
+  ret_fds[1] = fcntl(pipe_fds[1], F_DUPFD_CLOEXEC, FILE_FD + 1);
   close(pipe_fds[1]);
-  if (ends[1] >= 0) return CLV_OK;
-  close(ends[0]);
+  if (ret_fds[1] >= 0) return CLV_OK;
+  close(ret_fds[0]);
   return clv_fail(err, CLV_EXHAUSTED, "pipe: %s", strerror(errno));
 }
 

@@ -10,11 +10,11 @@
 
 enum {
   N_COLUMNS = 12,
-  LEVEL = 0,
-  LEFT = 6,
-  TOP,
-  WIDTH,
-  HEIGHT,
+  LEVEL_COLUMN = 0,
+  LEFT_COLUMN = 6,
+  TOP_COLUMN,
+  WIDTH_COLUMN,
+  HEIGHT_COLUMN,
   TEXT = 11,
   PAGE_LEVEL = 1,
   WORD_LEVEL = 5
@@ -59,9 +59,9 @@ static void copy_clean_text(const char *at, size_t len, clv_bytes *out) {
 static clv_code read_row(clv_document_builder *g, const tsv_row *c, double page_size[2],
                          clv_bytes *text, bool *ret_is_valid, clv_err *err) {
   double level = 0, numbers[4];
-  *ret_is_valid = parse_number(c, LEVEL, &level);
+  *ret_is_valid = parse_number(c, LEVEL_COLUMN, &level);
   for (int i = 0; i < 4; i++)
-    *ret_is_valid = *ret_is_valid && parse_number(c, LEFT + i, &numbers[i]);
+    *ret_is_valid = *ret_is_valid && parse_number(c, LEFT_COLUMN + i, &numbers[i]);
   if (!*ret_is_valid) return CLV_OK;
   if (level == PAGE_LEVEL) {
     page_size[0] = numbers[2];

@@ -77,10 +77,10 @@ static void fill_row(clv_windows *w, size_t row, const clv_page *page, const int
 }
 
 static clv_code make_rows(const clv_page *page, const int32_t *labels, const page_tokens *p,
-                          const clv_window_options *o, size_t n_room, clv_windows *w,
+                          const clv_window_options *o, size_t max_row_tokens, clv_windows *w,
                           clv_err *err) {
-  size_t step = n_room - o->stride, n_places, n_tokens = p->ids.n;
-  w->n = n_tokens > n_room ? 1 + (n_tokens - n_room + step - 1) / step : 1;
+  size_t step = max_row_tokens - o->stride, n_places, n_tokens = p->ids.n;
+  w->n = n_tokens > max_row_tokens ? 1 + (n_tokens - max_row_tokens + step - 1) / step : 1;
   w->width = o->width;
   w->n_words_without_tokens = p->n_words_without_tokens;
   if (!clv_mul_size(w->n, o->width, &n_places))
@@ -91,7 +91,7 @@ static clv_code make_rows(const clv_page *page, const int32_t *labels, const pag
   CLV_TRY(clv_alloc(n_places, 4 * sizeof(int32_t), &w->boxes, err));
   CLV_TRY(clv_alloc(w->n, sizeof(int32_t), &w->lengths, err));
   for (size_t i = 0; i < w->n; i++)
-    fill_row(w, i, page, labels, p, o, i * step, CLV_MIN(n_room, n_tokens - i * step),
+    fill_row(w, i, page, labels, p, o, i * step, CLV_MIN(max_row_tokens, n_tokens - i * step),
              get_labelled_range(i, w->n, step, o->stride));
   return CLV_OK;
 }
@@ -99,16 +99,16 @@ static clv_code make_rows(const clv_page *page, const int32_t *labels, const pag
 clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
                           const clv_window_options *o, clv_windows *ret, clv_err *err) {
   size_t n_end_tokens = (size_t)(o->first >= 0) + (size_t)(o->last >= 0);
-  size_t n_room = o->width > n_end_tokens ? o->width - n_end_tokens : 0;
+  size_t max_row_tokens = o->width > n_end_tokens ? o->width - n_end_tokens : 0;
   page_tokens p = {0};
   clv_windows w = {0};
-  if (o->stride >= n_room)
+  if (o->stride >= max_row_tokens)
     return clv_fail(err, CLV_INVALID,
                     "windows of %zu tokens hold %zu tokens of a page, and the stride is %zu: it "
                     "must be below %zu",
-                    o->width, n_room, o->stride, n_room);
+                    o->width, max_row_tokens, o->stride, max_row_tokens);
   clv_code code = cut_words(page, t, &p, err);
-  if (code == CLV_OK) code = make_rows(page, labels, &p, o, n_room, &w, err);
+  if (code == CLV_OK) code = make_rows(page, labels, &p, o, max_row_tokens, &w, err);
   if (code == CLV_OK) {
     *ret = w;
     w = (clv_windows){0};

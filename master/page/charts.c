@@ -23,7 +23,7 @@ typedef struct range {
 } range;
 
 /* Extends *r so that it contains v. */
-static void widen(range *r, double v) {
+static void widen_range(range *r, double v) {
   if (v < r->low) r->low = v;
   if (v > r->high) r->high = v;
 }
@@ -34,8 +34,8 @@ static bool find_ranges(const page_curve *curves, size_t n, bool has_unit_axes, 
   *x = *y = (range){INFINITY, -INFINITY};
   for (size_t k = 0; k < n; k++)
     for (size_t i = 0; i < curves[k].points->n; i++) {
-      widen(x, curves[k].points->x[i]);
-      widen(y, curves[k].points->y[i]);
+      widen_range(x, curves[k].points->x[i]);
+      widen_range(y, curves[k].points->y[i]);
     }
   if (!(x->low <= x->high)) return false;
   if (has_unit_axes) *x = *y = (range){0, 1};

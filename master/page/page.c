@@ -98,18 +98,18 @@ static void format_time(uint64_t ms, char text[32]) {
 /* ---- the table of all runs ------------------------------------------------------------------- */
 
 /* Returns the scores of a target, or for target NULL the scores of the evaluation itself. */
-static const page_scores *scores_of(const page_scores *s, const char *target) {
-  static const page_scores none = {.is_set = false};
+static const page_scores *find_scores(const page_scores *s, const char *target) {
+  static const page_scores no_scores = {.is_set = false};
   const page_scores *found = target ? page_find_target(s, target) : s;
-  return found ? found : &none;
+  return found ? found : &no_scores;
 }
 
 /* Appends a cell with the run's test score `name` and, if `eval --intervals` has computed one, its
  * interval. target: name of the target that has the score; NULL: the evaluation. */
 static void put_value_cell(clv_bytes *out, const page_run *r, const char *target,
                            const char *name) {
-  const page_value *v = page_find_value(scores_of(&r->test_scores, target), name);
-  const page_value *i = page_find_value(scores_of(&r->interval_scores, target), name);
+  const page_value *v = page_find_value(find_scores(&r->test_scores, target), name);
+  const page_value *i = page_find_value(find_scores(&r->interval_scores, target), name);
   clv_bytes_puts(out, "<td class=\"n\">");
   page_put_number(out, v ? v->value : (double)NAN);
   if (i && !isnan(i->low)) {

@@ -15,8 +15,8 @@ static int first_line_len(const clv_broken_records *b) {
 static void print_broken_records(const clv_broken_records *b) {
   for (const char *at = b->error_lines.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
     clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(stop - at), at);
-  if (b->n > CLV_BROKEN_LISTED)
-    clv_notice(CLV_LOG_WARN, "broken", "and %zu more", b->n - CLV_BROKEN_LISTED);
+  if (b->n > CLV_MAX_LISTED_BROKEN)
+    clv_notice(CLV_LOG_WARN, "broken", "and %zu more", b->n - CLV_MAX_LISTED_BROKEN);
 }
 
 clv_code clv_plan_refuse_broken_records(const clv_broken_records *b, clv_err *err) {

@@ -144,7 +144,7 @@ static clv_code check_target_shape(const clv_blueprint *b, const data_set *s, cl
 }
 
 static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  char first[CLV_SCAN_TEXT];
+  char first[CLV_SCAN_TEXT_BYTES];
   clv_loss_kind kind = b->config->loss.kind;
   if (clv_loss_row_of(kind)->task != CLV_TASK_LABELS) return CLV_OK;
   if (clv_dataset_has_labels_in_range(s->ds, 0, 1, first)) return CLV_OK;

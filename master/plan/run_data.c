@@ -594,11 +594,11 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
       notes,
       "%s: %zu page%s with %zu word%s in %zu window%s of %llu tokens; %zu %s more than one\n",
       w->key, n.pages, CLV_S(n.pages), n.words, CLV_S(n.words), n.windows, CLV_S(n.windows),
-      (unsigned long long)c->data.documents.max_tokens, n.long_pages,
-      n.long_pages == 1 ? "takes" : "take");
-  if (n.unlabelled_windows)
+      (unsigned long long)c->data.documents.max_tokens, n.n_long_pages,
+      n.n_long_pages == 1 ? "takes" : "take");
+  if (n.n_unlabelled_windows)
     clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
-                     n.unlabelled_windows, CLV_S(n.unlabelled_windows));
+                     n.n_unlabelled_windows, CLV_S(n.n_unlabelled_windows));
   if (n.n_words_without_tokens)
     clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key,
                      n.n_words_without_tokens, CLV_S(n.n_words_without_tokens));

@@ -10,7 +10,7 @@
 static void append_rows(const clv_index_facts *f, clv_bytes *out) {
   clv_bytes_printf(out, "%zu row%s: %zu value%s of the training records, one for all others%s",
                    f->n_rows, CLV_S(f->n_rows), f->n_values, CLV_S(f->n_values),
-                   f->has_own ? ", one for missing values" : "");
+                   f->has_missing_row ? ", one for missing values" : "");
 }
 
 static clv_config_pos find_column(const clv_session_config *c, const char *name) {

@@ -43,7 +43,7 @@ static const clv_status_session *next_other_part(const clv_status_view *view,
 
 /* Returns the share of the time in which s computes or waits for cores; 0 if s is NULL. */
 static double work_share(const clv_status_session *s) {
-  return s ? s->busy + s->waiting_for_cores : 0;
+  return s ? s->busy_share + s->core_wait_share : 0;
 }
 
 /* Returns the busiest other part of the session of s; NULL: there is none. */
@@ -90,11 +90,12 @@ static void describe_who_waits(const clv_status_view *view, const clv_status_ses
                                const clv_status_link *l, clv_bytes *out) {
   const clv_status_module *m =
       l->peer[0] ? find_neighbour(s, find_part_at(view, s, l->peer)) : NULL;
-  const clv_status_module *own = s->n_modules == 1 && s->modules[0].name ? &s->modules[0] : NULL;
+  const clv_status_module *own_module =
+      s->n_modules == 1 && s->modules[0].name ? &s->modules[0] : NULL;
   if (!l->peer[0])
     clv_bytes_puts(out, "waiting for the master");
-  else if (own)
-    clv_bytes_printf(out, "%s %s waits for ", status_module_kind(own), own->name);
+  else if (own_module)
+    clv_bytes_printf(out, "%s %s waits for ", status_module_kind(own_module), own_module->name);
   else
     clv_bytes_puts(out, "waiting for ");
   if (m) clv_bytes_printf(out, "%s on ", m->name);
@@ -158,7 +159,7 @@ static bool explain_by_slow_link(const clv_status_link *l, clv_bytes *out) {
 static bool explain_by_distance(const clv_status_view *view, const clv_status_session *s,
                                 const clv_status_link *most_awaited, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
-  const clv_status_worker *where;
+  const clv_status_worker *busiest_worker;
   double waits_per_s = 0, trip_share = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
@@ -167,9 +168,10 @@ static bool explain_by_distance(const clv_status_view *view, const clv_status_se
     /* if waits are much shorter than a round trip, they do not wait for round trips */
     if (trip_share_of_link <= MAX_EQUAL_FACTOR * l->waiting_share) trip_share += trip_share_of_link;
   }
-  if (trip_share < MIN_EXPLAINED_SHARE * s->idle || most_awaited->round_trip_s < FAR_ROUND_TRIP_S)
+  if (trip_share < MIN_EXPLAINED_SHARE * s->idle_share ||
+      most_awaited->round_trip_s < FAR_ROUND_TRIP_S)
     return false;
-  if (trip_share < work_share(find_busiest_other_part(view, s, &where))) return false;
+  if (trip_share < work_share(find_busiest_other_part(view, s, &busiest_worker))) return false;
   clv_bytes_printf(out, ": %s round trip, %.*f waits a second",
                    status_format_time(most_awaited->round_trip_s, text), waits_per_s < 10,
                    waits_per_s);
@@ -180,14 +182,15 @@ static bool explain_by_distance(const clv_status_view *view, const clv_status_se
  * may be waiting for it. Returns false and appends nothing if no other part is busy. */
 static bool explain_by_busy_part(const clv_status_view *view, const clv_status_session *s,
                                  clv_bytes *out) {
-  const clv_status_worker *where = NULL;
-  const clv_status_session *busiest_part = find_busiest_other_part(view, s, &where);
+  const clv_status_worker *busiest_worker = NULL;
+  const clv_status_session *busiest_part = find_busiest_other_part(view, s, &busiest_worker);
   if (!busiest_part || work_share(busiest_part) < MIN_EXPLAINED_SHARE) return false;
-  bool is_queued = busiest_part->waiting_for_cores > busiest_part->busy;
-  clv_bytes_printf(out, "waiting %d %%: ", to_percent(s->idle));
-  append_name(busiest_part, where, out);
-  clv_bytes_printf(out, is_queued ? " waits for the cores there %d %%" : " computes %d %%",
-                   to_percent(is_queued ? busiest_part->waiting_for_cores : busiest_part->busy));
+  bool is_queued = busiest_part->core_wait_share > busiest_part->busy_share;
+  clv_bytes_printf(out, "waiting %d %%: ", to_percent(s->idle_share));
+  append_name(busiest_part, busiest_worker, out);
+  clv_bytes_printf(
+      out, is_queued ? " waits for the cores there %d %%" : " computes %d %%",
+      to_percent(is_queued ? busiest_part->core_wait_share : busiest_part->busy_share));
   return true;
 }
 
@@ -230,10 +233,11 @@ static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
 /* Describes a wait that neither the link nor a busy part of the session explains. */
 static void describe_unknown_reason(const clv_status_view *view, const clv_status_session *s,
                                     const clv_status_link *l, clv_bytes *out) {
-  double ignored;
+  double ignored_sum;
   const clv_status_session *peer_part = l->peer[0] ? find_part_at(view, s, l->peer) : NULL;
-  const clv_status_link *next = peer_part ? find_most_awaited_link(peer_part, &ignored) : NULL;
-  if (next && next->waiting_share >= MIN_EXPLAINED_SHARE * peer_part->idle && !next->peer[0]) {
+  const clv_status_link *next = peer_part ? find_most_awaited_link(peer_part, &ignored_sum) : NULL;
+  if (next && next->waiting_share >= MIN_EXPLAINED_SHARE * peer_part->idle_share &&
+      !next->peer[0]) {
     clv_bytes_puts(out, ", which itself waits for the master");
     return;
   }
@@ -254,10 +258,10 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
   uint32_t n = 0;
   for (uint32_t i = 0; i < w->n_sessions; i++) {
     const clv_status_session *o = &w->sessions[i];
-    if (o == s || o->busy < MIN_REPORTED_SHARE || ++n > MAX_NAMES) continue;
+    if (o == s || o->busy_share < MIN_REPORTED_SHARE || ++n > MAX_NAMES) continue;
     clv_bytes_printf(&names, "%s%s", n > 1 ? ", " : "", o->name);
   }
-  clv_bytes_printf(out, "waiting for the cores %d %%: ", to_percent(s->waiting_for_cores));
+  clv_bytes_printf(out, "waiting for the cores %d %%: ", to_percent(s->core_wait_share));
   if (!n)
     clv_bytes_puts(out, "a session of another identity computes");
   else
@@ -269,14 +273,15 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
  * the wait yet, so this is a link whose peer does not answer PINGs, else one with a tensor in
  * flight, else the only link. */
 static const clv_status_link *find_awaited_link(const clv_status_session *s) {
-  const clv_status_link *found = s->n_links == 1 ? &s->links[0] : NULL, *silent = NULL;
+  const clv_status_link *found = s->n_links == 1 ? &s->links[0] : NULL, *silent_link = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
     if (l->missing_in + l->missing_out) found = l;
-    if (l->round_trip_s >= STATUS_SILENCE_S && (!silent || l->round_trip_s > silent->round_trip_s))
-      silent = l;
+    if (l->round_trip_s >= STATUS_SILENCE_S &&
+        (!silent_link || l->round_trip_s > silent_link->round_trip_s))
+      silent_link = l;
   }
-  return silent ? silent : found;
+  return silent_link ? silent_link : found;
 }
 
 /* Appends the workers that do not answer, because this session may wait for one of them through
@@ -293,25 +298,25 @@ static void describe_open_wait(const clv_status_view *view, const clv_status_ses
   const clv_status_link *l = find_awaited_link(s);
   clv_bytes_puts(out, "waiting");
   if (l) clv_bytes_printf(out, " for %s", l->peer[0] ? l->peer : "the master");
-  clv_bytes_printf(out, " %d %%: ", to_percent(s->idle));
+  clv_bytes_printf(out, " %d %%: ", to_percent(s->idle_share));
   if (l && l->round_trip_s >= STATUS_SILENCE_S)
     clv_bytes_printf(out, "nothing has come, not even an answer for %s",
                      status_format_time(l->round_trip_s, text));
   else if (!l || !describe_in_flight(l, out))
     clv_bytes_puts(out, "nothing has come");
   if (l && l->round_trip_s < STATUS_SILENCE_S) append_round_trip(l, ", ", out);
-  if (s->calls_waiting)
-    clv_bytes_printf(out, ", %llu call%s for values", (unsigned long long)s->calls_waiting,
-                     s->calls_waiting == 1 ? " waits" : "s wait");
+  if (s->n_waiting_calls)
+    clv_bytes_printf(out, ", %llu call%s for values", (unsigned long long)s->n_waiting_calls,
+                     s->n_waiting_calls == 1 ? " waits" : "s wait");
   if (!l || l->round_trip_s < STATUS_SILENCE_S)
-    append_unreachable(view, out); /* else the peer is named above */
+    append_unreachable(view, out); /* a silent peer was named above, after "waiting for" */
 }
 
 bool status_is_idle(const clv_status_session *s) {
   double calls = 0;
   for (uint32_t i = 0; i < s->n_modules; i++) calls += s->modules[i].calls_per_s;
-  return !s->contexts && calls == 0 && s->busy < MIN_REPORTED_SHARE &&
-         s->waiting_for_cores < MIN_REPORTED_SHARE;
+  return !s->n_contexts && calls == 0 && s->busy_share < MIN_REPORTED_SHARE &&
+         s->core_wait_share < MIN_REPORTED_SHARE;
 }
 
 static void describe_idle(const clv_status_session *s, clv_bytes *out) {
@@ -324,29 +329,29 @@ static void describe_idle(const clv_status_session *s, clv_bytes *out) {
 
 static void describe_waiting(const clv_status_view *view, const clv_status_session *s,
                              clv_bytes *out) {
-  double waits_that_ended;
-  const clv_status_link *l = find_most_awaited_link(s, &waits_that_ended);
+  double ended_wait_share;
+  const clv_status_link *l = find_most_awaited_link(s, &ended_wait_share);
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
   /* the wait in progress counts for no link yet */
-  if (!l || s->idle - waits_that_ended > l->waiting_share) {
+  if (!l || s->idle_share - ended_wait_share > l->waiting_share) {
     describe_open_wait(view, s, out);
     return;
   }
-  bool link_itself = explain_by_slow_link(l, &why) || explain_by_distance(view, s, l, &why);
-  if (!link_itself && explain_by_busy_part(view, s, out)) return;
-  if (!link_itself) describe_unknown_reason(view, s, l, &why);
+  bool is_link_the_reason = explain_by_slow_link(l, &why) || explain_by_distance(view, s, l, &why);
+  if (!is_link_the_reason && explain_by_busy_part(view, s, out)) return;
+  if (!is_link_the_reason) describe_unknown_reason(view, s, l, &why);
   describe_who_waits(view, s, l, out);
   clv_bytes_puts(out, why.data ? why.data : "");
 }
 
 static void describe_computing(const clv_status_view *view, const clv_status_worker *w,
                                const clv_status_session *s, clv_bytes *out) {
-  clv_bytes_printf(out, "computing %d %%", to_percent(s->busy));
-  if (s->busy >= ALL_TIME_SHARE ||
-      (s->idle < MIN_REPORTED_SHARE && s->waiting_for_cores < MIN_REPORTED_SHARE))
+  clv_bytes_printf(out, "computing %d %%", to_percent(s->busy_share));
+  if (s->busy_share >= ALL_TIME_SHARE ||
+      (s->idle_share < MIN_REPORTED_SHARE && s->core_wait_share < MIN_REPORTED_SHARE))
     return;
   clv_bytes_puts(out, ", ");
-  if (s->waiting_for_cores > s->idle)
+  if (s->core_wait_share > s->idle_share)
     describe_queued(w, s, out);
   else
     describe_waiting(view, s, out);
@@ -354,15 +359,15 @@ static void describe_computing(const clv_status_view *view, const clv_status_wor
 
 void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *w,
                           const clv_status_session *s, clv_bytes *out) {
-  if (!s->attached)
+  if (!s->is_attached)
     clv_bytes_puts(out, "no master is attached; the session is closed when its lease is over");
   else if (!s->n_modules)
     clv_bytes_puts(out, "nothing is loaded yet");
   else if (status_is_idle(s))
     describe_idle(s, out);
-  else if (s->busy >= s->idle && s->busy >= s->waiting_for_cores)
+  else if (s->busy_share >= s->idle_share && s->busy_share >= s->core_wait_share)
     describe_computing(view, w, s, out);
-  else if (s->waiting_for_cores >= s->idle)
+  else if (s->core_wait_share >= s->idle_share)
     describe_queued(w, s, out);
   else
     describe_waiting(view, s, out);

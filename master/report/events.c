@@ -25,13 +25,13 @@ struct clv_event_file {
   clv_sink file;
   /* messages while they are encoded, and complete records that wait for the next flush. They are
    * reused, so a step allocates nothing once they have grown. */
-  clv_bytes value, summary, event, pending;
+  clv_bytes value, summary, event, pending_records;
 };
 
 /* ---- encoding of protobuf messages ----------------------------------------------------------- */
 
 /* Wire types of protobuf. */
-enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
+enum { VARINT = 0, FIXED64 = 1, LENGTH_DELIMITED = 2, FIXED32 = 5 };
 
 /* Field numbers of tensorboard's event.proto, summary.proto, tensor.proto and
  * tensor_shape.proto. */
@@ -72,7 +72,7 @@ static void put_number(clv_bytes *b, unsigned field, uint64_t v) {
 }
 
 static void put_data(clv_bytes *b, unsigned field, const void *data, size_t len) {
-  put_key(b, field, BYTES);
+  put_key(b, field, LENGTH_DELIMITED);
   put_varint(b, len);
   clv_bytes_add(b, data, len);
 }
@@ -120,22 +120,25 @@ static void begin_event(clv_event_file *e, uint64_t step) {
 
 /* Appends e->event to e->pending as a record. */
 static void end_event(clv_event_file *e) {
-  size_t start = e->pending.len;
-  put_little_endian(&e->pending, e->event.len, 8);
-  if (!e->pending.failed) put_little_endian(&e->pending, masked_crc(e->pending.data + start, 8), 4);
-  clv_bytes_add(&e->pending, e->event.data, e->event.len);
-  put_little_endian(&e->pending, masked_crc(e->event.data, e->event.len), 4);
-  e->pending.failed |= e->event.failed || e->summary.failed || e->value.failed;
+  size_t start = e->pending_records.len;
+  put_little_endian(&e->pending_records, e->event.len, 8);
+  if (!e->pending_records.failed)
+    put_little_endian(&e->pending_records, masked_crc(e->pending_records.data + start, 8), 4);
+  clv_bytes_add(&e->pending_records, e->event.data, e->event.len);
+  put_little_endian(&e->pending_records, masked_crc(e->event.data, e->event.len), 4);
+  e->pending_records.failed |= e->event.failed || e->summary.failed || e->value.failed;
   e->event.failed = e->summary.failed = e->value.failed = false;
-  if (e->pending.len >= MAX_PENDING_BYTES || e->pending.failed) clv_event_file_flush(e);
+  if (e->pending_records.len >= MAX_PENDING_BYTES || e->pending_records.failed)
+    clv_event_file_flush(e);
 }
 
 /* Writes the pending records. If memory ran out for one of them, drops them all instead. */
 void clv_event_file_flush(clv_event_file *e) {
   if (!e) return;
-  if (!e->pending.failed) clv_sink_write(&e->file, e->pending.data, e->pending.len);
-  e->pending.failed = false;
-  e->pending.len = 0;
+  if (!e->pending_records.failed)
+    clv_sink_write(&e->file, e->pending_records.data, e->pending_records.len);
+  e->pending_records.failed = false;
+  e->pending_records.len = 0;
 }
 
 /* Appends e->value to e->summary. */
@@ -254,7 +257,7 @@ void clv_event_file_close(clv_event_file *e) {
   clv_bytes_done(&e->value);
   clv_bytes_done(&e->summary);
   clv_bytes_done(&e->event);
-  clv_bytes_done(&e->pending);
+  clv_bytes_done(&e->pending_records);
   free(e);
 }
 

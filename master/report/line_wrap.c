@@ -19,7 +19,7 @@ const char *status_module_kind(const clv_status_module *m) {
 
 const char *status_format_time(double s, char dst[STATUS_TEXT_BYTES]) {
   s = CLV_MIN(CLV_MAX(s, 0.0), 1e12);
-  unsigned long long whole = (unsigned long long)s;
+  unsigned long long whole_seconds = (unsigned long long)s;
   if (s < 0.0995)
     snprintf(dst, STATUS_TEXT_BYTES, s < 0.00995 ? "%.1f ms" : "%.0f ms", 1e3 * s);
   else if (s < 0.995)
@@ -27,11 +27,12 @@ const char *status_format_time(double s, char dst[STATUS_TEXT_BYTES]) {
   else if (s < 120)
     snprintf(dst, STATUS_TEXT_BYTES, s < 9.95 ? "%.1f s" : "%.0f s", s);
   else if (s < 7200)
-    snprintf(dst, STATUS_TEXT_BYTES, "%llu min", whole / 60);
+    snprintf(dst, STATUS_TEXT_BYTES, "%llu min", whole_seconds / 60);
   else if (s < 2 * 86400)
-    snprintf(dst, STATUS_TEXT_BYTES, "%llu h %llu min", whole / 3600, whole / 60 % 60);
+    snprintf(dst, STATUS_TEXT_BYTES, "%llu h %llu min", whole_seconds / 3600,
+             whole_seconds / 60 % 60);
   else
-    snprintf(dst, STATUS_TEXT_BYTES, "%llu days", whole / 86400);
+    snprintf(dst, STATUS_TEXT_BYTES, "%llu days", whole_seconds / 86400);
   return dst;
 }
 

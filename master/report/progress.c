@@ -21,9 +21,9 @@
  * MAX_PENDING_BYTES: the run fails if lines with more bytes wait for the disk. */
 enum { MAX_TAG_BYTES = 160, SCALARS_AT_ONCE = 32, MAX_PENDING_BYTES = 64 << 20 };
 
-typedef enum table { METRICS, PACE, EVALUATIONS, TABLES } table;
+typedef enum table { METRICS, PACE, EVALUATIONS, N_TABLES } table;
 
-static const char *const table_names[TABLES] = {
+static const char *const table_names[N_TABLES] = {
     [METRICS] = "metrics.jsonl", [PACE] = "pace.jsonl", [EVALUATIONS] = "evaluations.jsonl"};
 
 /* ---- numbers of a step ----------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ typedef enum number {
   WAIT,
   UP,
   DOWN,
-  NUMBERS
+  N_NUMBERS
 } number;
 
 static const struct {
@@ -47,7 +47,7 @@ static const struct {
   /* printf format, for a value that is always finite; NULL: 17 digits, or JSON null for a value
    * that is not finite */
   const char *format;
-} numbers[NUMBERS] = {
+} numbers[N_NUMBERS] = {
     [LOSS] = {.key = "loss", .tag = "train/loss", .table = METRICS},
     [GRAD_NORM] = {.key = "grad_norm", .tag = "train/gradient_norm", .table = METRICS},
     [LR] = {.key = "lr", .tag = "train/learning_rate", .table = METRICS, .format = "%.9g"},
@@ -61,16 +61,16 @@ static const struct {
     [DOWN] = {.key = "bytes_down", .tag = "pace/bytes_down", .table = PACE, .format = "%.0f"},
 };
 
-static double per_second(uint64_t count, uint64_t ns) {
+static double compute_rate(uint64_t count, uint64_t ns) {
   return ns ? (double)count * 1e9 / (double)ns : 0;
 }
 
-static void compute_numbers(const clv_progress *p, double value[NUMBERS]) {
+static void compute_numbers(const clv_progress *p, double value[N_NUMBERS]) {
   value[LOSS] = p->loss;
   value[GRAD_NORM] = p->grad_norm;
   value[LR] = p->lr;
   value[ACCURACY] = p->accuracy;
-  value[SAMPLES_PER_S] = per_second(p->samples, p->step_ns);
+  value[SAMPLES_PER_S] = compute_rate(p->samples, p->step_ns);
   value[WAIT] = p->step_ns ? (double)p->wait_ns / (double)p->step_ns : 0;
   value[UP] = (double)p->step_up;
   value[DOWN] = (double)p->step_down;
@@ -78,7 +78,7 @@ static void compute_numbers(const clv_progress *p, double value[NUMBERS]) {
 
 /* Returns false for an unknown accuracy. It is unknown if the loss is not computed at the master,
  * or if there are no classes. */
-static bool is_known(const double value[NUMBERS], number i) {
+static bool is_known(const double value[N_NUMBERS], number i) {
   return i != ACCURACY || value[i] >= 0;
 }
 
@@ -90,7 +90,7 @@ typedef struct line_file {
 } line_file;
 
 struct clv_reporter {
-  line_file table[TABLES];
+  line_file table[N_TABLES];
   clv_notifier notice;
   clv_event_file *events;
   clv_journal *journal;
@@ -171,8 +171,8 @@ clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret, clv_
   CLV_AUTO(closep) clv_reporter *r = NULL;
   CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
   r->notice = o->notice;
-  for (int t = 0; t < TABLES; t++) r->table[t].fd = -1;
-  for (int t = 0; t < TABLES; t++) CLV_TRY(open_table(o, (table)t, &r->table[t].fd, err));
+  for (int t = 0; t < N_TABLES; t++) r->table[t].fd = -1;
+  for (int t = 0; t < N_TABLES; t++) CLV_TRY(open_table(o, (table)t, &r->table[t].fd, err));
   CLV_TRY(open_events(r, o, err));
   r->journal = o->journal;
   r->steps_per_line = CLV_MAX(o->steps_per_line, (uint64_t)1);
@@ -220,7 +220,7 @@ static clv_code flush_table(clv_reporter *r, table t, clv_err *err) {
 }
 
 clv_code clv_reporter_sync(clv_reporter *r, clv_err *err) {
-  for (int t = 0; t < TABLES; t++) {
+  for (int t = 0; t < N_TABLES; t++) {
     CLV_TRY(write_pending(r, (table)t, err));
     if (fsync(r->table[t].fd) != 0)
       return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", table_names[t], strerror(errno));
@@ -240,7 +240,7 @@ static void close_table(clv_reporter *r, table t) {
 void clv_reporter_close(clv_reporter *r) {
   if (!r) return;
   end_status_line(r);
-  for (int t = 0; t < TABLES; t++) close_table(r, (table)t);
+  for (int t = 0; t < N_TABLES; t++) close_table(r, (table)t);
   clv_event_file_close(r->events);
   clv_bytes_done(&r->line);
   clv_bytes_done(&r->object);
@@ -400,10 +400,10 @@ static clv_code write_line(clv_reporter *r, table t, clv_err *err) {
 }
 
 static clv_code write_step(clv_reporter *r, table t, const clv_progress *p,
-                           const double value[NUMBERS], clv_err *err) {
+                           const double value[N_NUMBERS], clv_err *err) {
   r->line.len = 0;
   clv_bytes_printf(&r->line, "{\"step\":%llu", (unsigned long long)p->step);
-  for (int i = 0; i < NUMBERS; i++) {
+  for (int i = 0; i < N_NUMBERS; i++) {
     if (numbers[i].table == t && is_known(value, (number)i))
       add_number(&r->line, (number)i, value[i]);
     if (i == LR && t == METRICS)
@@ -412,16 +412,17 @@ static clv_code write_step(clv_reporter *r, table t, const clv_progress *p,
   return write_line(r, t, err);
 }
 
-static void add_step_scalars(clv_reporter *r, const clv_progress *p, const double value[NUMBERS]) {
-  clv_scalar list[NUMBERS];
+static void add_step_scalars(clv_reporter *r, const clv_progress *p,
+                             const double value[N_NUMBERS]) {
+  clv_scalar list[N_NUMBERS];
   size_t n = 0;
-  for (int i = 0; i < NUMBERS; i++)
+  for (int i = 0; i < N_NUMBERS; i++)
     if (is_known(value, (number)i)) list[n++] = (clv_scalar){numbers[i].tag, value[i]};
   clv_event_file_add_scalars(r->events, p->step, list, n);
 }
 
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) {
-  double value[NUMBERS];
+  double value[N_NUMBERS];
   compute_numbers(p, value);
   CLV_TRY(write_step(r, METRICS, p, value, err));
   CLV_TRY(flush_table(r, METRICS, err));

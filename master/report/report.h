@@ -188,7 +188,7 @@ typedef struct clv_status_link {
   double link_in_per_s, link_out_per_s;
   double waiting_share; /* share of the time in waits that a packet of this link ended */
   double awaits_per_s;  /* number of waits per second that a packet of this link ended */
-  uint64_t outages;     /* number of outages that the link has survived */
+  uint64_t n_outages;   /* number of outages that the link has survived */
   /* seconds since the last outage ended; its length in seconds */
   double last_outage_age_s, last_outage_s;
   /* seconds since the link lost one of its connections; 0: it has all */
@@ -212,16 +212,16 @@ typedef struct clv_status_session {
   char id[33];                 /* session id, hexadecimal */
   uint64_t epoch;              /* number of the attempt that the session belongs to, from 1 */
   double age_s;
-  bool attached; /* its master is connected */
+  bool is_attached; /* its master is connected */
   /* numbers of contexts, of stored values, of calls that wait for values, of frames that came for
    * contexts that had ended */
-  uint64_t contexts, values, calls_waiting, late_frames;
-  uint64_t references;         /* number of values that the worker keeps for other nodes */
-  uint64_t references_used;    /* number of handles on values of other nodes */
-  uint64_t references_pending; /* number of references that are not settled yet */
+  uint64_t n_contexts, values, n_waiting_calls, n_late_frames;
+  uint64_t references;           /* number of values that the worker keeps for other nodes */
+  uint64_t n_used_references;    /* number of handles on values of other nodes */
+  uint64_t n_pending_references; /* number of references that are not settled yet */
   uint64_t bytes_in, bytes_out, memory, memory_limit; /* in bytes */
   /* shares of the time: computing; without work; waiting while other sessions use the cores */
-  double busy, idle, waiting_for_cores;
+  double busy_share, idle_share, core_wait_share;
   uint32_t n_modules, n_links;
   clv_status_module *modules;
   clv_status_link *links; /* the link to the master first */
@@ -246,13 +246,13 @@ typedef struct clv_status_worker {
   uint32_t protocol, cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
   bool must_upgrade;           /* its protocol is old: a lost connection ends its link */
-  bool draining;               /* the worker accepts no new sessions */
+  bool is_draining;            /* the worker accepts no new sessions */
   bool sees_all;               /* this identity may see the sessions of all identities */
   /* bytes in use; their limit, 0: none; limit of each session */
   uint64_t memory, memory_limit, session_limit;
   uint32_t open_sessions, max_sessions, sessions_omitted; /* omitted: did not fit the answer */
   /* only if sees_all: bytes resident in host memory, failed TLS handshakes, open connections */
-  uint64_t resident, handshake_failures;
+  uint64_t resident_bytes, handshake_failures;
   uint32_t connections, max_connections;
   bool has_certificate;
   double certificate_days; /* days until the certificate expires */

@@ -12,11 +12,12 @@
 
 #include "master/report/report.h"
 
-#define ENTER "\033[?1049h\033[?25l" /* the alternate screen, without a cursor */
-#define LEAVE "\033[?25h\033[?1049l"
-#define CUT "\033[?7l" /* cuts long lines at the edge, so that they do not scroll the screen */
-#define WRAP "\033[?7h"
-#define HOME "\033[H"
+#define SCREEN_ENTER "\033[?1049h\033[?25l" /* the alternate screen, without a cursor */
+#define SCREEN_LEAVE "\033[?25h\033[?1049l"
+/* cuts long lines at the edge, so that they do not scroll the screen */
+#define CUT_LONG_LINES "\033[?7l"
+#define WRAP_LONG_LINES "\033[?7h"
+#define MOVE_HOME "\033[H"
 #define END_LINE "\033[K\n" /* erases the rest of the old line */
 #define END_PAGE "\033[J"
 
@@ -35,7 +36,7 @@ clv_code clv_screen_open(bool draws_over, clv_screen **ret, clv_err *err) {
   const char *term = getenv("TERM");
   s->is_terminal = isatty(STDOUT_FILENO);
   s->draws_over = draws_over && s->is_terminal && !(term && strcmp(term, "dumb") == 0);
-  if (s->draws_over) fputs(ENTER CUT, stdout);
+  if (s->draws_over) fputs(SCREEN_ENTER CUT_LONG_LINES, stdout);
   *ret = s;
   return CLV_OK;
 }
@@ -62,17 +63,17 @@ static unsigned count_lines(const clv_bytes *text) {
 /* Fills s->page with the lines of a text. If they do not fit in `rows` rows, the last row has the
  * number of lines that were left out. */
 static void fill_page(clv_screen *s, const clv_bytes *text, unsigned rows) {
-  unsigned lines = count_lines(text), shown = lines < rows ? lines : rows - 2;
+  unsigned lines = count_lines(text), n_shown = lines < rows ? lines : rows - 2;
   const char *at = text->data;
   s->page.len = 0;
-  clv_bytes_puts(&s->page, HOME);
-  for (unsigned i = 0; i < shown; i++) {
+  clv_bytes_puts(&s->page, MOVE_HOME);
+  for (unsigned i = 0; i < n_shown; i++) {
     const char *end = strchr(at, '\n');
     clv_bytes_add(&s->page, at, (size_t)(end - at));
     clv_bytes_puts(&s->page, END_LINE);
     at = end + 1;
   }
-  if (shown < lines) clv_bytes_printf(&s->page, "... %u more lines" END_LINE, lines - shown);
+  if (n_shown < lines) clv_bytes_printf(&s->page, "... %u more lines" END_LINE, lines - n_shown);
   clv_bytes_puts(&s->page, END_PAGE);
 }
 
@@ -95,7 +96,7 @@ void clv_screen_draw(clv_screen *s, const clv_bytes *text, const clv_bytes *brie
 void clv_screen_close(clv_screen *s) {
   if (!s) return;
   if (s->draws_over) {
-    fputs(WRAP LEAVE, stdout);
+    fputs(WRAP_LONG_LINES SCREEN_LEAVE, stdout);
     if (s->last.data && !s->last.failed) fwrite(s->last.data, 1, s->last.len, stdout);
     fflush(stdout);
   }

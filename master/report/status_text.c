@@ -58,12 +58,12 @@ static void add_in_flight(clv_line_wrap *f, const clv_status_link *l) {
 }
 
 static void add_outages(clv_line_wrap *f, const clv_status_link *l) {
-  char age[STATUS_TEXT_BYTES], lasted[STATUS_TEXT_BYTES], now[STATUS_TEXT_BYTES];
+  char age[STATUS_TEXT_BYTES], duration_text[STATUS_TEXT_BYTES], now[STATUS_TEXT_BYTES];
   if (l->outage_s > 0)
     status_add_item(f, "NO CONNECTION for %s", status_format_time(l->outage_s, now));
-  if (l->outages)
-    status_add_item(f, "%llu outage%s, the last of %s %s ago", (ull)l->outages, CLV_S(l->outages),
-                    status_format_time(l->last_outage_s, lasted),
+  if (l->n_outages)
+    status_add_item(f, "%llu outage%s, the last of %s %s ago", (ull)l->n_outages,
+                    CLV_S(l->n_outages), status_format_time(l->last_outage_s, duration_text),
                     status_format_time(l->last_outage_age_s, age));
 }
 
@@ -90,8 +90,9 @@ static void draw_bar(const clv_status_session *s, unsigned n_cells, char *dst) {
   const struct {
     double share;
     char letter;
-  } parts[] = {
-      {s->busy, '#'}, {s->waiting_for_cores, '='}, {s->idle, status_is_idle(s) ? '.' : '>'}};
+  } parts[] = {{s->busy_share, '#'},
+               {s->core_wait_share, '='},
+               {s->idle_share, status_is_idle(s) ? '.' : '>'}};
   double sum = 0;
   unsigned at = 0;
   dst[0] = '[';
@@ -111,9 +112,10 @@ static void add_shares(clv_line_wrap *f, const clv_status_session *s) {
            bar);
   status_begin_line(f, DETAIL_INDENT);
   status_add_item(f, "%s", bar);
-  status_add_item(f, "# computes %d %%", to_percent(s->busy));
-  status_add_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits", to_percent(s->idle));
-  status_add_item(f, "= for the cores %d %%", to_percent(s->waiting_for_cores));
+  status_add_item(f, "# computes %d %%", to_percent(s->busy_share));
+  status_add_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits",
+                  to_percent(s->idle_share));
+  status_add_item(f, "= for the cores %d %%", to_percent(s->core_wait_share));
   status_end_line(f);
 }
 
@@ -130,13 +132,13 @@ static void add_last_error(clv_line_wrap *f, unsigned indent, const clv_status_l
 static void add_session_resources(clv_line_wrap *f, const clv_status_session *s) {
   char memory[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
   status_begin_line(f, DETAIL_INDENT);
-  status_add_item(f, "contexts %llu", (ull)s->contexts);
+  status_add_item(f, "contexts %llu", (ull)s->n_contexts);
   status_add_item(f, "values %llu", (ull)s->values);
   status_add_item(f, "references %llu kept, %llu used", (ull)s->references,
-                  (ull)s->references_used);
-  if (s->references_pending) status_add_item(f, "%llu not settled", (ull)s->references_pending);
-  status_add_item(f, "calls waiting %llu", (ull)s->calls_waiting);
-  if (s->late_frames) status_add_item(f, "late frames %llu", (ull)s->late_frames);
+                  (ull)s->n_used_references);
+  if (s->n_pending_references) status_add_item(f, "%llu not settled", (ull)s->n_pending_references);
+  status_add_item(f, "calls waiting %llu", (ull)s->n_waiting_calls);
+  if (s->n_late_frames) status_add_item(f, "late frames %llu", (ull)s->n_late_frames);
   status_add_item(f, "memory %s of %s", clv_format_size(s->memory, memory, sizeof memory),
                   clv_format_size(s->memory_limit, limit, sizeof limit));
   status_end_line(f);
@@ -196,7 +198,8 @@ static void add_memory(clv_line_wrap *f, const clv_status_worker *w) {
                   clv_format_size(limit_bytes, limit, sizeof limit),
                   w->memory_limit ? "" : " a session");
   if (w->sees_all)
-    status_add_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
+    status_add_item(f, "resident %s",
+                    clv_format_size(w->resident_bytes, resident, sizeof resident));
 }
 
 /* Lists the devices of a worker. Omits a single device without a limit, because add_memory has
@@ -258,7 +261,7 @@ static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
   status_add_item(f, "%s", w->address);
   if (w->own_name[0] && strcmp(w->own_name, w->name) != 0)
     status_add_item(f, "calls itself %s", w->own_name);
-  if (w->draining) status_add_item(f, "DRAINING: takes no new sessions");
+  if (w->is_draining) status_add_item(f, "DRAINING: takes no new sessions");
   if (f->is_brief && w->certificate_days < 7) add_certificate(f, w);
   if (w->must_upgrade)
     status_add_item(f, "speaks protocol %u: a lost connection ends its link; upgrade it",

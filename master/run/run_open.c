@@ -277,7 +277,7 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
   clv_batches_options bo = {.subset = &r->data.train_rows,
                             .batch_size = t->batch,
                             .shuffles = t->shuffle,
-                            .sampling = r->sampling,
+                            .sampling_sums = r->sampling,
                             .drops_short_last = t->drop_last,
                             .seed = seed,
                             .epochs = t->epochs,

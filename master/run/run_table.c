@@ -87,7 +87,7 @@ static const struct {
 static void append_facts(const clv_column_facts *f, clv_bytes *out) {
   char range[48] = "-";
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
-  char low[CLV_DATE_TEXT], high[CLV_DATE_TEXT];
+  char low[CLV_DATE_TEXT_BYTES], high[CLV_DATE_TEXT_BYTES];
   if (!isnan(f->low) && f->use == CLV_COLUMN_DATE)
     snprintf(range, sizeof range, "%.10s to %.10s", clv_date_text(f->low, low),
              clv_date_text(f->high, high));

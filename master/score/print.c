@@ -72,8 +72,8 @@ void clv_scores_line(const clv_scores *s, clv_bytes *out) {
 
 static const char *class_name_or_number(clv_class_name *name, const void *user, size_t c,
                                         char number[24]) {
-  const char *given = name ? name(user, c) : NULL;
-  if (given) return given;
+  const char *known_name = name ? name(user, c) : NULL;
+  if (known_name) return known_name;
   snprintf(number, 24, "%zu", c);
   return number;
 }
@@ -91,7 +91,7 @@ static const struct {
     {CLV_SCORE_SENSITIVITY, "sensit.", "sensitivity", offsetof(clv_class_score, sensitivity)}};
 
 /* Returns the score of a class that is in column i. */
-static double column_value(const clv_class_score *k, size_t i) {
+static double get_column_value(const clv_class_score *k, size_t i) {
   return *(const double *)(const void *)((const char *)k + columns[i].offset);
 }
 
@@ -102,10 +102,10 @@ static void append_class(const clv_scores *s, size_t c, const char *name, clv_by
                    clv_text_truncate(name, shown, sizeof shown), k->precision, k->recall, k->f1);
   for (size_t i = 0; i < CLV_COUNT(columns); i++) {
     if (!(s->score_bits & columns[i].score_bit)) continue;
-    if (isnan(column_value(k, i)))
+    if (isnan(get_column_value(k, i)))
       clv_bytes_puts(out, "         -");
     else
-      clv_bytes_printf(out, " %9.4f", column_value(k, i));
+      clv_bytes_printf(out, " %9.4f", get_column_value(k, i));
   }
   clv_bytes_printf(out, " %9llu\n", (unsigned long long)k->n_labels);
 }
@@ -165,7 +165,7 @@ static void append_json_class(const clv_scores *s, size_t c, const char *name, c
   for (size_t i = 0; i < CLV_COUNT(columns); i++) {
     if (!(s->score_bits & columns[i].score_bit)) continue;
     clv_bytes_puts(out, ",");
-    append_json_number(out, columns[i].key, column_value(k, i));
+    append_json_number(out, columns[i].key, get_column_value(k, i));
   }
   clv_bytes_printf(out, ",\"places\":%llu,\"answers\":%llu}", (unsigned long long)k->n_labels,
                    (unsigned long long)k->n_answers);

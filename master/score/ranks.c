@@ -46,13 +46,13 @@ typedef struct tie {
 
 /* Counts the positions that have the probability of order[at], in the direction `step`, 1 or -1.
  * Returns the first index with another probability; it is past the array if there is none. */
-static size_t count_tie(const rank_context *k, const uint32_t *order, size_t at, int step,
-                        const uint32_t *w, tie *ret) {
+static size_t sum_tie(const rank_context *k, const uint32_t *order, size_t at, int step,
+                      const uint32_t *w, tie *ret) {
   double log_p = log_p_of(k, order[at]);
   *ret = (tie){0, 0};
   for (; at < k->s->n && compare_log_p(log_p, log_p_of(k, order[at])) == 0;
        at += (size_t)(int64_t)step) {
-    uint64_t n = count_of(w, order[at]);
+    uint64_t n = get_position_weight(w, order[at]);
     ret->n += n;
     if (has_label(k->s, order[at], k->class)) ret->n_with_label += n;
   }
@@ -66,22 +66,25 @@ static double sum_twice_ranks(const rank_context *k, const uint32_t *order, cons
   double sum = 0;
   tie t;
   for (size_t at = 0; at < k->s->n; n_below += t.n) {
-    at = count_tie(k, order, at, 1, w, &t);
+    at = sum_tie(k, order, at, 1, w, &t);
     sum += (double)t.n_with_label * (double)(2 * n_below + t.n + 1);
   }
   return sum;
 }
 
 /* The ROC curve of one class while the threshold is lowered from the largest probability. */
-typedef struct curve {
-  double n_with_label, n_without_label;   /* positions */
-  double true_positives, false_positives; /* positions not below the threshold */
-  double average_precision;               /* sum over the thresholds so far */
-  double sensitivity; /* largest so far with at least the required specificity */
-} curve;
+typedef struct curve_sums {
+  /* weighted numbers of positions (records or tokens) that have, or do not have, the label of the
+   * class */
+  double n_with_label, n_without_label;
+  /* weighted numbers of those positions whose probability is not below the threshold */
+  double true_positives, false_positives;
+  double average_precision; /* sum over the thresholds so far */
+  double sensitivity;       /* largest so far with at least the required specificity */
+} curve_sums;
 
 /* Lowers the threshold to the probability of the tie t. */
-static void lower_threshold(curve *v, const tie *t, double specificity) {
+static void lower_threshold(curve_sums *v, const tie *t, double specificity) {
   v->true_positives += (double)t->n_with_label;
   v->false_positives += (double)(t->n - t->n_with_label);
   if (t->n_with_label)
@@ -93,20 +96,20 @@ static void lower_threshold(curve *v, const tie *t, double specificity) {
 
 /* Stores the present sensitivity in each roc[i] for which 1 - specificity is at most
  * i / CLV_ROC_STEPS. */
-static void note_point(const curve *v, float *roc) {
+static void store_roc_point(const curve_sums *v, float *roc) {
   for (int i = 0; i <= CLV_ROC_STEPS; i++)
     if (v->false_positives * CLV_ROC_STEPS <= v->n_without_label * i)
       roc[i] = (float)(v->true_positives / v->n_with_label);
 }
 
 /* Computes the curve from the largest probability to the smallest. roc: NULL, or receives it. */
-static void compute_curve(const rank_context *k, const uint32_t *order, const uint32_t *w, curve *v,
-                          float *roc) {
+static void compute_curve(const rank_context *k, const uint32_t *order, const uint32_t *w,
+                          curve_sums *v, float *roc) {
   tie t;
   for (size_t at = k->s->n - 1; at < k->s->n;) {
-    at = count_tie(k, order, at, -1, w, &t);
+    at = sum_tie(k, order, at, -1, w, &t);
     lower_threshold(v, &t, k->s->o.specificity);
-    if (roc && v->n_without_label > 0) note_point(v, roc);
+    if (roc && v->n_without_label > 0) store_roc_point(v, roc);
   }
 }
 
@@ -116,11 +119,12 @@ void clv_score_compute_ranks(const clv_score *s, size_t c, const uint32_t *order
   uint64_t n_with_label = 0, n = 0;
   ret->auc = ret->average_precision = ret->sensitivity = (double)NAN;
   for (size_t i = 0; i < s->n; i++) {
-    n += count_of(w, i);
-    if (has_label(s, i, c)) n_with_label += count_of(w, i);
+    n += get_position_weight(w, i);
+    if (has_label(s, i, c)) n_with_label += get_position_weight(w, i);
   }
   if (!n_with_label) return;
-  curve v = {.n_with_label = (double)n_with_label, .n_without_label = (double)(n - n_with_label)};
+  curve_sums v = {.n_with_label = (double)n_with_label,
+                  .n_without_label = (double)(n - n_with_label)};
   compute_curve(&k, order, w, &v, w ? NULL : ret->roc);
   if (s->o.score_bits & CLV_SCORE_AVERAGE_PRECISION) ret->average_precision = v.average_precision;
   if (n_with_label == n) return;

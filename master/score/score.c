@@ -15,17 +15,17 @@ static bool has_one_output(const clv_score *s) {
 
 /* Returns true if a requested score is computed from log-probabilities. */
 static bool needs_log_p(const clv_score *s) {
-  unsigned kept = CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY |
-                  CLV_SCORE_ECE | CLV_SCORE_PERPLEXITY;
-  return s->o.score_bits & kept;
+  unsigned rank_bits = CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY |
+                       CLV_SCORE_ECE | CLV_SCORE_PERPLEXITY;
+  return s->o.score_bits & rank_bits;
 }
 
 /* Returns true if the log-probabilities of all positions are kept. Perplexity alone needs only
  * their sum, unless intervals are requested. */
 static bool keeps_log_p(const clv_score *s) {
-  unsigned from_sums = CLV_SCORE_PERPLEXITY;
+  unsigned sum_bits = CLV_SCORE_PERPLEXITY;
   bool is_summed =
-      !(s->o.score_bits & ~from_sums &
+      !(s->o.score_bits & ~sum_bits &
         (CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY | CLV_SCORE_ECE));
   return needs_log_p(s) && (!is_summed || s->o.has_intervals);
 }
@@ -123,7 +123,7 @@ static void compute_log_p(const clv_score *s, const float *x) {
 }
 
 /* Returns the class that the outputs x of a position answer: the first of the largest. */
-static size_t answer_of(const clv_score *s, const float *x) {
+static size_t find_answer(const clv_score *s, const float *x) {
   size_t best = 0;
   if (has_one_output(s)) return *x > (s->o.outputs == CLV_SCORE_LOGIT ? 0.0f : 0.5f);
   for (size_t c = 1; c < s->o.n_classes; c++)
@@ -192,7 +192,7 @@ static clv_code keep_position(clv_score *s, size_t label, size_t answer, clv_err
 }
 
 static clv_code add_position(clv_score *s, const float *x, size_t label, clv_err *err) {
-  size_t answer = answer_of(s, x), classes = s->o.n_classes;
+  size_t answer = find_answer(s, x), classes = s->o.n_classes;
   s->counts[label].n_labels++;
   s->counts[answer].n_answers++;
   s->counts[label].n_right += answer == label;

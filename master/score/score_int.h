@@ -41,7 +41,7 @@ static inline bool has_several_labels(const clv_score *s) {
 static inline bool has_numbers(const clv_score *s) { return s->o.outputs >= CLV_SCORE_NUMBERS; }
 
 /* Returns how often position i counts: w[i] times, or once if w is NULL. */
-static inline uint64_t count_of(const uint32_t *w, size_t i) { return w ? w[i] : 1; }
+static inline uint64_t get_position_weight(const uint32_t *w, size_t i) { return w ? w[i] : 1; }
 /* True if position i has label c. */
 static inline bool has_label(const clv_score *s, size_t i, size_t c) {
   return s->label_bits ? s->label_bits[i * s->o.n_classes + c] & IS_LABEL : s->labels[i] == c;

@@ -72,7 +72,7 @@ static void compute_count_values(uint64_t n_all_right, uint64_t n, clv_scores *r
 
 /* Returns the mean of a score over the classes for which it is not NaN; if there are two classes
  * (not labels), the score of class 1. offset: byte offset of the score in clv_class_score. */
-static double mean_of_classes(const clv_score *s, const clv_scores *r, size_t offset) {
+static double average_classes(const clv_score *s, const clv_scores *r, size_t offset) {
   double sum = 0;
   uint64_t n = 0;
   for (size_t c = 0; c < r->n_classes; c++) {
@@ -92,17 +92,17 @@ static void compute_rank_values(const clv_score *s, const uint32_t *w, const uin
     if (!orders) clv_score_rank(s, c, scratch);
     clv_score_compute_ranks(s, c, order, w, &r->classes[c]);
   }
-  r->values[CLV_VALUE_AUC] = mean_of_classes(s, r, offsetof(clv_class_score, auc));
+  r->values[CLV_VALUE_AUC] = average_classes(s, r, offsetof(clv_class_score, auc));
   r->values[CLV_VALUE_AVERAGE_PRECISION] =
-      mean_of_classes(s, r, offsetof(clv_class_score, average_precision));
-  r->values[CLV_VALUE_SENSITIVITY] = mean_of_classes(s, r, offsetof(clv_class_score, sensitivity));
+      average_classes(s, r, offsetof(clv_class_score, average_precision));
+  r->values[CLV_VALUE_SENSITIVITY] = average_classes(s, r, offsetof(clv_class_score, sensitivity));
 }
 
 /* ---- scores from probabilities --------------------------------------------------------------- */
 
 /* Returns the index of the calibration bin of a probability. A probability on the edge of two bins
  * belongs to the lower one. */
-static size_t bin_of(double p) {
+static size_t find_bin(double p) {
   size_t b = 0;
   while (b + 1 < CLV_CALIBRATION_BINS && p > (double)(b + 1) * (1.0 / CLV_CALIBRATION_BINS)) b++;
   return b;
@@ -117,11 +117,11 @@ static void compute_ece(const clv_score *s, const uint32_t *w, clv_scores *r) {
     size_t c = 1;
     for (size_t k = 0; s->o.n_classes > 2 && k < s->o.n_classes; k++)
       if (k == 0 || p[k] > p[c]) c = k;
-    clv_calibration_bin *b = &r->bins[bin_of(exp(p[c]))];
-    b->n_positions += count_of(w, i);
-    b->p_sum += (double)count_of(w, i) * exp(p[c]);
-    if (s->labels[i] == c) b->n_right += count_of(w, i);
-    n += count_of(w, i);
+    clv_calibration_bin *b = &r->bins[find_bin(exp(p[c]))];
+    b->n_positions += get_position_weight(w, i);
+    b->p_sum += (double)get_position_weight(w, i) * exp(p[c]);
+    if (s->labels[i] == c) b->n_right += get_position_weight(w, i);
+    n += get_position_weight(w, i);
   }
   for (int b = 0; b < CLV_CALIBRATION_BINS; b++)
     sum += fabs((double)r->bins[b].n_right - r->bins[b].p_sum);
@@ -144,7 +144,7 @@ static void compute_perplexity(const clv_score *s, const uint32_t *w, clv_scores
 /* Sums over the positions of one column, x - t being the error of number x for target t. spread:
  * sum of (t - mean t)^2. */
 typedef struct column_sums {
-  double n, target_sum, absolute_error_sum, square_error_sum, spread;
+  double n, target_sum, absolute_error_sum, square_error_sum, square_deviation_sum;
 } column_sums;
 
 static column_sums sum_column(const clv_score *s, const uint32_t *w, size_t c) {
@@ -152,7 +152,7 @@ static column_sums sum_column(const clv_score *s, const uint32_t *w, size_t c) {
   column_sums m = {0};
   for (size_t i = 0; i < s->n; i++) {
     const float *row = s->numbers + i * 2 * width;
-    double d = (double)row[c] - (double)row[width + c], k = (double)count_of(w, i);
+    double d = (double)row[c] - (double)row[width + c], k = (double)get_position_weight(w, i);
     m.n += k;
     m.target_sum += k * (double)row[width + c];
     m.absolute_error_sum += k * fabs(d);
@@ -160,14 +160,15 @@ static column_sums sum_column(const clv_score *s, const uint32_t *w, size_t c) {
   }
   for (size_t i = 0; i < s->n; i++) {
     double d = (double)s->numbers[(i * 2 + 1) * width + c] - m.target_sum / m.n;
-    m.spread += (double)count_of(w, i) * d * d;
+    m.square_deviation_sum += (double)get_position_weight(w, i) * d * d;
   }
   return m;
 }
 
-static double r2_of(const column_sums *m) {
+static double compute_r2(const column_sums *m) {
   if (m->n < 2) return (double)NAN;
-  if (m->spread > 0 || isnan(m->spread)) return 1 - m->square_error_sum / m->spread;
+  if (m->square_deviation_sum > 0 || isnan(m->square_deviation_sum))
+    return 1 - m->square_error_sum / m->square_deviation_sum;
   return m->square_error_sum > 0 ? 0 : 1;
 }
 
@@ -178,7 +179,7 @@ static void compute_number_values(const clv_score *s, const uint32_t *w, clv_sco
     const column_sums m = sum_column(s, w, c);
     mae_sum += m.absolute_error_sum / m.n;
     rmse_sum += sqrt(m.square_error_sum / m.n);
-    r2_sum += r2_of(&m);
+    r2_sum += compute_r2(&m);
   }
   r->values[CLV_VALUE_MAE] = mae_sum / width;
   r->values[CLV_VALUE_RMSE] = rmse_sum / width;

@@ -91,16 +91,16 @@ static clv_code add_normalised(clv_token_file *f, const clv_vocab_entry *a, clv_
  * list of those found in normalised text. */
 static clv_code finish_added_tokens(clv_token_file *f, clv_err *err) {
   clv_tokenizer *t = f->t;
-  clv_vocab_entry wrong;
+  clv_vocab_entry wrong_token;
   int32_t want;
-  bool is_wrong = find_wrong_id(t, &wrong, &want);
+  bool is_wrong = find_wrong_id(t, &wrong_token, &want);
   CLV_TRY(sort_added(f, &t->added, "added token", err));
   if (is_wrong)
-    return clv_json_fail(&f->j, wrong.file_position, err,
+    return clv_json_fail(&f->j, wrong_token.file_position, err,
                          "the added token '%.*s' has the id %d, and the library gives it %d: save "
                          "the file with the library",
-                         (int)CLV_MIN(wrong.len, 80u), t->added.text.data + wrong.offset, wrong.id,
-                         want);
+                         (int)CLV_MIN(wrong_token.len, 80u),
+                         t->added.text.data + wrong_token.offset, wrong_token.id, want);
   for (size_t i = 0; i < t->added.n; i++) {
     const clv_vocab_entry *a = &t->added.entries[i];
     CLV_TRY(a->flags & CLV_ADDED_NORMALIZED

@@ -114,11 +114,11 @@ static void add_characters(clv_encoding *w, const char *piece, size_t len) {
     n = CLV_MAX(clv_utf8_decode(piece + i, len - i, &c), (size_t)1);
     const clv_vocab_entry *e = clv_vocab_find(&t->vocab, piece + i, n);
     if (!e && t->falls_back_to_bytes && add_bytes(w, piece + i, n)) continue;
-    if (is_unknown_pending && (e || !t->fuses_unknown)) add_symbol(w, t->unknown);
+    if (is_unknown_pending && (e || !t->fuses_unknown)) add_symbol(w, t->unknown_id);
     if (e) add_symbol(w, e->id);
-    is_unknown_pending = !e && t->unknown >= 0;
+    is_unknown_pending = !e && t->unknown_id >= 0;
   }
-  if (is_unknown_pending) add_symbol(w, t->unknown);
+  if (is_unknown_pending) add_symbol(w, t->unknown_id);
 }
 
 /* Encodes a piece by merging its symbols. */

@@ -101,9 +101,9 @@ void clv_codepoints_done(clv_codepoints *p) {
 }
 
 void clv_codepoints_take(clv_codepoints *p, clv_codepoints *by) {
-  clv_codepoints former = *p;
+  clv_codepoints old_points = *p;
   *p = *by;
-  *by = former;
+  *by = old_points;
   clv_codepoints_done(by);
 }
 

@@ -13,7 +13,7 @@
 enum { MAX_WORD_CHARS = 1000 }; /* limit of max_input_chars_per_word */
 
 /* Values of the section while it is read; each model has some of the keys. */
-typedef struct reading {
+typedef struct parsed_keys {
   clv_json vocab_at, merges_at; /* positions of the values of vocab and merges */
   clv_json unk_id_at;           /* position of the value of unk_id, a key of Unigram */
   clv_bytes unknown;            /* unk_token; empty: none */
@@ -21,9 +21,9 @@ typedef struct reading {
   double dropout;
   int64_t max_word_chars; /* max_input_chars_per_word */
   bool fuses_unknown, falls_back_to_bytes, prefers_whole_piece;
-} reading;
+} parsed_keys;
 
-static void reading_done(reading *r) {
+static void parsed_keys_done(parsed_keys *r) {
   clv_bytes_done(&r->unknown);
   clv_bytes_done(&r->prefix);
   clv_bytes_done(&r->suffix);
@@ -252,11 +252,11 @@ static clv_code read_merges(clv_token_file *f, clv_err *err) {
 
 /* ---- options of BPE, WordPiece and Unigram --------------------------------------------------- */
 
-static clv_code find_unknown(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+static clv_code find_unknown(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
   const char *text = r->unknown.len ? r->unknown.data : "";
   const clv_vocab_entry *e = clv_vocab_find(&f->t->vocab, text, r->unknown.len);
   if (!e) return clv_json_fail(&f->j, at, err, "unk_token '%.80s' is not a token of vocab", text);
-  f->t->unknown = e->id;
+  f->t->unknown_id = e->id;
   return CLV_OK;
 }
 
@@ -288,7 +288,7 @@ static void find_fallback_bytes(clv_tokenizer *t) {
 }
 
 /* Refuses options of BPE that are not supported. */
-static clv_code refuse_option(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+static clv_code refuse_option(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
   if (r->dropout != 0) return clv_json_fail(&f->j, at, err, "dropout of merges is not supported");
   if (r->prefix.len)
     return clv_json_fail(&f->j, at, err,
@@ -300,7 +300,7 @@ static clv_code refuse_option(clv_token_file *f, const reading *r, size_t at, cl
   return CLV_OK;
 }
 
-static clv_code finish_bpe(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+static clv_code finish_bpe(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
   clv_tokenizer *t = f->t;
   CLV_TRY(refuse_option(f, r, at, err));
   f->j = r->vocab_at;
@@ -318,7 +318,7 @@ static clv_code finish_bpe(clv_token_file *f, const reading *r, size_t at, clv_e
   return read_merges(f, err);
 }
 
-static clv_code finish_wordpiece(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+static clv_code finish_wordpiece(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
   if (!r->max_word_chars)
     return clv_json_fail(&f->j, at, err, "max_input_chars_per_word is 0, expected 1 to %d",
                          MAX_WORD_CHARS);
@@ -330,7 +330,7 @@ static clv_code finish_wordpiece(clv_token_file *f, const reading *r, size_t at,
   return find_unknown(f, r, at, err);
 }
 
-static clv_code finish_unigram(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+static clv_code finish_unigram(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
   clv_tokenizer *t = f->t;
   int64_t id;
   f->j = r->unk_id_at;
@@ -341,17 +341,17 @@ static clv_code finish_unigram(clv_token_file *f, const reading *r, size_t at, c
   f->j = r->vocab_at;
   CLV_TRY(read_scores(f, err));
   CLV_TRY(clv_vocab_make_tree(&t->vocab, err));
-  t->unknown = (int32_t)id;
+  t->unknown_id = (int32_t)id;
   t->falls_back_to_bytes = r->falls_back_to_bytes;
   find_fallback_bytes(t);
-  if (t->unknown <= t->vocab.max_id) return CLV_OK;
-  return clv_json_fail(&f->j, at, err, "unk_id is %d, and vocab has %zu tokens", t->unknown,
+  if (t->unknown_id <= t->vocab.max_id) return CLV_OK;
+  return clv_json_fail(&f->j, at, err, "unk_id is %d, and vocab has %zu tokens", t->unknown_id,
                        t->vocab.n);
 }
 
 /* ---- reading the section `model` ------------------------------------------------------------- */
 
-#define AT(member) offsetof(reading, member)
+#define AT(member) offsetof(parsed_keys, member)
 
 static const clv_file_key bpe_keys[] = {
     {.name = "type"},
@@ -397,16 +397,16 @@ static const clv_file_key unigram_keys[] = {
 #define KEYS(list) list, CLV_COUNT(list)
 static const struct {
   const char *name;
-  const clv_file_key *keys; /* [n_keys] read into a `reading` */
+  const clv_file_key *keys; /* [n_keys] read into a `parsed_keys` */
   size_t n_keys;
   /* called after the keys are read, to read vocabulary and merges; at: byte of the section */
-  clv_code (*finish)(clv_token_file *f, const reading *r, size_t at, clv_err *err);
+  clv_code (*finish)(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err);
 } models[] = {[CLV_TOKEN_MODEL_BPE] = {"BPE", KEYS(bpe_keys), finish_bpe},
               [CLV_TOKEN_MODEL_WORDPIECE] = {"WordPiece", KEYS(wordpiece_keys), finish_wordpiece},
               [CLV_TOKEN_MODEL_UNIGRAM] = {"Unigram", KEYS(unigram_keys), finish_unigram}};
 
 clv_code clv_read_model(clv_token_file *f, clv_err *err) {
-  CLV_AUTO(reading_done) reading r = {0};
+  CLV_AUTO(parsed_keys_done) parsed_keys r = {0};
   size_t at = clv_token_file_position(f), i = 0;
   CLV_TRY(clv_token_file_find_type(f, "model", err));
   while (i < CLV_COUNT(models) && !clv_token_file_text_equals(f, models[i].name)) i++;

@@ -23,7 +23,7 @@ static void remove_if(clv_codepoints *p, bool (*is_removed)(uint32_t)) {
 }
 
 /* Applies clean_text of BertNormalizer: removes controls, and replaces white space by spaces. */
-static void clean(clv_codepoints *p) {
+static void clean_text(clv_codepoints *p) {
   remove_if(p, is_removed_by_cleaning);
   for (size_t i = 0; i < p->n; i++)
     if (clv_char_is_space((uint32_t)p->at[i])) p->at[i] = ' ';
@@ -92,7 +92,7 @@ enum { BERT_CLEANS, BERT_SPACES_CJK, BERT_LOWERS };
 
 static clv_code apply_bert(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   bool lowers = s->flags[BERT_LOWERS];
-  if (s->flags[BERT_CLEANS]) clean(p);
+  if (s->flags[BERT_CLEANS]) clean_text(p);
   if (s->flags[BERT_SPACES_CJK]) CLV_TRY(space_cjk(p, err));
   if (s->choice == CLV_ACCENTS_STRIP || (s->choice == CLV_ACCENTS_AUTO && lowers)) {
     CLV_TRY(clv_codepoints_decompose(p, false, err));
@@ -135,7 +135,7 @@ static clv_code apply_nfkd(const clv_token_step *s, clv_codepoints *p, clv_err *
 /* Indices in clv_token_step.flags of Strip. */
 enum { STRIPS_LEFT, STRIPS_RIGHT };
 
-static clv_code strip(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+static clv_code strip_spaces(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   size_t from = 0;
   (void)err;
   if (s->flags[STRIPS_RIGHT])
@@ -152,7 +152,7 @@ static clv_code append(clv_codepoints *to, const clv_codepoints *more, clv_err *
   return CLV_OK;
 }
 
-static clv_code prepend(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+static clv_code prepend_text(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   if (!p->n) return CLV_OK;
   CLV_TRY(append(&out, &s->to, err));
@@ -219,7 +219,7 @@ static const struct {
                 {"[\\n\\r\\t]", match_line_end_or_tab},
                 {"\\s{2,}|[\\n\\r\\t]", match_spaces_or_line_end}};
 
-static clv_code replace(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+static clv_code replace_matches(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   for (size_t i = 0, n; i < p->n; i += CLV_MAX(n, (size_t)1)) {
     n = matchers[s->pattern].match(s, p->at + i, p->n - i);
@@ -401,10 +401,10 @@ static const struct {
              {"NFKC", apply_nfkc, KEYS(no_keys), NULL},
              {"NFKD", apply_nfkd, KEYS(no_keys), NULL},
              {"Lowercase", to_lower, KEYS(no_keys), NULL},
-             {"Strip", strip, KEYS(strip_keys), NULL},
+             {"Strip", strip_spaces, KEYS(strip_keys), NULL},
              {"StripAccents", strip_accents, KEYS(no_keys), NULL},
-             {"Replace", replace, KEYS(replace_keys), finish_replace},
-             {"Prepend", prepend, KEYS(prepend_keys), finish_prepend},
+             {"Replace", replace_matches, KEYS(replace_keys), finish_replace},
+             {"Prepend", prepend_text, KEYS(prepend_keys), finish_prepend},
              {"Precompiled", apply_charsmap, KEYS(charsmap_keys), finish_charsmap},
              {"Nmt", apply_nmt, KEYS(no_keys), NULL}};
 
@@ -473,7 +473,8 @@ bool clv_normalizer_find_bert(const clv_tokenizer *t, clv_bert_flags *ret) {
 bool clv_normalizer_keeps_offsets(const clv_tokenizer *t) {
   for (size_t i = 0; i < t->n_normalizer_steps; i++) {
     const clv_token_step *s = &t->normalizer[i];
-    if (s->normalize != replace || s->pattern || s->from.n != 1 || s->to.n != 1) return false;
+    if (s->normalize != replace_matches || s->pattern || s->from.n != 1 || s->to.n != 1)
+      return false;
   }
   return true;
 }

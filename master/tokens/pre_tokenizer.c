@@ -35,13 +35,13 @@ typedef bool (*find_match)(const clv_token_step *s, clv_token_piece piece, size_
 
 /* Bytes begin..end - 1 of a piece that are not yet passed on, because the part after them may be
  * merged with them. is_match: the last part merged into them is a match. */
-typedef struct pending {
+typedef struct pending_part {
   size_t begin, end;
   bool is_match;
-} pending;
+} pending_part;
 
 /* True if `behavior` merges the next part with the pending one. is_match: of the next part. */
-static bool is_merged(size_t behavior, const pending *p, bool is_match) {
+static bool must_merge(size_t behavior, const pending_part *p, bool is_match) {
   if (p->begin == p->end) return false;
   if (behavior == CLV_SPLIT_CONTIGUOUS) return is_match == p->is_match;
   if (behavior == CLV_SPLIT_MERGED_WITH_PREVIOUS) return is_match && !p->is_match;
@@ -51,14 +51,14 @@ static bool is_merged(size_t behavior, const pending *p, bool is_match) {
 /* Merges the next part into *p, or passes *p on and makes the part pending. Drops a match if
  * matches are to be removed. */
 static clv_code add_part(const clv_token_step *s, clv_encoding *e, size_t next,
-                         clv_token_piece piece, pending *p, pending part, clv_err *err) {
+                         clv_token_piece piece, pending_part *p, pending_part part, clv_err *err) {
   if (part.begin == part.end || (s->choice == CLV_SPLIT_REMOVED && part.is_match)) return CLV_OK;
-  if (is_merged(s->choice, p, part.is_match)) {
+  if (must_merge(s->choice, p, part.is_match)) {
     p->end = part.end;
     p->is_match = part.is_match;
     return CLV_OK;
   }
-  pending before = *p;
+  pending_part before = *p;
   *p = part;
   return encode_part(e, next, piece, before.begin, before.end, err);
 }
@@ -67,11 +67,11 @@ static clv_code add_part(const clv_token_step *s, clv_encoding *e, size_t next,
 static clv_code cut_at_matches(const clv_token_step *s, clv_encoding *e, size_t next,
                                clv_token_piece piece, find_match find, clv_err *err) {
   bool inverts = s->flags[INVERTS];
-  pending p = {0};
+  pending_part p = {0};
   for (size_t at = 0, begin, end; at < piece.len; at = end) {
     if (!find(s, piece, at, &begin, &end)) begin = end = piece.len;
-    CLV_TRY(add_part(s, e, next, piece, &p, (pending){at, begin, inverts}, err));
-    CLV_TRY(add_part(s, e, next, piece, &p, (pending){begin, end, !inverts}, err));
+    CLV_TRY(add_part(s, e, next, piece, &p, (pending_part){at, begin, inverts}, err));
+    CLV_TRY(add_part(s, e, next, piece, &p, (pending_part){begin, end, !inverts}, err));
   }
   return encode_part(e, next, piece, p.begin, p.end, err);
 }
@@ -167,7 +167,7 @@ static clv_code cut_words(const clv_token_step *s, clv_encoding *e, size_t next,
 
 /* Returns the class of a character in \w+|[^\w\s]+: 0: white space, 1: \w, 2: any other. ret_n:
  * receives the bytes of the character. */
-static int class_of(clv_token_piece piece, size_t at, size_t *ret_n) {
+static int get_char_class(clv_token_piece piece, size_t at, size_t *ret_n) {
   uint32_t c = 0;
   *ret_n = clv_utf8_decode(piece.text + at, piece.len - at, &c);
   return clv_char_is_word(c) ? 1 : clv_char_is_space(c) ? 0 : 2;
@@ -178,8 +178,8 @@ static clv_code cut_classes(const clv_token_step *s, clv_encoding *e, size_t nex
                             clv_token_piece piece, clv_err *err) {
   (void)s;
   for (size_t at = 0, end, n; at < piece.len; at = end) {
-    int class = class_of(piece, at, &n);
-    for (end = at + n; end < piece.len && class_of(piece, end, &n) == class;) end += n;
+    int class = get_char_class(piece, at, &n);
+    for (end = at + n; end < piece.len && get_char_class(piece, end, &n) == class;) end += n;
     if (class) CLV_TRY(encode_part(e, next, piece, at, end, err));
   }
   return CLV_OK;

@@ -160,22 +160,22 @@ static clv_code compare_flag(settings *s, bool has_step, bool want, const settin
 }
 
 static clv_code compare_lower_case(settings *s, const setting *row, clv_err *err) {
-  clv_bert_flags bert;
-  bool has_step = clv_normalizer_find_bert(s->t, &bert);
-  return compare_flag(s, has_step, has_step && bert.lowers, row, err);
+  clv_bert_flags bert_flags;
+  bool has_step = clv_normalizer_find_bert(s->t, &bert_flags);
+  return compare_flag(s, has_step, has_step && bert_flags.lowers, row, err);
 }
 
 static clv_code compare_cjk(settings *s, const setting *row, clv_err *err) {
-  clv_bert_flags bert;
-  bool has_step = clv_normalizer_find_bert(s->t, &bert);
-  return compare_flag(s, has_step, has_step && bert.spaces_cjk, row, err);
+  clv_bert_flags bert_flags;
+  bool has_step = clv_normalizer_find_bert(s->t, &bert_flags);
+  return compare_flag(s, has_step, has_step && bert_flags.spaces_cjk, row, err);
 }
 
 /* null strips accents with the case alone, as it does in a normalizer. */
 static clv_code compare_accents(settings *s, const setting *row, clv_err *err) {
-  clv_bert_flags bert;
-  bool has_step = clv_normalizer_find_bert(s->t, &bert);
-  return compare_flag(s, has_step, has_step && bert.strips_accents, row, err);
+  clv_bert_flags bert_flags;
+  bool has_step = clv_normalizer_find_bert(s->t, &bert_flags);
+  return compare_flag(s, has_step, has_step && bert_flags.strips_accents, row, err);
 }
 
 /* Classes of Unigram tokenizers, such as XLM-R's, take null for false, all others for the
@@ -208,7 +208,7 @@ static clv_code require_right(settings *s, const setting *row, clv_err *err) {
                        text.len ? text.data : "", row->reason);
 }
 
-static clv_code skip(settings *s, const setting *row, clv_err *err) {
+static clv_code skip_setting(settings *s, const setting *row, clv_err *err) {
   (void)row;
   return clv_json_skip(&s->j, err);
 }
@@ -227,21 +227,21 @@ static const setting rows[] = {
     {"split_special_tokens", require_false, "special tokens in a text are one token"},
     {"truncation_side", require_right, "texts are cut at their end"},
     {"fix_mistral_regex", require_false, "the pattern is that of tokenizer.json"},
-    {"add_bos_token add_eos_token", skip, "the post_processor of tokenizer.json says it"},
-    {"padding_side", skip, "rows are filled at their end, and lengths say what counts"},
+    {"add_bos_token add_eos_token", skip_setting, "the post_processor of tokenizer.json says it"},
+    {"padding_side", skip_setting, "rows are filled at their end, and lengths say what counts"},
     {"model_max_length max_length max_len stride truncation_strategy padding pad_to_multiple_of "
      "pad_token_type_id pad_token_label",
-     skip, "data.text says how wide rows are, and lengths what counts"},
-    {"clean_up_tokenization_spaces spaces_between_special_tokens errors trim_offsets", skip,
+     skip_setting, "data.text says how wide rows are, and lengths what counts"},
+    {"clean_up_tokenization_spaces spaces_between_special_tokens errors trim_offsets", skip_setting,
      "numbers do not become text"},
-    {"chat_template response_template chat_control_tokens use_default_system_prompt", skip,
+    {"chat_template response_template chat_control_tokens use_default_system_prompt", skip_setting,
      "records are texts, not dialogues"},
     {"tokenizer_class tokenizer_file name_or_path special_tokens_map_file full_tokenizer_file "
      "processor_class backend init_inputs is_local local_files_only trust_remote_code "
      "model_input_names from_slow slow_tokenizer_class use_fast device_map transformers_version "
      "tokenizer_type",
-     skip, "how a program finds or runs the class"},
-    {"do_basic_tokenize never_split sp_model_kwargs legacy vocab_file merges_file", skip,
+     skip_setting, "how a program finds or runs the class"},
+    {"do_basic_tokenize never_split sp_model_kwargs legacy vocab_file merges_file", skip_setting,
      "read without a tokenizer.json only"},
 };
 
@@ -321,7 +321,7 @@ clv_code clv_tokenizer_check_folder(const clv_tokenizer *t, const char *path,
 bool clv_tokenizer_describe_setting(size_t i, clv_tokenizer_setting *ret) {
   if (i >= CLV_COUNT(rows)) return false;
   const setting *row = &rows[i];
-  const char *outcome = row->read == skip            ? "harmless"
+  const char *outcome = row->read == skip_setting    ? "harmless"
                         : row->read == require_false ? "refused unless false"
                         : row->read == require_right ? "refused unless right"
                                                      : "refused where";

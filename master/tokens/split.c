@@ -34,8 +34,8 @@ static bool is_line_end(uint32_t c) { return c == '\r' || c == '\n'; }
 
 /* Returns the end of the longest run of characters at `at` for which is_in_class() is true; at most
  * max_chars characters. */
-static size_t end_of_run(const clv_cursor_text *c, size_t at, bool (*is_in_class)(uint32_t),
-                         size_t max_chars) {
+static size_t find_run_end(const clv_cursor_text *c, size_t at, bool (*is_in_class)(uint32_t),
+                           size_t max_chars) {
   for (size_t next; max_chars-- && at < c->len && is_in_class(decode_at(c, at, &next)); at = next) {
   }
   return at;
@@ -48,7 +48,7 @@ static bool matches_letter(uint32_t c, char letter, bool ignores_case) {
 }
 
 /* Returns the end of a contraction such as 's at `from`; 0: there is none. */
-static size_t end_of_contraction(const clv_cursor_text *c, size_t from, bool ignores_case) {
+static size_t find_contraction_end(const clv_cursor_text *c, size_t from, bool ignores_case) {
   static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
   if (c->text[from] != '\'') return 0;
   for (size_t i = 0; i < CLV_COUNT(endings); i++) {
@@ -64,8 +64,8 @@ static size_t end_of_contraction(const clv_cursor_text *c, size_t from, bool ign
 }
 
 /* Matches \s+(?!\S), else \s+: the last space belongs to the next piece. */
-static size_t end_of_spaces(const clv_cursor_text *c, size_t from) {
-  size_t end = end_of_run(c, from, clv_char_is_space, SIZE_MAX), last = from;
+static size_t find_spaces_end(const clv_cursor_text *c, size_t from) {
+  size_t end = find_run_end(c, from, clv_char_is_space, SIZE_MAX), last = from;
   for (size_t next = from; next < end;) {
     last = next;
     decode_at(c, last, &next);
@@ -74,46 +74,46 @@ static size_t end_of_spaces(const clv_cursor_text *c, size_t from) {
 }
 
 /* Returns the end of the piece at `from` by the expression of GPT-2. */
-static size_t end_of_gpt2_piece(const clv_cursor_text *c, size_t from) {
+static size_t find_gpt2_piece_end(const clv_cursor_text *c, size_t from) {
   static bool (*const kinds[])(uint32_t) = {clv_char_is_letter, clv_char_is_number, is_other};
-  size_t end = end_of_contraction(c, from, false), at = from + (c->text[from] == ' ');
+  size_t end = find_contraction_end(c, from, false), at = from + (c->text[from] == ' ');
   for (size_t i = 0; !end && i < CLV_COUNT(kinds); i++) {
-    size_t after = end_of_run(c, at, kinds[i], SIZE_MAX);
+    size_t after = find_run_end(c, at, kinds[i], SIZE_MAX);
     if (after > at) end = after;
   }
-  return end ? end : end_of_spaces(c, from);
+  return end ? end : find_spaces_end(c, from);
 }
 
 /* Matches \s*[\r\n]+, up to the last line end of the white space; 0: there is none. */
-static size_t end_of_lines(const clv_cursor_text *c, size_t from) {
-  size_t end = end_of_run(c, from, clv_char_is_space, SIZE_MAX);
+static size_t find_lines_end(const clv_cursor_text *c, size_t from) {
+  size_t end = find_run_end(c, from, clv_char_is_space, SIZE_MAX);
   while (end > from && !is_line_end((unsigned char)c->text[end - 1])) end--;
   return end > from ? end : 0;
 }
 
 /* Matches [^\r\n\p{L}\p{N}]?\p{L}+; 0: there is none. */
-static size_t end_of_word(const clv_cursor_text *c, size_t from) {
+static size_t find_word_end(const clv_cursor_text *c, size_t from) {
   size_t at = from;
   uint32_t first = decode_at(c, from, &at);
   if (is_line_end(first) || clv_char_is_number(first)) return 0;
-  if (clv_char_is_letter(first)) return end_of_run(c, from, clv_char_is_letter, SIZE_MAX);
-  size_t end = end_of_run(c, at, clv_char_is_letter, SIZE_MAX);
+  if (clv_char_is_letter(first)) return find_run_end(c, from, clv_char_is_letter, SIZE_MAX);
+  size_t end = find_run_end(c, at, clv_char_is_letter, SIZE_MAX);
   return end > at ? end : 0;
 }
 
 /* Returns the end of the piece at `from` by the expression of Llama 3. max_digits: most characters
  * of its third alternative, \p{N}. */
-static size_t end_of_llama3_piece(const clv_cursor_text *c, size_t from, size_t max_digits) {
-  size_t end = end_of_contraction(c, from, true), at = from + (c->text[from] == ' ');
-  if (end || (end = end_of_word(c, from))) return end;
-  if ((end = end_of_run(c, from, clv_char_is_number, max_digits)) > from) return end;
-  if ((end = end_of_run(c, at, is_other, SIZE_MAX)) > at)
-    return end_of_run(c, end, is_line_end, SIZE_MAX);
-  return (end = end_of_lines(c, from)) ? end : end_of_spaces(c, from);
+static size_t find_llama3_piece_end(const clv_cursor_text *c, size_t from, size_t max_digits) {
+  size_t end = find_contraction_end(c, from, true), at = from + (c->text[from] == ' ');
+  if (end || (end = find_word_end(c, from))) return end;
+  if ((end = find_run_end(c, from, clv_char_is_number, max_digits)) > from) return end;
+  if ((end = find_run_end(c, at, is_other, SIZE_MAX)) > at)
+    return find_run_end(c, end, is_line_end, SIZE_MAX);
+  return (end = find_lines_end(c, from)) ? end : find_spaces_end(c, from);
 }
 
 size_t clv_split_piece_end(clv_token_pattern pattern, const char *text, size_t len, size_t from) {
   const clv_cursor_text c = {text, len};
-  if (pattern == CLV_TOKEN_PATTERN_GPT2) return end_of_gpt2_piece(&c, from);
-  return end_of_llama3_piece(&c, from, pattern == CLV_TOKEN_PATTERN_LLAMA3 ? 3 : 1);
+  if (pattern == CLV_TOKEN_PATTERN_GPT2) return find_gpt2_piece_end(&c, from);
+  return find_llama3_piece_end(&c, from, pattern == CLV_TOKEN_PATTERN_LLAMA3 ? 3 : 1);
 }

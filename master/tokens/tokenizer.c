@@ -34,19 +34,19 @@ static clv_code encode_pieces(clv_encoding *e, clv_token_piece piece, clv_err *e
   return clv_pieces_encode(e, 0, piece, err);
 }
 
-static clv_code encode_normalised(clv_encoding *e, clv_token_piece piece, clv_err *err) {
+static clv_code encode_normalised_text(clv_encoding *e, clv_token_piece piece, clv_err *err) {
   return encode_between_added(e, &e->t->normalised_added, encode_pieces, piece, err);
 }
 
-static clv_code encode_raw(clv_encoding *e, clv_token_piece piece, clv_err *err) {
+static clv_code encode_raw_text(clv_encoding *e, clv_token_piece piece, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  if (!e->t->n_normalizer_steps) return encode_normalised(e, piece, err);
+  if (!e->t->n_normalizer_steps) return encode_normalised_text(e, piece, err);
   CLV_TRY(clv_codepoints_from_utf8(&p, piece.text, piece.len, err));
   p.max_n = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
   CLV_TRY(clv_tokenizer_normalize(e->t, &p, err));
   CLV_TRY(clv_codepoints_to_utf8(&p, &b, err));
-  return encode_normalised(e, (clv_token_piece){b.data, b.len, piece.is_first}, err);
+  return encode_normalised_text(e, (clv_token_piece){b.data, b.len, piece.is_first}, err);
 }
 
 static clv_code check_utf8(const char *text, size_t len, clv_err *err) {
@@ -62,8 +62,8 @@ clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t l
                               clv_err *err) {
   CLV_AUTO(clv_encoding_done) clv_encoding e = {.t = t, .out = out};
   CLV_TRY(check_utf8(text, len, err));
-  return encode_between_added(&e, &t->raw_added, encode_raw, (clv_token_piece){text, len, true},
-                              err);
+  return encode_between_added(&e, &t->raw_added, encode_raw_text,
+                              (clv_token_piece){text, len, true}, err);
 }
 
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token) {

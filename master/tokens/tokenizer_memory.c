@@ -8,7 +8,7 @@
 
 clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
-  (*ret)->unknown = (*ret)->before = (*ret)->after = (*ret)->pad_id = -1;
+  (*ret)->unknown_id = (*ret)->before = (*ret)->after = (*ret)->pad_id = -1;
   return CLV_OK;
 }
 

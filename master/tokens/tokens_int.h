@@ -305,7 +305,7 @@ struct clv_tokenizer {
   clv_token_step normalizer[CLV_TOKEN_MAX_STEPS], pre_tokenizer[CLV_TOKEN_MAX_STEPS];
   size_t n_normalizer_steps, n_pre_tokenizer_steps; /* numbers of steps */
   clv_token_model model;
-  int32_t unknown; /* id of the token for unknown text, such as [UNK]; -1: there is none */
+  int32_t unknown_id; /* id of the token for unknown text, such as [UNK]; -1: there is none */
   /* WordPiece */
   size_t max_word_chars;      /* longer words become the unknown token */
   clv_vocab_walk inside_word; /* state of a prefix search after continuing_subword_prefix */

@@ -31,7 +31,7 @@ static void offer_tokens(clv_encoding *e, const char *text, size_t len, size_t f
     offer_path(&e->paths[i + 1], t->scores[v->id] + before, from, v->id);
     is_known = is_known || i + 1 - from == n;
   }
-  if (!is_known) offer_path(&e->paths[from + n], t->unknown_score + before, from, t->unknown);
+  if (!is_known) offer_path(&e->paths[from + n], t->unknown_score + before, from, t->unknown_id);
 }
 
 /* Appends the tokens of text[from..end - 1], a run of unknown characters: one token if the
@@ -44,7 +44,7 @@ static clv_code add_unknown(clv_encoding *e, const char *text, size_t from, size
   bool has_bytes = !v && t->falls_back_to_bytes;
   for (size_t i = from; has_bytes && i < end; i++)
     has_bytes = t->byte_tokens[(unsigned char)text[i]] >= 0;
-  if (!has_bytes) return clv_ids_add(e->out, v ? v->id : t->unknown, err);
+  if (!has_bytes) return clv_ids_add(e->out, v ? v->id : t->unknown_id, err);
   for (size_t i = from; i < end; i++)
     CLV_TRY(clv_ids_add(e->out, t->byte_tokens[(unsigned char)text[i]], err));
   return CLV_OK;
@@ -55,13 +55,13 @@ static clv_code add_unknown(clv_encoding *e, const char *text, size_t from, size
 static void reverse_path(clv_encoding *e, size_t len) {
   int32_t id = -1;
   for (size_t at = len, end = len;;) {
-    clv_best_path here = e->paths[at];
+    clv_best_path node = e->paths[at];
     e->paths[at].from = end;
     e->paths[at].id = id;
     if (!at) return;
     end = at;
-    id = here.id;
-    at = here.from;
+    id = node.id;
+    at = node.from;
   }
 }
 
@@ -75,8 +75,8 @@ clv_code clv_unigram_encode(clv_encoding *e, const char *text, size_t len, clv_e
   }
   reverse_path(e, len);
   for (size_t at = 0, end; at < len; at = end) {
-    bool is_unknown = e->paths[at].id == e->t->unknown;
-    for (end = e->paths[at].from; is_unknown && end < len && e->paths[end].id == e->t->unknown;)
+    bool is_unknown = e->paths[at].id == e->t->unknown_id;
+    for (end = e->paths[at].from; is_unknown && end < len && e->paths[end].id == e->t->unknown_id;)
       end = e->paths[end].from;
     CLV_TRY(is_unknown ? add_unknown(e, text, at, end, err)
                        : clv_ids_add(e->out, e->paths[at].id, err));

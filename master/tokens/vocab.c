@@ -156,7 +156,7 @@ clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v) {
 
 /* Returns the first entry of w->low..w->high - 1 whose byte after the prefix is min_byte or more;
  * w->high: there is none. */
-static size_t find_first_entry(const clv_vocab *v, const clv_vocab_walk *w, int min_byte) {
+static size_t find_entry_from_byte(const clv_vocab *v, const clv_vocab_walk *w, int min_byte) {
   size_t low = w->low, high = w->high;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
@@ -177,7 +177,8 @@ static bool step_in_tree(const clv_prefix_tree *t, clv_vocab_walk *w, uint8_t by
 bool clv_vocab_walk_step(const clv_vocab *v, clv_vocab_walk *w, char byte) {
   int b = (unsigned char)byte;
   if (v->tree.n) return step_in_tree(&v->tree, w, (uint8_t)byte);
-  *w = (clv_vocab_walk){find_first_entry(v, w, b), find_first_entry(v, w, b + 1), w->depth + 1};
+  *w = (clv_vocab_walk){find_entry_from_byte(v, w, b), find_entry_from_byte(v, w, b + 1),
+                        w->depth + 1};
   return w->low < w->high;
 }
 

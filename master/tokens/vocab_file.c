@@ -88,7 +88,7 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
         "%s: has no token [UNK] among its %zu lines: a vocab.txt has a token in each line", label,
         t->vocab.n);
   CLV_TRY(clv_vocab_make_tree(&t->vocab, err));
-  t->unknown = unknown->id;
+  t->unknown_id = unknown->id;
   t->max_word_chars = MAX_WORD_CHARS;
   t->normalizer[t->n_normalizer_steps++] =
       clv_bert_normalizer(!options->keep_case, options->accents);

@@ -31,13 +31,14 @@ static size_t count_characters(const char *text, size_t len) {
 clv_code clv_wordpiece_encode(clv_encoding *e, const char *word, size_t len, clv_err *err) {
   const clv_tokenizer *t = e->t;
   size_t n_ids_before = e->out->n, n = 0;
-  if (count_characters(word, len) > t->max_word_chars) return clv_ids_add(e->out, t->unknown, err);
+  if (count_characters(word, len) > t->max_word_chars)
+    return clv_ids_add(e->out, t->unknown_id, err);
   for (size_t at = 0; at < len; at += n) {
     clv_vocab_walk from = at ? t->inside_word : clv_vocab_walk_begin(&t->vocab);
     const clv_vocab_entry *v = find_longest_token(t, from, word + at, len - at, &n);
     if (!v) {
       e->out->n = n_ids_before; /* if any part of a word is unknown, the complete word is unknown */
-      return clv_ids_add(e->out, t->unknown, err);
+      return clv_ids_add(e->out, t->unknown_id, err);
     }
     CLV_TRY(clv_ids_add(e->out, v->id, err));
   }

@@ -93,11 +93,11 @@ static clv_code check_worker_has_cache(const clv_session_config *c, int node,
   return err->code = CLV_NOT_FOUND;
 }
 
-static void note_old_protocol(const char *worker, const clv_wire_about *theirs) {
-  if (clv_wire_protocol_has_acks(theirs->protocol)) return;
+static void note_old_protocol(const char *worker, const clv_wire_about *worker_about) {
+  if (clv_wire_protocol_has_acks(worker_about->protocol)) return;
   clv_notice(CLV_LOG_WARN, "notice",
              "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", worker,
-             theirs->protocol);
+             worker_about->protocol);
 }
 
 /* Adds the devices of the stages of one node. node -1: the master, which needs no call. */

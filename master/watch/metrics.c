@@ -18,8 +18,8 @@
 #include "common/net/tls/tls.h"
 #include "master/watch/watch.h"
 
-enum { APPLIED, SKIPPED, N_OUTCOMES };
-enum { COMPUTE, NETWORK, PEER, OTHER, N_PHASES };
+enum { OUTCOME_APPLIED, OUTCOME_SKIPPED, N_OUTCOMES };
+enum { PHASE_COMPUTE, PHASE_NETWORK, PHASE_PEER, PHASE_OTHER, N_PHASES };
 
 /* Numbers of a run that the training thread stores for a scrape. Counts are doubles, as the metrics
  * that show them. */
@@ -53,8 +53,9 @@ _Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
 /* Adds the time of a step to its phases. Caller holds the lock. */
 static void add_phase_times(clv_run_metrics *m, const clv_step_result *s) {
   double wait_s = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
-  m->numbers.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait_s;
-  for (int i = NETWORK; i < N_PHASES; i++) m->numbers.phase_s[i] += wait_s * m->wait_shares[i];
+  m->numbers.phase_s[PHASE_COMPUTE] += (double)s->step_ns * 1e-9 - wait_s;
+  for (int i = PHASE_NETWORK; i < N_PHASES; i++)
+    m->numbers.phase_s[i] += wait_s * m->wait_shares[i];
 }
 
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s) {
@@ -63,7 +64,7 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
   step_numbers *t = &m->numbers;
   clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
   add_phase_times(m, s);
-  t->n_steps[s->changed_weights ? APPLIED : SKIPPED]++;
+  t->n_steps[s->changed_weights ? OUTCOME_APPLIED : OUTCOME_SKIPPED]++;
   t->n_records += (double)s->samples;
   t->step = (double)step;
   t->loss = s->loss;
@@ -80,9 +81,9 @@ static void on_waits(void *user, const clv_waits *w) {
   double sum_s = w->network_s + w->peer_s + w->own_s;
   if (sum_s <= 0) return;
   pthread_mutex_lock(&m->lock);
-  m->wait_shares[NETWORK] = w->network_s / sum_s;
-  m->wait_shares[PEER] = w->peer_s / sum_s;
-  m->wait_shares[OTHER] = w->own_s / sum_s;
+  m->wait_shares[PHASE_NETWORK] = w->network_s / sum_s;
+  m->wait_shares[PHASE_PEER] = w->peer_s / sum_s;
+  m->wait_shares[PHASE_OTHER] = w->own_s / sum_s;
   pthread_mutex_unlock(&m->lock);
 }
 
@@ -225,7 +226,7 @@ static void put_reconnects(clv_metrics_out *out, const void *numbers_of) {
   put_count_for_each_worker(out, numbers_of, LINK(reconnects));
 }
 
-static void put_resent(clv_metrics_out *out, const void *numbers_of) {
+static void put_resent_bytes(clv_metrics_out *out, const void *numbers_of) {
   put_count_for_each_worker(out, numbers_of, LINK(resent_bytes));
 }
 
@@ -283,16 +284,16 @@ static void put_escrow_time(clv_metrics_out *out, const void *numbers_of) {
 
 /* Writes a metric of the last step; writes nothing before the first step. */
 static void put_step_value(clv_metrics_out *out, const scrape *n, double value) {
-  if (n->numbers.n_steps[APPLIED] + n->numbers.n_steps[SKIPPED] > 0)
+  if (n->numbers.n_steps[OUTCOME_APPLIED] + n->numbers.n_steps[OUTCOME_SKIPPED] > 0)
     clv_metric_sample(out, value, NULL, 0);
 }
 static void put_loss(clv_metrics_out *out, const void *n) {
   put_step_value(out, n, ((const scrape *)n)->numbers.loss);
 }
-static void put_norm(clv_metrics_out *out, const void *n) {
+static void put_gradient_norm(clv_metrics_out *out, const void *n) {
   put_step_value(out, n, ((const scrape *)n)->numbers.gradient_norm);
 }
-static void put_rate(clv_metrics_out *out, const void *n) {
+static void put_learning_rate(clv_metrics_out *out, const void *n) {
   put_step_value(out, n, ((const scrape *)n)->numbers.learning_rate);
 }
 
@@ -320,9 +321,9 @@ static const clv_metric table[] = {
     {.name = "cleave_master_loss", .kind = CLV_GAUGE, .unit = "",
      .help = "Mean loss of the last step's batch.", .write = put_loss},
     {.name = "cleave_master_learning_rate", .kind = CLV_GAUGE, .unit = "",
-     .help = "Learning rate of the last step.", .write = put_rate},
+     .help = "Learning rate of the last step.", .write = put_learning_rate},
     {.name = "cleave_master_gradient_norm", .kind = CLV_GAUGE, .unit = "",
-     .help = "Norm of all gradients of the last step, before clipping.", .write = put_norm},
+     .help = "Norm of all gradients of the last step, before clipping.", .write = put_gradient_norm},
     {.name = "cleave_master_micro_batches", .kind = CLV_GAUGE, .unit = "",
      .help = "Parts that a batch is cut into.", .at = AT(numbers.n_micro_batches)},
     {.name = "cleave_master_pipeline_window", .old_name = "cleave_master_window", .kind = CLV_GAUGE, .unit = "",
@@ -341,7 +342,7 @@ static const clv_metric table[] = {
      .help = "Connections to each worker that were lost and made again.", .write = put_reconnects},
     {.name = "cleave_master_link_resent_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of messages that were sent to each worker again after a loss.",
-     .write = put_resent},
+     .write = put_resent_bytes},
     {.name = "cleave_master_link_round_trip_seconds", .kind = CLV_GAUGE, .unit = "seconds",
      .help = "Round trip to a worker when it was last measured.", .write = put_round_trips},
     {.name = "cleave_master_link_silence_seconds", .kind = CLV_GAUGE, .unit = "seconds",
@@ -431,7 +432,7 @@ clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret
   if (!c->metrics.listen) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   m->session = c->name;
-  m->wait_shares[OTHER] = 1;
+  m->wait_shares[PHASE_OTHER] = 1;
   m->numbers.step_s.bounds = step_bounds;
   m->numbers.step_s.n_bounds = CLV_COUNT(step_bounds);
   pthread_mutex_init(&m->lock, NULL);

@@ -17,8 +17,8 @@
 #include "master/watch/watch.h"
 
 enum {
-  ASK_MS = 5000, /* time limit in ms for the answer of a worker */
-  N_ROUNDS = 3,  /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
+  ANSWER_LIMIT_MS = 5000, /* time limit in ms for the answer of a worker */
+  N_ROUNDS = 3, /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
   FIRST_FRAME_MS = 100,
 };
 
@@ -75,7 +75,7 @@ static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, cl
   const clv_wire_status_request status_request = {.all_sessions = true,
                                                   .newest_protocol = CLV_WIRE_PROTOCOL};
   uint64_t limit_ms = w->status->config->limits.connect_timeout_ms;
-  unsigned ms = (unsigned)CLV_MIN(limit_ms, (uint64_t)ASK_MS);
+  unsigned ms = (unsigned)CLV_MIN(limit_ms, (uint64_t)ANSWER_LIMIT_MS);
   CLV_TRY(connect_to(w, ms, err));
   CLV_TRY(clv_wire_status_request_encode(&status_request, &request, err));
   clv_code code =
@@ -177,13 +177,13 @@ static void *watch_worker(void *user) {
   watched_worker *w = user;
   status *s = w->status;
   bool asks_once = !s->o->watch;
-  for (uint64_t next_ns = clv_now_ns();;) {
+  for (uint64_t next_ask_ns = clv_now_ns();;) {
     bool has_answered = ask_once(w);
     w->n_rounds++;
     if (asks_once && (!has_answered || w->n_rounds == N_ROUNDS)) return NULL;
     uint64_t pause_ns = w->n_rounds == 1 ? s->interval_ns / 2 : s->interval_ns;
-    next_ns = CLV_MAX(next_ns + pause_ns, clv_now_ns());
-    if (!sleep_until(s, next_ns)) return NULL;
+    next_ask_ns = CLV_MAX(next_ask_ns + pause_ns, clv_now_ns());
+    if (!sleep_until(s, next_ask_ns)) return NULL;
   }
 }
 
@@ -270,8 +270,8 @@ static void show_repeatedly(status *s, clv_screen *screen) {
     has_begun |= have_all_replied(s, is_live ? 1 : 2);
     if (is_live || has_begun) show_report(s, screen);
     uint64_t pause_ns = has_begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
-    struct timespec nap = {(time_t)(pause_ns / 1000000000u), (long)(pause_ns % 1000000000u)};
-    nanosleep(&nap, NULL); /* waits; a signal ends the sleep early */
+    struct timespec pause = {(time_t)(pause_ns / 1000000000u), (long)(pause_ns % 1000000000u)};
+    nanosleep(&pause, NULL); /* waits; a signal ends the sleep early */
   }
 }
 

@@ -14,10 +14,10 @@ static double difference(uint64_t now, uint64_t before) {
   return now > before ? (double)(now - before) : 0;
 }
 
-static double quotient(double part, double whole) { return whole > 0 ? part / whole : 0; }
+static double divide_or_zero(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-static double share_of_whole(double part, double whole) {
-  return CLV_MIN(quotient(part, whole), 1.0);
+static double compute_share(double part, double whole) {
+  return CLV_MIN(divide_or_zero(part, whole), 1.0);
 }
 
 static clv_status_last_error make_last_error(const clv_wire_last_error *t) {
@@ -28,36 +28,36 @@ static clv_status_last_error make_last_error(const clv_wire_last_error *t) {
 
 static const clv_wire_session_status *find_earlier_session(const clv_wire_status_reply *before,
                                                            const clv_wire_session_status *s) {
-  static const clv_wire_session_status all_zero;
+  static const clv_wire_session_status zero_status;
   for (uint32_t i = 0; before && i < before->n_sessions; i++) {
     const clv_wire_session_status *b = &before->sessions[i];
     if (memcmp(&b->session_id, &s->session_id, sizeof b->session_id) == 0 &&
         b->attempt_number == s->attempt_number)
       return b;
   }
-  return &all_zero;
+  return &zero_status;
 }
 
 static const clv_wire_module_status *find_earlier_module(const clv_wire_session_status *before,
                                                          uint32_t module) {
-  static const clv_wire_module_status all_zero;
+  static const clv_wire_module_status zero_status;
   for (uint32_t i = 0; i < before->n_modules; i++)
     if (before->modules[i].module_index == module) return &before->modules[i];
-  return &all_zero;
+  return &zero_status;
 }
 
 static const clv_wire_link_status *find_earlier_link(const clv_wire_session_status *before,
                                                      const char *peer) {
-  static const clv_wire_link_status all_zero;
+  static const clv_wire_link_status zero_status;
   for (uint32_t i = 0; i < before->n_links; i++)
     if (strcmp(before->links[i].peer_name, peer) == 0) return &before->links[i];
-  return &all_zero;
+  return &zero_status;
 }
 
 /* Returns the name of the stage that a module belongs to. The modules of a run by this session file
  * are its stages, in order, and the loss. */
-static const char *stage_name(const clv_session_config *c, uint32_t worker, const char *session,
-                              const clv_wire_module_status *module) {
+static const char *find_stage_name(const clv_session_config *c, uint32_t worker,
+                                   const char *session, const clv_wire_module_status *module) {
   if (strcmp(session, c->name) != 0 || module->module_index > c->n_stages) return NULL;
   bool is_loss = module->module_index == c->n_stages;
   int stage_worker = is_loss ? c->loss.worker : c->stages[module->module_index].worker;
@@ -76,17 +76,17 @@ static clv_status_module make_module_status(const clv_wire_module_status *now,
   double calls = difference(now->n_forwards, before->n_forwards) +
                  difference(now->n_backwards, before->n_backwards) +
                  difference(now->n_evals, before->n_evals);
-  return (clv_status_module){.index = now->module_index,
-                             .name = name,
-                             .device = now->device_name,
-                             .is_stage = stage != NULL,
-                             .steps = now->n_steps,
-                             .forwards = now->n_forwards,
-                             .backwards = now->n_backwards,
-                             .evals = now->n_evals,
-                             .calls_per_s = quotient(calls, seconds),
-                             .computing_share = share_of_whole(
-                                 difference(now->compute_ns, before->compute_ns), thread_ns)};
+  return (clv_status_module){
+      .index = now->module_index,
+      .name = name,
+      .device = now->device_name,
+      .is_stage = stage != NULL,
+      .steps = now->n_steps,
+      .forwards = now->n_forwards,
+      .backwards = now->n_backwards,
+      .evals = now->n_evals,
+      .calls_per_s = divide_or_zero(calls, seconds),
+      .computing_share = compute_share(difference(now->compute_ns, before->compute_ns), thread_ns)};
 }
 
 static clv_status_link make_link_status(const clv_wire_link_status *now,
@@ -100,8 +100,8 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
       .peer = now->peer_name,
       .bytes_in = now->bytes_in,
       .bytes_out = now->bytes_out,
-      .in_per_s = quotient(difference(now->bytes_in, before->bytes_in), seconds),
-      .out_per_s = quotient(difference(now->bytes_out, before->bytes_out), seconds),
+      .in_per_s = divide_or_zero(difference(now->bytes_in, before->bytes_in), seconds),
+      .out_per_s = divide_or_zero(difference(now->bytes_out, before->bytes_out), seconds),
       .round_trip_s = (double)now->round_trip_us / 1e6,
       .frames_in = now->frames_in,
       .frames_out = now->frames_out,
@@ -109,20 +109,21 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
       .tensors_out = now->tensors_out,
       .missing_in = now->missing_bytes_in,
       .missing_out = now->missing_bytes_out,
-      .receiving_share = share_of_whole(receiving_ns, seconds * 1e9),
-      .sending_share = share_of_whole(sending_ns, asked_ns),
-      .link_in_per_s =
-          quotient(difference(now->received_bytes, before->received_bytes), receiving_ns / 1e9),
+      .receiving_share = compute_share(receiving_ns, seconds * 1e9),
+      .sending_share = compute_share(sending_ns, asked_ns),
+      .link_in_per_s = divide_or_zero(difference(now->received_bytes, before->received_bytes),
+                                      receiving_ns / 1e9),
       .link_out_per_s =
-          asked_ns > 0 ? quotient(difference(now->sent_bytes, before->sent_bytes), sending_ns / 1e9)
-                       : 0,
+          asked_ns > 0
+              ? divide_or_zero(difference(now->sent_bytes, before->sent_bytes), sending_ns / 1e9)
+              : 0,
       /* A wait is counted when it ends, so it may include time before the earlier answer: limit it
        * to the idle time. */
       .waiting_share =
-          CLV_MIN(share_of_whole(difference(now->node_wait_ns, before->node_wait_ns), thread_ns),
+          CLV_MIN(compute_share(difference(now->node_wait_ns, before->node_wait_ns), thread_ns),
                   idle_share),
-      .awaits_per_s = quotient(difference(now->n_node_waits, before->n_node_waits), seconds),
-      .outages = now->n_outages,
+      .awaits_per_s = divide_or_zero(difference(now->n_node_waits, before->n_node_waits), seconds),
+      .n_outages = now->n_outages,
       .last_outage_age_s = (double)now->last_outage_age_ms / 1e3,
       .last_outage_s = (double)now->last_outage_ms / 1e3,
       .outage_s = (double)now->current_outage_ms / 1e3};
@@ -135,9 +136,9 @@ static void set_time_shares(const clv_wire_session_status *now,
          idle_ns = difference(now->idle_ns, before->idle_ns);
   double core_wait_ns = difference(now->share_wait_ns, before->share_wait_ns);
   *ret_total_ns = busy_ns + idle_ns + core_wait_ns;
-  ret->busy = share_of_whole(busy_ns, *ret_total_ns);
-  ret->idle = share_of_whole(idle_ns, *ret_total_ns);
-  ret->waiting_for_cores = share_of_whole(core_wait_ns, *ret_total_ns);
+  ret->busy_share = compute_share(busy_ns, *ret_total_ns);
+  ret->idle_share = compute_share(idle_ns, *ret_total_ns);
+  ret->core_wait_share = compute_share(core_wait_ns, *ret_total_ns);
 }
 
 static void format_id(const clv_wire_id *id, char dst[33]) {
@@ -154,14 +155,14 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   format_id(&now->session_id, ret->id);
   ret->epoch = now->attempt_number;
   ret->age_s = age_s;
-  ret->attached = now->is_attached;
-  ret->contexts = now->n_contexts;
+  ret->is_attached = now->is_attached;
+  ret->n_contexts = now->n_contexts;
   ret->values = now->n_held_values;
   ret->references = now->n_references_owned;
-  ret->references_used = now->n_references_used;
-  ret->references_pending = now->n_references_pending;
-  ret->calls_waiting = now->n_waiting_calls;
-  ret->late_frames = now->n_late_frames;
+  ret->n_used_references = now->n_references_used;
+  ret->n_pending_references = now->n_references_pending;
+  ret->n_waiting_calls = now->n_waiting_calls;
+  ret->n_late_frames = now->n_late_frames;
   ret->bytes_in = now->bytes_in;
   ret->bytes_out = now->bytes_out;
   ret->memory = now->memory_bytes;
@@ -172,12 +173,12 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
     const clv_wire_module_status *s = &now->modules[i];
     ret->modules[ret->n_modules++] =
         make_module_status(s, find_earlier_module(before, s->module_index), seconds, thread_ns,
-                           stage_name(c, worker, now->session_name, s));
+                           find_stage_name(c, worker, now->session_name, s));
   }
   for (uint32_t i = 0; i < now->n_links; i++) {
     const clv_wire_link_status *l = &now->links[i];
-    ret->links[ret->n_links++] =
-        make_link_status(l, find_earlier_link(before, l->peer_name), seconds, thread_ns, ret->idle);
+    ret->links[ret->n_links++] = make_link_status(l, find_earlier_link(before, l->peer_name),
+                                                  seconds, thread_ns, ret->idle_share);
   }
 }
 
@@ -210,9 +211,9 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->libraries = now->about.n_libraries ? now->about.libraries[0].version : "";
   ret->cores = now->n_cores;
   ret->uptime_s = (double)now->uptime_ms / 1e3;
-  ret->draining = now->is_draining;
+  ret->is_draining = now->is_draining;
   ret->sees_all = now->caller_sees_all;
-  ret->resident = now->rss_bytes;
+  ret->resident_bytes = now->rss_bytes;
   ret->memory = now->memory_bytes;
   ret->memory_limit = now->memory_limit;
   ret->session_limit = now->about.limits.session_bytes;

@@ -97,7 +97,7 @@ static void check_table(clv_cell_table *t) {
 
 /* Reads a date in the format of the first line. */
 static void check_date(const clv_bytes *text) {
-  char *end = strchr(text->data, '\n'), written[CLV_DATE_TEXT];
+  char *end = strchr(text->data, '\n'), written[CLV_DATE_TEXT_BYTES];
   double days = 0, parsed_again = 0;
   clv_err err = {0};
   if (!end) return;

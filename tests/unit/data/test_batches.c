@@ -265,7 +265,7 @@ static double measure_share_of_class_1(const clv_subset *records, const double *
   clv_batches *b = make_batches((clv_batches_options){.subset = records,
                                                       .batch_size = 5,
                                                       .shuffles = true,
-                                                      .sampling = sums,
+                                                      .sampling_sums = sums,
                                                       .seed = seed,
                                                       .epochs = 400});
   assert_int_equal(clv_batches_per_epoch(b), 5);
@@ -332,7 +332,7 @@ static void sampled_order_continues_at_a_cursor(void **state) {
   assert_ok(clv_subset_all(ds, &all, &err), &err);
   assert_ok(clv_sampling_sums(ds, &all, NULL, 0, &sums, &err), &err);
   clv_batches_options o = {
-      .subset = &all, .batch_size = 5, .shuffles = true, .sampling = sums, .seed = 3};
+      .subset = &all, .batch_size = 5, .shuffles = true, .sampling_sums = sums, .seed = 3};
   clv_batches *uninterrupted = make_batches(o);
   for (int i = 0; i < 7; i++) clv_batches_next(uninterrupted, &wanted_index, &n);
   o.start = clv_batches_cursor(uninterrupted);

@@ -86,7 +86,7 @@ static void word_label_is_on_its_first_token(void **state) {
   assert_int_equal(n.pages, 2);
   assert_int_equal(n.words, 5);
   assert_int_equal(n.windows, 3);
-  assert_int_equal(n.long_pages, 1);
+  assert_int_equal(n.n_long_pages, 1);
   assert_int_equal(clv_dataset_vocab_size(ds), 8);
 }
 
@@ -134,7 +134,7 @@ static void windows_without_labels_are_left_out(void **state) {
   clv_dataset_options o = make_options_of_text("d.jsonl", lines);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
-  assert_int_equal(clv_dataset_page_counts(ds).unlabelled_windows, 2);
+  assert_int_equal(clv_dataset_page_counts(ds).n_unlabelled_windows, 2);
   assert_int_equal(clv_dataset_page_counts(ds).n_words_without_tokens, 1);
   o.skips_labels = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *all = open_pages(&o);

@@ -88,7 +88,7 @@ static void label_outside_the_range_is_found(void **state) {
   (void)state;
   static uint8_t x[4 * 3];
   float y[4 * 2] = {0, 1, 1, 0, 0.5f, -0.25f, 7, 1};
-  char first_label_text[CLV_SCAN_TEXT];
+  char first_label_text[CLV_SCAN_TEXT_BYTES];
   clv_dataset_options o = {.inputs_path = write_npy_file("u.npy", "|u1", "4, 3", x, sizeof x),
                            .labels_path = write_npy_file("y.npy", "<f4", "4, 2", y, sizeof y),
                            .labels = CLV_LABEL_FLOAT};

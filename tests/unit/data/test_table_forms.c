@@ -459,7 +459,7 @@ static void dates_are_days_since_1970(void **state) {
         clv_date_read(date_cases[i].text, strlen(date_cases[i].text), date_cases[i].format, &days);
     if (ok != !isnan(date_cases[i].days) || (ok && fabs(days - date_cases[i].days) > 1e-12))
       fail_msg("%s: %g, wanted %g", date_cases[i].text, ok ? days : NAN, date_cases[i].days);
-    char text[CLV_DATE_TEXT];
+    char text[CLV_DATE_TEXT_BYTES];
     if (ok && days == floor(days) && !date_cases[i].format && strlen(date_cases[i].text) == 10)
       assert_string_equal(clv_date_text(days, text), date_cases[i].text);
   }

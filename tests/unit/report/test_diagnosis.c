@@ -26,7 +26,7 @@ static const clv_status_view view = {.title = "t", .clock = "", .n_workers = 2, 
 static clv_status_session make_session(const char *name, const char *id, clv_status_module *m,
                                        clv_status_link *l, uint32_t n_links) {
   clv_status_session s = {
-      .name = name, .identity = "spiffe://a/b", .attached = true, .contexts = 1};
+      .name = name, .identity = "spiffe://a/b", .is_attached = true, .n_contexts = 1};
   snprintf(s.id, sizeof s.id, "%s", id);
   s.n_modules = 1;
   s.modules = m;
@@ -56,7 +56,7 @@ static int set_up(void **state) {
   session_at_1 = make_session("films", "aa", &modules[0], links[0], 2);
   sessions_at_2[0] = make_session("films", "aa", &modules[1], links[1], 2);
   sessions_at_2[1] = make_session("heavy", "bb", &modules[2], NULL, 0);
-  session_at_1.idle = sessions_at_2[0].idle = sessions_at_2[1].idle = 1;
+  session_at_1.idle_share = sessions_at_2[0].idle_share = sessions_at_2[1].idle_share = 1;
   workers[0] = make_worker("worker-1", &session_at_1, 1);
   workers[1] = make_worker("worker-2", sessions_at_2, 2);
   return 0;
@@ -69,21 +69,21 @@ static void assert_diagnosis(const clv_status_session *s, const char *want) {
 }
 
 static void set_shares(clv_status_session *s, double busy, double idle, double core_wait) {
-  s->busy = busy;
-  s->idle = idle;
-  s->waiting_for_cores = core_wait;
+  s->busy_share = busy;
+  s->idle_share = idle;
+  s->core_wait_share = core_wait;
 }
 
 static void session_without_work_names_the_missing_step(void **state) {
   (void)state;
-  session_at_1.attached = false;
+  session_at_1.is_attached = false;
   assert_diagnosis(&session_at_1,
                    "no master is attached; the session is closed when its lease is over");
-  session_at_1.attached = true;
+  session_at_1.is_attached = true;
   session_at_1.n_modules = 0;
   assert_diagnosis(&session_at_1, "nothing is loaded yet");
   session_at_1.n_modules = 1;
-  session_at_1.contexts = 0;
+  session_at_1.n_contexts = 0;
   modules[0].calls_per_s = 0;
   assert_diagnosis(&session_at_1, "idle: its master asks for nothing");
   links[0][0].round_trip_s = 4;
@@ -148,8 +148,8 @@ static void program_module_is_named_instead_of_a_stage(void **state) {
   assert_diagnosis(&sessions_at_2[0],
                    "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
   links[1][1] = (clv_status_link){.peer = "worker-1", .waiting_share = 0.9};
-  session_at_1.busy = 0.95;
-  session_at_1.idle = 0.05;
+  session_at_1.busy_share = 0.95;
+  session_at_1.idle_share = 0.05;
   assert_diagnosis(&sessions_at_2[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
 }
 
@@ -215,16 +215,16 @@ static void waiting_peer_is_named_with_its_own_wait(void **state) {
 
 static void ongoing_wait_is_reported(void **state) {
   (void)state;
-  session_at_1.calls_waiting = 3;
+  session_at_1.n_waiting_calls = 3;
   assert_diagnosis(&session_at_1, "waiting 100 %: nothing has come, 3 calls wait for values");
   session_at_1.n_links = 1;
-  session_at_1.calls_waiting = 1;
+  session_at_1.n_waiting_calls = 1;
   assert_diagnosis(
       &session_at_1,
       "waiting for the master 100 %: nothing has come, 0.2 ms round trip, 1 call waits for "
       "values");
   session_at_1.n_links = 2;
-  session_at_1.calls_waiting = 0;
+  session_at_1.n_waiting_calls = 0;
   links[0][1].missing_in = 3 << 20;
   links[0][1].link_in_per_s = 1.5e6;
   assert_diagnosis(
@@ -232,7 +232,7 @@ static void ongoing_wait_is_reported(void **state) {
       "waiting for worker-2 100 %: 3.0 MiB still to receive, link 12 Mbit/s in, 0.2 ms round "
       "trip");
   links[0][0].round_trip_s = 1.4;
-  links[0][1].outages = 3;
+  links[0][1].n_outages = 3;
   links[0][1].last_outage_s = 4.2;
   links[0][1].last_outage_age_s = 720;
   links[0][1].outage_s = 8;

@@ -199,8 +199,8 @@ static clv_status_module hostile_modules[] = {
     {.index = 1, .name = "encoder", .steps = 2}};
 static clv_status_session hostile_session = {.name = "s",
                                              .identity = "spiffe://a/b",
-                                             .attached = true,
-                                             .busy = 1,
+                                             .is_attached = true,
+                                             .busy_share = 1,
                                              .n_modules = 2,
                                              .modules = hostile_modules};
 static clv_status_worker a_tenants_worker = {.name = "worker-1",

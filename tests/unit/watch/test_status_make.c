@@ -125,9 +125,9 @@ static void two_replies_give_session_rates_and_shares(void **state) {
   assert_near(w.interval_s, 2);
   assert_near(w.certificate_days, 1);
   assert_string_equal(s->id, "abababababababababababababababab");
-  assert_near(s->busy, 0.5);
-  assert_near(s->idle, 0.4);
-  assert_near(s->waiting_for_cores, 0.1);
+  assert_near(s->busy_share, 0.5);
+  assert_near(s->idle_share, 0.4);
+  assert_near(s->core_wait_share, 0.1);
   assert_near(s->modules[0].calls_per_s, 4);
   assert_near(s->modules[0].computing_share, 0.5);
 }
@@ -143,7 +143,7 @@ static void two_replies_give_link_rates(void **state) {
   assert_near(l->waiting_share, 0.3); /* a share of the second that the thread reports */
   assert_near(l->awaits_per_s, 2);
   assert_near(l->sending_share, 0); /* 0, because the other worker has sent no earlier reply */
-  assert_true(l->outages == 2 && l->last_outage_age_s == 1.5);
+  assert_true(l->n_outages == 2 && l->last_outage_age_s == 1.5);
   assert_true(l->last_outage_s == 0.25 && l->outage_s == 0.125);
 }
 
@@ -202,7 +202,7 @@ static void new_session_rates_count_from_its_start(void **state) {
   clv_status_worker w = make_status(0, false);
   assert_near(w.interval_s, 12);
   assert_near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
-  assert_near(w.sessions[0].busy, 0.75);
+  assert_near(w.sessions[0].busy_share, 0.75);
   free_replies(NULL);
   sessions[NOW][0].attempt_number = 2;
   assert_near(make_status(0, true).sessions[0].links[0].in_per_s, 3000 / 4.0);
@@ -220,8 +220,8 @@ static void counter_reset_yields_zero_rate(void **state) {
   clv_status_worker w = make_status(0, true);
   assert_near(w.interval_s, 0);
   assert_near(w.sessions[0].links[0].in_per_s, 0);
-  assert_near(w.sessions[0].busy, 0);
-  assert_near(w.sessions[0].idle, 0.8);
+  assert_near(w.sessions[0].busy_share, 0);
+  assert_near(w.sessions[0].idle_share, 0.8);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up_replies, free_replies)
