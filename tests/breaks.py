@@ -70,7 +70,7 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
    gradients_forget_the_smoothing=("static void compute_position_grad(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
-   micro_batches_share_by_records=("static float compute_share(", "own_weight > 0 ? own_weight", "own_weight > batch_weight ? own_weight"))
+   micro_batches_share_by_records=("static float compute_loss_share(", "own_weight > 0 ? own_weight", "own_weight > batch_weight ? own_weight"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
    ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "n_labelled += !clv_trainer_is_ignored_label(t, label[i]);", "n_labelled += t && label[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
@@ -111,8 +111,8 @@ of("master/score/ranks.c", "tests/unit/score/test_score",
 of("master/train/eval.c", "tests/net/training/test_places.py",
    some_records_are_not_scored=("static clv_code add_scores(", "i < n; i++", "i < n / 2; i++"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
-   records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent[i] = i;"),
-   answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))
+   records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent_record, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent_record[i] = i;"),
+   answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent_record[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))
 of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_class_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 
@@ -765,7 +765,7 @@ of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
 of("master/api/extra/rejoin.c", REJOIN,
    what_was_saved_of_an_optimiser_is_not_put_back=("static cleave_status send_module_state(", "k < 2", "k < 1"),
-   a_context_of_an_earlier_life_is_not_marked=("static void end_contexts_at(", "c->nodes_since_restarted |= NODE_BIT(node);", ""),
+   a_context_of_an_earlier_life_is_not_marked=("static void end_contexts_at_node(", "c->nodes_since_restarted |= NODE_BIT(node);", ""),
    weights_that_are_not_kept_are_not_asked_for=("static cleave_status copy_module_state(", "|| !m->has_given_weights", "|| true"))
 of("master/api/core/incarnations.c", REJOIN,
    a_module_that_was_lost_is_taken_for_there=("cleave_status api_check_module_present(", "m->n_rejoins == p->n_rejoins", "true"))
@@ -853,7 +853,7 @@ of("master/api/core/forget.c", "tests/net/api/test_api_kept.py direct",
    needed_calls_are_forgotten=("static bool is_needed(", "v->needed_in_sweep == rt->n_sweeps", "false"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/core/backward.c", GRADIENTS,
-   a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_contributions_received = given != NULL;", "v->n_contributions = v->n_contributions_received = 0;"),
+   a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_contributions_received = given_gradient != NULL;", "v->n_contributions = v->n_contributions_received = 0;"),
    a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->weights_version == m->weights_version || c->has_step_at[m->index]) return false;", "return false;"))
 of("master/api/extra/gradients.c", GRADIENTS,
    nobody_votes_on_what_was_written=("static cleave_status send_write(", "c->nodes_with_written_gradients |= NODE_BIT(f->module->node);", ";"))
@@ -938,7 +938,7 @@ of("master/watch/doctor.c", TWO,
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind derive_device_kind(", "strcmp(m->device_names[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
-   cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
+   cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda_device_name', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
 of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool has_cuda_op(", "return has_op[op];", "return has_op[op] && op < 3;"))

@@ -164,12 +164,12 @@ of("master/plan/data_check.c", "tests/unit/plan/test_data_fits",
    any_data_fit=first("", "if (d->train && d->test) CLV_TRY(check_same_shapes(", "if (b) return CLV_OK;"))
 of("master/history/run_folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_folder_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_folder_beside(run_dir, &m.number, &aside, err));"))
 of("master/history/run_lock.c", "tests/unit/history/test_folder",
-   fresh_deletes_a_finished_run=first("", "c->keeps_earlier = is_worth_keeping(c);", "return clv_run_folder_clear(c->dir, err);"),
+   fresh_deletes_a_finished_run=first("", "c->keeps_earlier_run = is_worth_keeping(c);", "return clv_run_folder_clear(c->dir, err);"),
    a_refused_run_takes_the_place=first("", "if (c->has_made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));", RET_OK))
 of("master/history/folder_lock.c", "tests/unit/history/test_folder", a_lock_that_is_gone_holds=first("", "return fstat(fd, &st) != 0 || st.st_nlink == 0;", "return false;"))
 of("master/run/run_begin.c", "tests/unit/run/test_begin",
    a_finished_run_begins_again=first("", "bool is_finished = clv_run_lock_is_finished(r->lock);", RET_OK),
-   a_lost_checkpoint_is_not_missed=("", "if (clv_run_lock_has_checkpoint(r->lock)) return restore_copy(r, fail_missing_checkpoints(r, err), err);", ""))
+   a_lost_checkpoint_is_not_missed=("", "if (clv_run_lock_has_checkpoint(r->lock)) return restore_sealed_copy(r, fail_missing_checkpoints(r, err), err);", ""))
 of("master/run/run_egress.c", "tests/unit/run/test_begin",
    a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",

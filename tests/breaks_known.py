@@ -49,7 +49,7 @@ of("master/api/extra/fronts.c", FRONTS,
    weights_that_programs_read_are_not_noted=("cleave_status api_fronts_note_values(", "if (v->were_read && !should_note_reading(f, v->runtime))", "if (v->were_read)"),
    given_weights_are_secret=("static clv_code add_reason_of_given(", "if (!is_secret)", "if (!j)"),
    gradients_of_programs_are_not_compared=("static cleave_status compare_gradient(", "if (r != v &&", "if (!f &&"),
-   frozen_heads_of_programs_hide_labels=("static clv_code kind_of_layer(", "if (!reason.len && j->of_labels && !is_learning_layer(m, k))", "if (!j)"),
+   frozen_heads_of_programs_hide_labels=("static clv_code kind_of_layer(", "if (!reason.len && j->is_of_labels && !is_learning_layer(m, k))", "if (!j)"),
    programs_hide_behind_any_layer=("static clv_code kind_of_layer(", "*ret = CLV_REACH_KNOWN;", ""),
    rows_with_a_front_say_what_they_like=("cleave_status api_fronts_fill_row(", "if (missing ||", "if ("))
 of("master/egress/program_gate.c", FRONTS,

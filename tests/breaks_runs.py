@@ -35,20 +35,20 @@ of("common/model/weights/manifest.c", "tests/unit/weights/test_checkpoint",
    a_kept_file_has_two_rows=("static clv_code parse_files(", "return check_kept_names(m, label, err);", "return CLV_OK;"))
 RECOVERY = "tests/net/operations/test_recovery.py"
 of("master/run/run_recover.c", RECOVERY,
-   losses_in_a_row_are_not_counted=("static clv_code count_lost_worker(", "c->n_losses_since_checkpoint = c->checkpoint_at_last_loss == newest_step ? c->n_losses_since_checkpoint + 1 : 1;", "c->n_losses_since_checkpoint = 1;"),
+   losses_in_a_row_are_not_counted=("static clv_code count_lost_worker(", "c->n_losses_since_checkpoint = c->checkpoint_step_at_last_loss == newest_step ? c->n_losses_since_checkpoint + 1 : 1;", "c->n_losses_since_checkpoint = 1;"),
    a_recovery_has_the_epoch_of_before=("static clv_code open_session(", "CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));", ""),
    a_recovered_run_begins_anew=("static clv_code open_session(", "r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);", "r->is_resumed = false;"))
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
    a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &reason) != CLV_OK) {", "if (false) {"))
 of("master/run/run_save.c", "tests/unit/run/test_best",
    a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval_ns, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
-   a_slow_first_round_is_usual=("void clv_checkpoint_note_round(", "if (s->n_rounds++ < FIRST_ROUNDS) return;", "s->n_rounds++;"))
+   a_slow_first_round_is_usual=("void clv_checkpoint_note_round(", "if (s->n_rounds++ < N_FIRST_ROUNDS) return;", "s->n_rounds++;"))
 of("master/run/run_stop_early.c", "tests/unit/run/test_best",
    any_gain_is_an_improvement=("static bool is_improvement(", "gain > c->early_stopping.min_delta", "gain > 0"),
    what_is_not_finite_improves=("static bool is_improvement(", "if (!isfinite(value)) return false;", ""),
    the_count_of_another_score_goes_on=("void clv_stopping_count(", "if (!has_same_score(s, c)) *s = (clv_stopping){.score = score};", "s->score = score;"))
 of("master/run/run_save.c", "tests/unit/run/test_train",
-   early_stopping_counts_from_0_when_resumed=("static clv_train_position find_position(", ".stopping = r->steps.stopping", ".stopping = {0}"))
+   early_stopping_counts_from_0_when_resumed=("static clv_train_position current_position(", ".stopping = r->steps.stopping", ".stopping = {0}"))
 of("master/run/run_train.c", "tests/unit/run/test_train",
    nothing_stops_early=("clv_code clv_run_loop(", "!clv_stopping_is_over(&r->steps.stopping, &r->config->train)", "true"))
 of("master/train/save.c", "tests/unit/run/test_best",
@@ -61,9 +61,9 @@ of("master/sweep/points.c", POINTS,
    a_point_may_come_twice=("static clv_code draw_point(", "if (!is_repeated(p, point)) return CLV_OK;", "return CLV_OK;"),
    points_are_of_no_seed=("static clv_code draw_value(", ".seed = o->seed", ".seed = 7"),
    folds_are_not_counted_as_runs=("static clv_code alloc_points(", "if (n * CLV_MAX(o->folds, UINT64_C(1)) > SWEEP_MAX_RUNS)", "if (n > SWEEP_MAX_RUNS)"),
-   seeds_may_be_swept=("static clv_code check_key(", "strcmp(fixed_keys[i].name, name) == 0", "strcmp(fixed_keys[i].name, name) == 0 && i != 3"))
+   seeds_may_be_swept=("static clv_code check_key(", "strcmp(refused_keys[i].name, name) == 0", "strcmp(refused_keys[i].name, name) == 0 && i != 3"))
 of("master/sweep/point_range.c", POINTS,
-   factors_have_no_equal_chances=("void sweep_range_value(", "r->is_log ?", "r->is_log && r->is_whole ?"))
+   factors_have_no_equal_chances=("void sweep_range_value(", "r->is_logarithmic ?", "r->is_logarithmic && r->is_whole ?"))
 of("master/sweep/scores.c", RANKED,
    tests_count_as_validations=("static void count_validation(", "!v->is_validation ||", ""),
    the_best_validation_is_the_last=("static void count_validation(", "!isfinite(v->value) || !is_better", "!isfinite(v->value)"))
@@ -79,7 +79,7 @@ of("master/sweep/child_runs.c", SWEEP + " killed_sweep_continues_with_the_same_b
 of("master/sweep/child_runs.c", SWEEP + " run_that_waits_for_its_worker_says_so",
    the_output_of_runs_is_not_passed_on=("static void report_progress(", "if (line[0])", "if (!line[0])"))
 of("master/sweep/child_runs.c", SWEEP + " interrupted_sweep_ends_its_runs_after_a_checkpoint",
-   interrupted_runs_are_killed=("clv_code sweep_run_all(", "end_all(s, SIGINT);", "end_all(s, SIGKILL);"))
+   interrupted_runs_are_killed=("clv_code sweep_run_all(", "stop_all_runs(s, SIGINT);", "stop_all_runs(s, SIGKILL);"))
 of("master/sweep/runs.c", SWEEP + " policy_counts_the_bytes_of_all_runs",
    each_run_has_the_policys_bytes=("clv_exit_code sweep_prepare(", "if (check_bytes(ret, &err) != CLV_OK)", "if (false)"))
 of("master/sweep/runs.c", SWEEP + " wrong_values_are_refused_before_the_first_run",
@@ -99,13 +99,13 @@ of("master/data/sampling.c", "tests/unit/data/test_batches",
 of("master/plan/label_order.c", SWEEP + " plan_says_that_sampling_shows_rare_classes",
    sampling_shows_no_labels=("void clv_sampling_describe(", "clv_data_samples(&b->config->data) && sends_records(b)", "false && sends_records(b)"))
 of("master/run/run_open.c", "tests/unit/run/test_train",
-   a_resumed_run_samples_no_more=("static clv_code open_loader(", ".sampling_sums = r->sampling,", ".sampling_sums = r->is_resumed ? NULL : r->sampling,"))
+   a_resumed_run_samples_no_more=("static clv_code open_loader(", ".sampling_sums = r->sampling_sums,", ".sampling_sums = r->is_resumed ? NULL : r->sampling_sums,"))
 of("common/model/config/session_split.c", "tests/unit/config/test_errors",
    sampling_goes_with_what_contradicts_it=("static clv_code check_sampling(", "if (others[i].contradicts)", "if (others[i].contradicts && i > 4)"))
 DROPS = "tests/net/training/test_habits.py dropout_samples_have_a_mean_and_an_interval"
 of("master/train/eval.c", DROPS,
-   passes_draw_the_same_numbers=("static cleave_context_options context_options(", "(pass - 1) * e->rows->n + e->n_sent", "0 * e->n_sent"),
-   samples_have_no_dropout=("static cleave_context_options context_options(", ".evaluation = !pass", ".evaluation = true"))
+   passes_draw_the_same_numbers=("static cleave_context_options make_context_options(", "(pass - 1) * e->rows->n + e->n_sent", "0 * e->n_sent"),
+   samples_have_no_dropout=("static cleave_context_options make_context_options(", ".evaluation = !pass", ".evaluation = true"))
 of("master/run/run_dropout.c", DROPS,
    intervals_are_half_of_the_values=("", "#define HIGH_SHARE 0.975", "#define HIGH_SHARE 0.03"),
    models_without_dropout_are_sampled=("clv_code clv_run_check_dropout(", "return any ? CLV_OK", "return g ? CLV_OK"))
@@ -128,7 +128,7 @@ of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    any_score_goes_with_any_loss=("static clv_code check_scores(", "if (clv_score_tasks(score_of(scores->items[i])) & task) continue;", "continue;"))
 of("master/run/run_predictions.c", "tests/unit/run/test_records",
    others_may_read_predictions=("static clv_code write_lines(", "O_TRUNC | O_CLOEXEC, 0600", "O_TRUNC | O_CLOEXEC, 0644"),
-   large_outputs_have_no_probability=("static void softmax_row(", "largest = fmax(largest, (double)x[k])", "largest = 0"))
+   large_outputs_have_no_probability=("static void apply_softmax_to_row(", "largest = fmax(largest, (double)x[k])", "largest = 0"))
 PAGE = "tests/unit/page/test_page"
 of("master/page/html.c", PAGE,
    a_page_has_the_tags_of_a_run=("static const char *entity_of(", "return \"&lt;\";", "return NULL;"),

@@ -131,7 +131,7 @@ CACHE = "tests/net/training/test_cache.py"
 of("master/train/front_cache.c", CACHE,
    rows_are_sent_in_every_epoch=("clv_code clv_trainer_make_front_leaf(", "bool are_rows_at_worker = are_all_rows_sent(t, index, s->n);", "bool are_rows_at_worker = !s->n;"),
    rows_are_those_of_the_first_records=("clv_code clv_trainer_make_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
-   numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_number[i] = i;"),
+   numbers_of_rows_are_places=("static clv_code draw_row_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_number[i] = i;"),
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, DELETE_TIMEOUT_MS, ret_rows, err);", "(void)DELETE_TIMEOUT_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,

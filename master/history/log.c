@@ -88,12 +88,12 @@ static clv_code print_new_bytes(log_tail *t, clv_err *err) {
 
 /* Logs how the run ended, if the run could not write that to its log itself. */
 static void log_outcome(const clv_run_entry *e) {
-  static const char *const texts[] = {
+  static const char *const outcome_texts[] = {
       [CLV_STATE_DIED] = CLV_DIED_TEXT,
       [CLV_STATE_DAMAGED] = "the run has ended, and its record cannot be read",
       [CLV_STATE_UNRECORDED] = "the run has ended and left no record",
   };
-  const char *text = (size_t)e->state < CLV_COUNT(texts) ? texts[e->state] : NULL;
+  const char *text = (size_t)e->state < CLV_COUNT(outcome_texts) ? outcome_texts[e->state] : NULL;
   if (text) clv_notice(CLV_LOG_ERROR, "died", "%s: %s", e->folder, text);
 }
 

@@ -93,7 +93,7 @@ static void read_progress(clv_run_entry *e) {
 
 /* ---- state of a run by lock and record ------------------------------------------------------- */
 
-static clv_run_state state_by_record(const clv_run_attempt *a, bool is_held) {
+static clv_run_state state_from_record(const clv_run_attempt *a, bool is_held) {
   clv_run_attempt here = {0};
   if (is_held) return CLV_STATE_RUNNING;
   if (a->status != CLV_RUN_RUNNING)
@@ -136,7 +136,7 @@ static clv_code read_entry(clv_run_entry *e, clv_err *err) {
   bool is_held = clv_run_folder_is_locked(e->folder, &e->holder_pid);
   clv_code code = clv_run_record_read(e->folder, &e->record, &e->read_error);
   if (code == CLV_OK)
-    e->state = state_by_record(clv_run_entry_last_attempt(e), is_held);
+    e->state = state_from_record(clv_run_entry_last_attempt(e), is_held);
   else
     CLV_TRY(set_state_without_record(e, code, is_held, err));
   read_progress(e);

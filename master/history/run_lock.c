@@ -23,7 +23,8 @@ struct clv_run_lock {
   bool has_warned;       /* a failed write of the record was reported */
   bool has_made_room;    /* clv_run_lock_make_room was called */
   char *moved_to_folder; /* folder with the files of the earlier run; NULL: none were moved */
-  bool keeps_earlier;    /* the earlier run stays in moved_to_folder; false: deleted at the start */
+  /* the earlier run stays in moved_to_folder; false: deleted at the start */
+  bool keeps_earlier_run;
   clv_run_record record;
   clv_notifier notice;
 };
@@ -118,13 +119,13 @@ static bool is_worth_keeping(const clv_run_lock *c) {
 }
 
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) {
-  c->keeps_earlier = is_worth_keeping(c);
+  c->keeps_earlier_run = is_worth_keeping(c);
   c->has_made_room = true;
   return clv_run_folder_move_aside(c->dir, &c->moved_to_folder, err);
 }
 
 const char *clv_run_lock_moved_folder(const clv_run_lock *c) {
-  return c->keeps_earlier ? c->moved_to_folder : NULL;
+  return c->keeps_earlier_run ? c->moved_to_folder : NULL;
 }
 
 /* Completes the move of the earlier run, which can then not be undone. Deletes that run unless it
@@ -132,7 +133,7 @@ const char *clv_run_lock_moved_folder(const clv_run_lock *c) {
 static clv_code commit_move(clv_run_lock *c, clv_err *err) {
   if (!c->moved_to_folder) return CLV_OK;
   CLV_TRY(clv_run_folder_commit_move(c->dir, err));
-  if (c->keeps_earlier) return CLV_OK;
+  if (c->keeps_earlier_run) return CLV_OK;
   CLV_TRY(clv_run_folder_remove(c->moved_to_folder, err));
   return CLV_OK;
 }
@@ -244,15 +245,15 @@ clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lo
   a->exit_code = code;
   a->ended_ms = clv_wall_ms();
   snprintf(a->text, sizeof a->text, "%s", lost);
-  const clv_run_attempt ended = *a;
+  const clv_run_attempt ended_attempt = *a;
   CLV_TRY(clv_run_record_add_attempt(&c->record, &a, err));
   list_checkpoints(c);
   clv_process_describe_self(a);
   a->began_ms = clv_wall_ms();
   a->from_step = a->step = c->record.n_checkpoints ? c->record.checkpoints[0] : 0;
-  a->total_steps = ended.total_steps;
+  a->total_steps = ended_attempt.total_steps;
   snprintf(a->text, sizeof a->text, "%s", lost);
-  memcpy(a->look_result, ended.look_result, sizeof a->look_result);
+  memcpy(a->look_result, ended_attempt.look_result, sizeof a->look_result);
   CLV_FAILPOINT("run.recovered");
   return clv_run_record_write(c->dir, &c->record, err);
 }

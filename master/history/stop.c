@@ -101,7 +101,7 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
 
 /* ---- waiting for the end of the process ------------------------------------------------------ */
 
-static void await_end(const char *folder, long pid) {
+static void await_process_end(const char *folder, long pid) {
   const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
   long holder_pid;
   while (clv_run_folder_is_locked(folder, &holder_pid) && holder_pid == pid)
@@ -165,7 +165,7 @@ clv_code clv_history_stop(const char *run, bool kills_now, bool json, int *ret_e
     printf("asked process %ld to end after a checkpoint\n", pid);
     fflush(stdout);
   }
-  await_end(folder, pid);
+  await_process_end(folder, pid);
   if (kills_now) CLV_TRY(record_kill(folder, pid, err));
   CLV_TRY(clv_run_entry_read(folder, &e, err));
   print_result(&e, json);

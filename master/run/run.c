@@ -24,7 +24,7 @@ void clv_run_done(clv_run *r) {
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   free(r->class_weights);
-  free(r->sampling);
+  free(r->sampling_sums);
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
@@ -35,7 +35,7 @@ void clv_run_done(clv_run *r) {
 /* ---- the blueprint of a command -------------------------------------------------------------- */
 
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
-  bool has_chosen_micro_batches = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
+  bool config_sets_micro_batches = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
   r->purpose = need_train ? RUN_TRAINING : RUN_EVALUATION;
   if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
@@ -49,7 +49,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
   clv_run_data_measure_lengths(&r->data, r->blueprint);
   CLV_TRY(clv_run_make_scores(r, err));
-  return need_train && has_chosen_micro_batches ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
+  return need_train && config_sets_micro_batches ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 
 static clv_code draw_schedule(const clv_run *r, clv_bytes *out, clv_err *err) {

@@ -88,7 +88,7 @@ static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
 
 /* Restores the newest sealed copy (encrypted copy of a checkpoint) of the run. If there is none,
  * returns failed_code, and *err stays the error of the caller, which found no checkpoint. */
-static clv_code restore_copy(clv_run *r, clv_code failed_code, clv_err *err) {
+static clv_code restore_sealed_copy(clv_run *r, clv_code failed_code, clv_err *err) {
   bool has_copy;
   clv_err reason;
   clv_code code = clv_run_escrow_open(r, &reason);
@@ -105,10 +105,10 @@ clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);
   if (r->is_resumed) {
     clv_code code = clv_run_refuse_changes(r, err);
-    return code == CLV_NOT_FOUND ? restore_copy(r, code, err) : code;
+    return code == CLV_NOT_FOUND ? restore_sealed_copy(r, code, err) : code;
   }
   if (clv_run_lock_has_checkpoint(r->lock))
-    return restore_copy(r, fail_missing_checkpoints(r, err), err);
+    return restore_sealed_copy(r, fail_missing_checkpoints(r, err), err);
   return clv_checkpoint_remove_all(r->dir.data, err); /* files of an incomplete first checkpoint */
 }
 

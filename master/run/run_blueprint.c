@@ -42,15 +42,15 @@ void clv_run_print_later_refusals(const clv_run *r) {
                         {CLV_COMMAND_EVALUATES, "eval and predict"}};
   for (size_t i = 0; i < CLV_COUNT(later_commands); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-    const clv_planned_sends sends = clv_planned_sends_of(&r->data, later_commands[i].kind);
+    const clv_planned_sends planned_sends = clv_planned_sends_of(&r->data, later_commands[i].kind);
     clv_err reason;
     if (later_commands[i].kind == CLV_COMMAND_EVALUATES && !r->data.test) continue;
-    if (clv_blueprint_check_policy(r->blueprint, &sends, &reason) == CLV_OK) continue;
-    bool recovers =
+    if (clv_blueprint_check_policy(r->blueprint, &planned_sends, &reason) == CLV_OK) continue;
+    bool is_recovery =
         later_commands[i].kind == CLV_COMMAND_RESUMES && r->config->recovery.use == CLV_RECOVERY_ON;
     clv_bytes_printf(
         &text, "the policy will refuse %s%s: %s", later_commands[i].words,
-        recovers ? ", so a worker that is lost after the first checkpoint ends the run" : "",
+        is_recovery ? ", so a worker that is lost after the first checkpoint ends the run" : "",
         reason.text);
     if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "policy", text.data);
   }

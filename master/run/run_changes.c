@@ -34,13 +34,13 @@ static const char *find_value(const clv_bytes *lines, const char *key, size_t ke
 
 static void add_key_change(clv_run *r, const char *key, size_t key_len, const char *before,
                            size_t before_len, const char *after, size_t after_len) {
-  static const char not_given[] = "not given";
+  static const char missing_text[] = "not given";
   CLV_AUTO(clv_bytes_done) clv_bytes key_text = {0}, before_text = {0}, after_text = {0};
   clv_bytes_printf(&key_text, "%.*s", (int)key_len, key);
-  clv_bytes_printf(&before_text, "%.*s", before ? (int)before_len : (int)sizeof not_given,
-                   before ? before : not_given);
-  clv_bytes_printf(&after_text, "%.*s", after ? (int)after_len : (int)sizeof not_given,
-                   after ? after : not_given);
+  clv_bytes_printf(&before_text, "%.*s", before ? (int)before_len : (int)sizeof missing_text,
+                   before ? before : missing_text);
+  clv_bytes_printf(&after_text, "%.*s", after ? (int)after_len : (int)sizeof missing_text,
+                   after ? after : missing_text);
   r->changes.failed |= key_text.failed || before_text.failed || after_text.failed;
   if (!r->changes.failed) clv_run_add_change(r, key_text.data, before_text.data, after_text.data);
 }

@@ -14,7 +14,7 @@ enum {
   MAX_SHOWN_CLASSES = 8, /* most classes listed in a line */
   MAX_CLASS_ROWS = 20,   /* most classes listed in a table */
   NAME_WIDTH = 24,       /* characters of the column of names */
-  SETS = 3,              /* number of sets: training, validation, test */
+  N_SETS = 3,            /* number of sets: training, validation, test */
 };
 
 typedef struct set {
@@ -33,14 +33,14 @@ static void begin_member(clv_bytes *out, const char *key) {
 /* ---- ranges of values ------------------------------------------------------------------------ */
 
 static void append_levels(const set *s, const clv_value_levels *f, clv_bytes *out) {
-  char levels[48] = "", range_text[64] = "";
+  char levels_text[48] = "", range_text[64] = "";
   if (f->n_levels)
-    snprintf(levels, sizeof levels, ", %zu level%s", f->n_levels, CLV_S(f->n_levels));
+    snprintf(levels_text, sizeof levels_text, ", %zu level%s", f->n_levels, CLV_S(f->n_levels));
   if (f->image_bits)
     snprintf(range_text, sizeof range_text, " of %d (%u bits)", f->image_bits == 16 ? 65535 : 255,
              f->image_bits);
   clv_bytes_printf(out, "%s: values from %.6g to %.6g%s%s, in %zu of %zu records\n", s->key, f->low,
-                   f->high, range_text, levels, f->records, clv_dataset_count(s->ds));
+                   f->high, range_text, levels_text, f->records, clv_dataset_count(s->ds));
 }
 
 /* Appends a number, or null if JSON cannot represent it. */
@@ -72,8 +72,8 @@ static clv_code describe_levels(const set *s, bool json, clv_bytes *out, clv_err
 
 static size_t count_classes(const clv_dataset *ds) {
   int64_t low, high;
-  size_t n_named = clv_dataset_class_count(ds);
-  if (n_named) return n_named;
+  size_t n_class_names = clv_dataset_class_count(ds);
+  if (n_class_names) return n_class_names;
   return clv_dataset_label_range(ds, &low, &high) && high < 1 << 20 ? (size_t)high + 1 : 0;
 }
 
@@ -149,16 +149,16 @@ static clv_code describe_classes(const set *s, bool json, clv_bytes *out, clv_er
 
 /* ---- table of the classes of all sets -------------------------------------------------------- */
 
-static void append_row(clv_bytes *out, const char *name, const size_t counts[SETS],
-                       const bool is_shown[SETS]) {
+static void append_row(clv_bytes *out, const char *name, const size_t counts[N_SETS],
+                       const bool is_shown[N_SETS]) {
   clv_bytes_printf(out, "  %-*s", NAME_WIDTH, name);
-  for (size_t i = 0; i < SETS; i++)
+  for (size_t i = 0; i < N_SETS; i++)
     if (is_shown[i]) clv_bytes_printf(out, "  %10zu", counts[i]);
   clv_bytes_puts(out, "\n");
 }
 
-static void append_class_row(const set *s, size_t class, const size_t counts[SETS],
-                             const bool is_shown[SETS], clv_bytes *out) {
+static void append_class_row(const set *s, size_t class, const size_t counts[N_SETS],
+                             const bool is_shown[N_SETS], clv_bytes *out) {
   char name[4 * NAME_WIDTH], text[NAME_WIDTH + 1];
   snprintf(name, sizeof name, "%zu", class);
   if (clv_dataset_class_count(s->ds))
@@ -169,11 +169,11 @@ static void append_class_row(const set *s, size_t class, const size_t counts[SET
 }
 
 /* Appends a row for each class, with its records in each set. counts: [n, SETS]. */
-static void append_class_table(const set sets[SETS], size_t (*counts)[SETS], size_t n,
-                               const bool is_shown[SETS], clv_bytes *out) {
-  size_t n_all[SETS] = {0}, n_rest[SETS] = {0};
+static void append_class_table(const set sets[N_SETS], size_t (*counts)[N_SETS], size_t n,
+                               const bool is_shown[N_SETS], clv_bytes *out) {
+  size_t n_all[N_SETS] = {0}, n_rest[N_SETS] = {0};
   clv_bytes_printf(out, "  %-*s", NAME_WIDTH, "records by class");
-  for (size_t i = 0; i < SETS; i++) {
+  for (size_t i = 0; i < N_SETS; i++) {
     if (is_shown[i]) clv_bytes_printf(out, "  %10s", sets[i].name);
     n_all[i] = is_shown[i] ? sets[i].rows->n : 0;
   }
@@ -182,7 +182,7 @@ static void append_class_table(const set sets[SETS], size_t (*counts)[SETS], siz
     if (class < MAX_CLASS_ROWS || n == MAX_CLASS_ROWS + 1)
       append_class_row(&sets[sets[0].ds ? 0 : 2], class, counts[class], is_shown, out);
     else
-      for (size_t i = 0; i < SETS; i++) n_rest[i] += counts[class][i];
+      for (size_t i = 0; i < N_SETS; i++) n_rest[i] += counts[class][i];
   }
   if (n > MAX_CLASS_ROWS + 1) {
     char name[2 * NAME_WIDTH];
@@ -193,22 +193,22 @@ static void append_class_table(const set sets[SETS], size_t (*counts)[SETS], siz
 }
 
 /* Prints the classes of all sets: as a table, or of a single set in a line. */
-static clv_code describe_all_classes(const set sets[SETS], clv_bytes *out, clv_err *err) {
-  CLV_AUTO(clv_freep) size_t(*counts)[SETS] = NULL;
+static clv_code describe_all_classes(const set sets[N_SETS], clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t(*counts)[N_SETS] = NULL;
   CLV_AUTO(clv_freep) size_t *set_counts = NULL;
-  bool is_shown[SETS];
+  bool is_shown[N_SETS];
   size_t n = 0, n_shown = 0;
-  for (size_t i = 0; i < SETS; i++) {
+  for (size_t i = 0; i < N_SETS; i++) {
     n = CLV_MAX(n, count_record_classes(&sets[i]));
     is_shown[i] = sets[i].ds && sets[i].rows->n;
     n_shown += is_shown[i];
   }
-  for (size_t i = 0; i < SETS && n_shown == 1; i++)
+  for (size_t i = 0; i < N_SETS && n_shown == 1; i++)
     if (is_shown[i]) return describe_classes(&sets[i], false, out, err);
   if (!n) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
   CLV_TRY(clv_alloc(n, sizeof *set_counts, &set_counts, err));
-  for (size_t i = 0; i < SETS; i++) {
+  for (size_t i = 0; i < N_SETS; i++) {
     if (!is_shown[i]) continue;
     memset(set_counts, 0, n * sizeof *set_counts);
     count_records(&sets[i], set_counts, n);
@@ -229,23 +229,23 @@ static void count_target_records(const set *s, size_t target, size_t *counts, si
 }
 
 /* Returns the number of targets of a record; 0: records have one label, or no set was read. */
-static size_t count_targets(const set sets[SETS]) {
+static size_t count_targets(const set sets[N_SETS]) {
   const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
   return ds ? clv_dataset_target_count(ds) : 0;
 }
 
 /* Appends "  died: 'no' 80, 'yes' 20 in training; 'no' 8, 'yes' 2 in validation". */
-static clv_code append_target(const set sets[SETS], size_t target, clv_bytes *out, clv_err *err) {
+static clv_code append_target(const set sets[N_SETS], size_t target, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
   size_t n = clv_dataset_target_class_count(ds, target);
   clv_bytes_printf(&line, "  %s: ", clv_dataset_target_name(ds, target));
-  for (size_t i = 0, shown = 0; i < SETS; i++) {
+  for (size_t i = 0, n_shown = 0; i < N_SETS; i++) {
     CLV_AUTO(clv_freep) size_t *counts = NULL;
     CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
     if (!sets[i].ds || !sets[i].rows->n) continue;
     count_target_records(&sets[i], target, counts, n);
-    clv_bytes_puts(&line, shown++ ? "; " : "");
+    clv_bytes_puts(&line, n_shown++ ? "; " : "");
     for (size_t c = 0; c < CLV_MIN(n, (size_t)MAX_SHOWN_CLASSES); c++)
       clv_bytes_printf(&line, "%s'%s' %zu", c ? ", " : "",
                        clv_dataset_target_class_name(ds, target, c), counts[c]);
@@ -260,7 +260,7 @@ static clv_code append_target(const set sets[SETS], size_t target, clv_bytes *ou
 }
 
 /* Appends ,"targets":{"died":{"training":[{"name":"no","records":80},...],...},...}. */
-static clv_code append_targets_json(const set sets[SETS], clv_bytes *out, clv_err *err) {
+static clv_code append_targets_json(const set sets[N_SETS], clv_bytes *out, clv_err *err) {
   const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
   clv_bytes_puts(out, ",\"targets\":{");
   for (size_t k = 0, n_shown = 0; k < count_targets(sets); k++) {
@@ -269,7 +269,7 @@ static clv_code append_targets_json(const set sets[SETS], clv_bytes *out, clv_er
     clv_bytes_puts(out, n_shown++ ? "," : "");
     clv_bytes_add_json(out, clv_dataset_target_name(ds, k));
     clv_bytes_puts(out, ":{");
-    for (size_t i = 0; i < SETS; i++) {
+    for (size_t i = 0; i < N_SETS; i++) {
       CLV_AUTO(clv_freep) size_t *counts = NULL;
       CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
       if (!sets[i].ds || !sets[i].rows->n) continue;
@@ -288,7 +288,7 @@ static clv_code append_targets_json(const set sets[SETS], clv_bytes *out, clv_er
   return CLV_OK;
 }
 
-static clv_code describe_targets(const set sets[SETS], bool json, clv_bytes *out, clv_err *err) {
+static clv_code describe_targets(const set sets[N_SETS], bool json, clv_bytes *out, clv_err *err) {
   const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
   bool has_title = false;
   if (json) return count_targets(sets) ? append_targets_json(sets, out, err) : CLV_OK;
@@ -337,8 +337,9 @@ static clv_code compare_set(const set *s, const set *reference_set, bool by_id, 
 
 /* Compares each set with the training records. Ids that occur twice in the training records
  * are not reported here: the description of the id column warns of them. */
-static clv_code describe_duplicates(const set sets[SETS], bool json, clv_bytes *out, clv_err *err) {
-  for (size_t i = 0; i < SETS && sets[0].ds; i++) {
+static clv_code describe_duplicates(const set sets[N_SETS], bool json, clv_bytes *out,
+                                    clv_err *err) {
+  for (size_t i = 0; i < N_SETS && sets[0].ds; i++) {
     if (!sets[i].ds || !sets[i].rows->n) continue;
     CLV_TRY(compare_set(&sets[i], &sets[0], false, json, out, err));
     if (i) CLV_TRY(compare_set(&sets[i], &sets[0], true, json, out, err));
@@ -348,14 +349,14 @@ static clv_code describe_duplicates(const set sets[SETS], bool json, clv_bytes *
 
 clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out, clv_err *err) {
   const clv_run_data *d = &r->data;
-  const set sets[SETS] = {{"data.train", "training", d->train, &d->train_rows},
-                          {"data.train", "validation", d->train, &d->validation_rows},
-                          {"data.test", "test", d->test, &d->test_rows}};
+  const set sets[N_SETS] = {{"data.train", "training", d->train, &d->train_rows},
+                            {"data.train", "validation", d->train, &d->validation_rows},
+                            {"data.test", "test", d->test, &d->test_rows}};
   if (json) clv_bytes_puts(out, ",\"values\":{");
   for (size_t i = 0; i < CLV_COUNT(sets); i++)
     if (sets[i].ds && i != 1) CLV_TRY(describe_levels(&sets[i], json, out, err));
   if (json) clv_bytes_puts(out, "},\"sets\":{");
-  for (size_t i = 0; i < SETS && json; i++)
+  for (size_t i = 0; i < N_SETS && json; i++)
     if (sets[i].ds) CLV_TRY(describe_classes(&sets[i], json, out, err));
   if (json) clv_bytes_puts(out, "},\"duplicates\":[");
   if (!json) CLV_TRY(describe_all_classes(sets, out, err));

@@ -46,19 +46,19 @@ static int compare_floats(const void *a, const void *b) {
 
 double clv_percentile(const float *sorted, size_t n, double share) {
   double at = share * (double)(n - 1);
-  size_t below = (size_t)at, above = CLV_MIN(below + 1, n - 1);
-  double low = (double)sorted[below];
-  return low + (at - (double)below) * ((double)sorted[above] - low);
+  size_t index_below = (size_t)at, index_above = CLV_MIN(index_below + 1, n - 1);
+  double low = (double)sorted[index_below];
+  return low + (at - (double)index_below) * ((double)sorted[index_above] - low);
 }
 
 /* Computes mean and interval of each value over n passes. */
-static clv_code summarize(clv_tensor *const *passes, size_t n, clv_interval_tensors *ret,
-                          clv_err *err) {
+static clv_code summarize_passes(clv_tensor *const *passes, size_t n, clv_interval_tensors *ret,
+                                 clv_err *err) {
   CLV_AUTO(clv_freep) float *values = NULL;
-  clv_tensor **made[] = {&ret->mean, &ret->low, &ret->high};
+  clv_tensor **ret_tensors[] = {&ret->mean, &ret->low, &ret->high};
   CLV_TRY(clv_alloc(n, sizeof *values, &values, err));
-  for (size_t k = 0; k < CLV_COUNT(made); k++)
-    CLV_TRY(clv_tensor_new(CLV_F32, &passes[0]->shape, made[k], err));
+  for (size_t k = 0; k < CLV_COUNT(ret_tensors); k++)
+    CLV_TRY(clv_tensor_new(CLV_F32, &passes[0]->shape, ret_tensors[k], err));
   for (size_t i = 0; i < passes[0]->n; i++) {
     double sum = 0;
     for (size_t k = 0; k < n; k++) {
@@ -111,7 +111,7 @@ clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_t
   CLV_AUTO(free_pass_outputs) pass_list passes = {.n = 0};
   CLV_AUTO(clv_interval_tensors_done) clv_interval_tensors of_outputs = {NULL};
   CLV_TRY(compute_passes(r, *outputs, &passes, err));
-  CLV_TRY(summarize(passes.list, passes.n, &of_outputs, err));
+  CLV_TRY(summarize_passes(passes.list, passes.n, &of_outputs, err));
   clv_tensor_unref(*outputs);
   *outputs = clv_tensor_ref(of_outputs.mean); /* the class is that of the mean outputs */
   for (size_t i = 0; r->o->probabilities && i < passes.n; i++) {
@@ -120,5 +120,5 @@ clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_t
     clv_tensor_unref(passes.list[i]);
     passes.list[i] = probabilities;
   }
-  return summarize(passes.list, passes.n, ret, err);
+  return summarize_passes(passes.list, passes.n, ret, err);
 }

@@ -35,7 +35,7 @@ static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
       reason.text);
 }
 
-static bool has_row(const char *table, const char *row, size_t len) {
+static bool table_has_row(const char *table, const char *row, size_t len) {
   for (const char *at = table; *at; at += strcspn(at, "\n"), at += *at == '\n')
     if (strcspn(at, "\n") == len && memcmp(at, row, len) == 0) return true;
   return false;
@@ -44,7 +44,7 @@ static bool has_row(const char *table, const char *row, size_t len) {
 /* Returns the first row of `table` that `other` lacks; *ret_len 0: none. */
 static const char *find_row_missing_in(const char *table, const char *other, size_t *ret_len) {
   for (const char *at = table; *at; at += *ret_len, at += *at == '\n')
-    if ((*ret_len = strcspn(at, "\n")) && !has_row(other, at, *ret_len)) return at;
+    if ((*ret_len = strcspn(at, "\n")) && !table_has_row(other, at, *ret_len)) return at;
   *ret_len = 0;
   return "";
 }

@@ -340,8 +340,8 @@ static clv_code add_value_names(export *x, const clv_weights_sample *s, const ch
   size_t n_names;
   CLV_TRY(clv_weights_sample_names(s, names_of_values, &n_names, err));
   CLV_TRY(add_ledger_items(x, CLV_LEDGER_WEIGHTS, names_of_values, n_names, identity, err));
-  for (int columns = 0; columns < 2; columns++) {
-    CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
+  for (int is_by_column = 0; is_by_column < 2; is_by_column++) {
+    CLV_TRY(clv_weights_sample_rows(s, is_by_column, &rows, err));
     CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.names, rows.n, identity, err));
   }
   return CLV_OK;

@@ -15,13 +15,13 @@
 #include "master/run/run_int.h"
 
 /* The checkpoint that is being fetched. */
-typedef struct gathering {
+typedef struct gather_work {
   clv_run *run;
   clv_stores *stores;
   uint64_t step, bytes; /* bytes: sum of the files that were fetched */
-} gathering;
+} gather_work;
 
-static void free_gathering(gathering *g) { clv_stores_free(g->stores); }
+static void free_gathering(gather_work *g) { clv_stores_free(g->stores); }
 
 static void print_line(const clv_run *r, const char *event, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
@@ -43,7 +43,7 @@ clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifes
 
 /* Callback of clv_checkpoint_gather. */
 static void handle_fetched_file(void *user, const clv_manifest_file *f, const clv_err *reason) {
-  gathering *g = user;
+  gather_work *g = user;
   char text[CLV_ERR_TEXT + 400];
   clv_err ledger_err = {.code = CLV_OK};
   if (!reason) {
@@ -70,7 +70,7 @@ static bool is_at_workers(const clv_run *r, uint64_t step) {
          !clv_manifest_has_all_files(&m);
 }
 
-static void gather_step(gathering *g, uint64_t step) {
+static void gather_step(gather_work *g, uint64_t step) {
   char text[160], size[24];
   clv_err reason;
   if (!is_at_workers(g->run, step)) return;
@@ -110,7 +110,7 @@ static bool is_needed(const clv_run *r, const char *kept_file_name) {
 /* Removes the files at a worker that belong to this run and to none of its checkpoints, as after a
  * worker was lost while a checkpoint was being written. Does nothing if the worker cannot be
  * asked. */
-static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
+static void remove_unneeded(const gather_work *g, const clv_remote_spec *w) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   char prefix[34];
   clv_err reason;
@@ -127,14 +127,14 @@ static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
 /* Callback of clv_orphans_sweep, which removes files that no checkpoint needs: logs a file that
  * stays at its worker. */
 static void log_kept_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
-  const gathering *g = user;
+  const gather_work *g = user;
   if (reason)
     clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", o->kept_file_name,
             clv_stores_name(g->stores, o->keeper_identity), reason->text);
 }
 
 /* Removes the files of the run at workers that none of its checkpoints lists. */
-static void remove_leftovers(gathering *g) {
+static void remove_leftovers(gather_work *g) {
   const clv_run *r = g->run;
   clv_err err;
   if (clv_run_lock_check_newest(r->lock, NULL) != CLV_OK) return;
@@ -145,7 +145,7 @@ static void remove_leftovers(gathering *g) {
 }
 
 void clv_run_remove_leftovers(clv_run *r) {
-  CLV_AUTO(free_gathering) gathering g = {.run = r};
+  CLV_AUTO(free_gathering) gather_work g = {.run = r};
   clv_err err;
   if (clv_session_checkpoint_home(r->config) == CLV_HOME_ALWAYS) return;
   if (clv_stores_new(r->config, &g.stores, &err) == CLV_OK)
@@ -178,8 +178,8 @@ static bool has_files_at_workers(const clv_run *r, uint64_t *ret_newest) {
 }
 
 void clv_run_gather_at_end(clv_run *r) {
-  CLV_AUTO(free_gathering) gathering g = {.run = r};
-  bool fetches = clv_session_checkpoint_home(r->config) == CLV_HOME_END;
+  CLV_AUTO(free_gathering) gather_work g = {.run = r};
+  bool fetches_files = clv_session_checkpoint_home(r->config) == CLV_HOME_END;
   uint64_t newest_step;
   clv_err err;
   if (!has_files_at_workers(r, &newest_step)) return;
@@ -191,8 +191,8 @@ void clv_run_gather_at_end(clv_run *r) {
     clv_run_warn(r, CLV_LOG_WARN, "stays", err.text);
     return;
   }
-  if (fetches) gather_step(&g, newest_step);
-  if (fetches) gather_step(&g, r->best_checkpoint.step);
+  if (fetches_files) gather_step(&g, newest_step);
+  if (fetches_files) gather_step(&g, r->best_checkpoint.step);
   remove_leftovers(&g);
-  if (fetches) print_older_checkpoints(r);
+  if (fetches_files) print_older_checkpoints(r);
 }

@@ -66,10 +66,10 @@ typedef struct clv_run_steps {
   uint64_t saved_step;    /* step of the newest checkpoint; UINT64_MAX: none */
   /* step of the restored checkpoint; number of steps of this attempt that changed the weights */
   uint64_t restored_step, n_weight_changes;
-  uint64_t n_steps_done;     /* number of steps of the run, including those before a resume */
-  uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
+  uint64_t n_steps_done;       /* number of steps of the run, including those before a resume */
+  uint64_t n_skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
-  uint64_t bad_losses, bad_gradients;
+  uint64_t n_bad_losses, n_bad_gradients;
   clv_stopping stopping; /* validations that early stopping has counted */
   uint64_t last_epoch;   /* epoch of the last batch that was trained */
 } clv_run_steps;
@@ -96,13 +96,13 @@ typedef struct clv_run_recovery {
   uint64_t tried_since_ns;
   uint64_t last_step; /* last step before the worker was lost */
   /* step of the newest checkpoint at the time when a worker was last lost */
-  uint64_t checkpoint_at_last_loss;
+  uint64_t checkpoint_step_at_last_loss;
   /* how often a worker was lost since the newest checkpoint was written */
   uint64_t n_losses_since_checkpoint;
   /* data were damaged in transit once; if that happens again, the run ends */
   bool has_had_damage;
   clv_exit_code exit_code; /* exit code if the run cannot recover */
-  uint64_t printed_at_ns;  /* monotonic time of the last printed line about a failed try; 0: none */
+  uint64_t last_print_ns;  /* monotonic time of the last printed line about a failed try; 0: none */
 } clv_run_recovery;
 
 typedef struct clv_run {
@@ -117,8 +117,8 @@ typedef struct clv_run {
   clv_run_data data;
   /* class weights that replace loss.class_weights; NULL: the session does not have this key */
   double *class_weights;
-  double *sampling;    /* sums of the chances of records; NULL: each record comes once */
-  uint64_t n_left_out; /* records left out because they have values that are not finite */
+  double *sampling_sums; /* sums of the chances of records; NULL: each record comes once */
+  uint64_t n_left_out;   /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
   /* results of the look, which measures what sent tensors show (clv_run_look); each blueprint of
    * the run gets them */

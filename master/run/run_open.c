@@ -261,9 +261,9 @@ static clv_code find_start_position(clv_run *r, clv_err *err) {
   if (r->has_other_data && at.cursor.index >= r->data.train_rows.n)
     at.cursor = (clv_cursor){at.cursor.epoch + 1, 0};
   r->steps = (clv_run_steps){.cursor = at.cursor,
-                             .skipped_in_a_row = at.skipped_in_a_row,
-                             .bad_losses = at.bad_losses,
-                             .bad_gradients = at.bad_gradients,
+                             .n_skipped_in_a_row = at.n_skipped_in_a_row,
+                             .n_bad_losses = at.n_bad_losses,
+                             .n_bad_gradients = at.n_bad_gradients,
                              .stopping = at.stopping};
   return CLV_OK;
 }
@@ -277,7 +277,7 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
   clv_batches_options bo = {.subset = &r->data.train_rows,
                             .batch_size = t->batch,
                             .shuffles = t->shuffle,
-                            .sampling_sums = r->sampling,
+                            .sampling_sums = r->sampling_sums,
                             .drops_short_last = t->drop_last,
                             .seed = seed,
                             .epochs = t->epochs,

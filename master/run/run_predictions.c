@@ -16,7 +16,7 @@
 
 /* ---- probabilities --------------------------------------------------------------------------- */
 
-static void softmax_row(const float *x, size_t n, float *ret) {
+static void apply_softmax_to_row(const float *x, size_t n, float *ret) {
   double largest = -INFINITY, sum = 0;
   for (size_t k = 0; k < n; k++) largest = fmax(largest, (double)x[k]);
   for (size_t k = 0; k < n; k++) sum += exp((double)x[k] - largest);
@@ -35,7 +35,7 @@ clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind 
   float *p = (*ret)->data;
   bool is_softmax = row->task == CLV_TASK_CLASSES && loss != CLV_LOSS_NLL;
   for (size_t at = 0; is_softmax && at < outputs->n; at += width)
-    softmax_row(x + at, width, p + at);
+    apply_softmax_to_row(x + at, width, p + at);
   for (size_t i = 0; !is_softmax && i < outputs->n; i++)
     p[i] = loss == CLV_LOSS_NLL               ? (float)exp((double)x[i])
            : loss == CLV_LOSS_BCE_WITH_LOGITS ? (float)(1 / (1 + exp(-(double)x[i])))
@@ -44,10 +44,10 @@ clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind 
 }
 
 /* Computes the probabilities of the outputs of one target of a row, x [n]. */
-static void target_probabilities(const clv_target_spec *s, const float *x, float *p) {
+static void compute_target_probabilities(const clv_target_spec *s, const float *x, float *p) {
   size_t n = clv_target_width(s);
   bool is_softmax = s->n_classes && s->kind != CLV_LOSS_NLL;
-  if (is_softmax) softmax_row(x, n, p);
+  if (is_softmax) apply_softmax_to_row(x, n, p);
   for (size_t i = 0; !is_softmax && i < n; i++)
     p[i] = s->kind == CLV_LOSS_NLL               ? (float)exp((double)x[i])
            : s->kind == CLV_LOSS_BCE_WITH_LOGITS ? (float)(1 / (1 + exp(-(double)x[i])))
@@ -63,7 +63,7 @@ clv_code clv_run_probabilities(const clv_session_config *c, const clv_tensor *ou
   for (int64_t row = 0; row < outputs->shape.dim[0]; row++)
     for (size_t k = 0; k < c->loss.n_targets; k++) {
       size_t width = clv_target_width(&c->loss.targets[k]);
-      target_probabilities(&c->loss.targets[k], x, p);
+      compute_target_probabilities(&c->loss.targets[k], x, p);
       x += width;
       p += width;
     }
@@ -79,7 +79,7 @@ static size_t outputs_per_row(const clv_predictions *r) {
   return rows ? r->outputs->n / rows : 0;
 }
 
-static const float *row_outputs(const clv_predictions *r, size_t row) {
+static const float *outputs_of_row(const clv_predictions *r, size_t row) {
   return (const float *)r->outputs->data + row * outputs_per_row(r);
 }
 
@@ -103,7 +103,7 @@ static bool has_predicted_class(const clv_predictions *r) {
 }
 
 static size_t predicted_class(const clv_predictions *r, size_t row) {
-  const float *output = row_outputs(r, row);
+  const float *output = outputs_of_row(r, row);
   if (outputs_per_row(r) == 1 && clv_loss_row_of(r->loss)->task == CLV_TASK_LABELS)
     return clv_is_positive(r->loss, output[0]);
   return clv_argmax_row(output, outputs_per_row(r));
@@ -244,13 +244,13 @@ static clv_code write_and_clear_line(FILE *f, clv_bytes *line, const char *path,
 typedef void record_writer(clv_bytes *out, const clv_predictions *r, size_t row);
 
 /* The lines of a file of predictions. */
-typedef struct lines {
+typedef struct line_format {
   record_writer *write_line; /* writes the line of a record or page */
   size_t n;                  /* number of lines without the header */
   bool has_header;           /* the file begins with a line of column names */
-} lines;
+} line_format;
 
-static clv_code write_lines(const clv_predictions *r, const lines *l, const char *path,
+static clv_code write_lines(const clv_predictions *r, const line_format *l, const char *path,
                             clv_err *err) {
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   CLV_AUTO(file_closep) FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
@@ -266,7 +266,7 @@ static clv_code write_lines(const clv_predictions *r, const lines *l, const char
 }
 
 /* Writes through a temporary file, so that `path` is complete or unchanged. */
-static clv_code write_text_file(const clv_predictions *r, const lines *l, const char *path,
+static clv_code write_text_file(const clv_predictions *r, const line_format *l, const char *path,
                                 clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes temporary_path = {0};
   clv_bytes_printf(&temporary_path, "%s.tmp", path);
@@ -337,9 +337,9 @@ static clv_code write_names_file(const clv_predictions *r, const char *npy_path,
 clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
                                const char *path, clv_err *err) {
   size_t n_rows = count_rows(r), n_pages = clv_predictions_page_count(r);
-  const lines csv_lines = {append_csv_record, n_rows, true},
-              json_lines = {append_json_record, n_rows, false},
-              page_lines = {clv_predictions_write_page, n_pages, false};
+  const line_format csv_lines = {append_csv_record, n_rows, true},
+                    json_lines = {append_json_record, n_rows, false},
+                    page_lines = {clv_predictions_write_page, n_pages, false};
   if (format == CLV_PREDICTIONS_CSV) return write_text_file(r, &csv_lines, path, err);
   if (format == CLV_PREDICTIONS_JSONL)
     return write_text_file(r, n_pages ? &page_lines : &json_lines, path, err);

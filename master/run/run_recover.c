@@ -83,8 +83,8 @@ static clv_code count_lost_worker(clv_run *r, clv_err *err) {
   }
   uint64_t newest_step = find_newest_checkpoint_step(r);
   c->n_losses_since_checkpoint =
-      c->checkpoint_at_last_loss == newest_step ? c->n_losses_since_checkpoint + 1 : 1;
-  c->checkpoint_at_last_loss = newest_step;
+      c->checkpoint_step_at_last_loss == newest_step ? c->n_losses_since_checkpoint + 1 : 1;
+  c->checkpoint_step_at_last_loss = newest_step;
   if (c->n_losses_since_checkpoint <= r->config->recovery.attempts) return CLV_OK;
   snprintf(text, sizeof text,
            "%llu losses in a row without a newer checkpoint, which is recovery.attempts",
@@ -110,7 +110,7 @@ static double seconds_since(uint64_t ns) { return (double)(clv_now_ns() - ns) * 
 
 static void print_lost_worker(const clv_run *r, const clv_err *err) {
   char text[CLV_ERR_TEXT + 160], members[120], start_text[80] = "its beginning";
-  uint64_t newest_step = r->recovery.checkpoint_at_last_loss;
+  uint64_t newest_step = r->recovery.checkpoint_step_at_last_loss;
   if (newest_step)
     snprintf(start_text, sizeof start_text, "the checkpoint of step %llu",
              (unsigned long long)newest_step);
@@ -125,15 +125,15 @@ static void print_lost_worker(const clv_run *r, const clv_err *err) {
 static void print_failed_try(clv_run *r, uint64_t n_tries, const clv_err *err) {
   clv_run_recovery *c = &r->recovery;
   char text[CLV_ERR_TEXT + 160], members[80];
-  double left_s =
+  double remaining_s =
       (double)r->config->recovery.give_up_after_ms / 1e3 - seconds_since(c->worker_lost_at_ns);
-  if (c->printed_at_ns && seconds_since(c->printed_at_ns) < PRINT_INTERVAL_S) return;
-  c->printed_at_ns = clv_now_ns();
+  if (c->last_print_ns && seconds_since(c->last_print_ns) < PRINT_INTERVAL_S) return;
+  c->last_print_ns = clv_now_ns();
   snprintf(text, sizeof text,
            "not recovered yet: %s; it is tried for another %.0f s (recovery.give_up_after)",
-           err->text, CLV_MAX(left_s, 0));
+           err->text, CLV_MAX(remaining_s, 0));
   snprintf(members, sizeof members, ",\"tries\":%llu,\"seconds_left\":%.0f",
-           (unsigned long long)n_tries, CLV_MAX(left_s, 0));
+           (unsigned long long)n_tries, CLV_MAX(remaining_s, 0));
   print_event(r, "waiting", members, text);
 }
 
@@ -193,9 +193,9 @@ static clv_code open_session(clv_run *r, clv_err *err) {
 
 /* Waits `ms` milliseconds, or until the user interrupts the run. */
 static void pause_for(const clv_run *r, uint64_t ms) {
-  const struct timespec poll = {.tv_nsec = POLL_INTERVAL_MS * 1000000L};
+  const struct timespec poll_interval = {.tv_nsec = POLL_INTERVAL_MS * 1000000L};
   uint64_t end = clv_now_ns() + ms * 1000000;
-  while (clv_now_ns() < end && !is_interrupted(r)) nanosleep(&poll, NULL);
+  while (clv_now_ns() < end && !is_interrupted(r)) nanosleep(&poll_interval, NULL);
 }
 
 static clv_code fail_gave_up(const clv_run *r, uint64_t n_tries, clv_err *err) {
@@ -272,7 +272,7 @@ static clv_code begin_recovery(clv_run *r, const clv_err *loss_err, clv_err *err
   char text[CLV_ERR_TEXT];
   snprintf(text, sizeof text, "%s", loss_err->text);
   r->recovery.worker_lost_at_ns = clv_now_ns();
-  r->recovery.printed_at_ns = 0;
+  r->recovery.last_print_ns = 0;
   close_session(r);
   clv_run_close_egress_record(r, r->recovery.exit_code);
   return r->has_started ? clv_run_lock_begin_again(r->lock, r->recovery.exit_code, text, err)

@@ -22,7 +22,7 @@
 enum {
   MAX_COST_PERCENT = 3, /* share of the time that checkpoints may cost with `every: auto` */
   /* first rounds of an attempt, which take longer because they make plans and touch new memory */
-  FIRST_ROUNDS = 2
+  N_FIRST_ROUNDS = 2
 };
 
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns) {
@@ -41,7 +41,7 @@ static uint64_t find_interval_ns(const clv_run *r) {
 /* ---- cost of a checkpoint -------------------------------------------------------------------- */
 
 void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
-  if (s->n_rounds++ < FIRST_ROUNDS) return;
+  if (s->n_rounds++ < N_FIRST_ROUNDS) return;
   if (!is_saving)
     s->usual_round_ns = s->usual_round_ns ? (7 * s->usual_round_ns + ns) / 8 : ns;
   else if (ns > s->usual_round_ns)
@@ -50,17 +50,17 @@ void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
 
 /* ---- one checkpoint -------------------------------------------------------------------------- */
 
-static clv_train_position find_position(const clv_run *r) {
+static clv_train_position current_position(const clv_run *r) {
   return (clv_train_position){.cursor = r->steps.cursor,
-                              .skipped_in_a_row = r->steps.skipped_in_a_row,
-                              .bad_losses = r->steps.bad_losses,
-                              .bad_gradients = r->steps.bad_gradients,
+                              .n_skipped_in_a_row = r->steps.n_skipped_in_a_row,
+                              .n_bad_losses = r->steps.n_bad_losses,
+                              .n_bad_gradients = r->steps.n_bad_gradients,
                               .stopping = r->steps.stopping};
 }
 
 static clv_code begin_checkpoint(clv_run *r, clv_err *err) {
   clv_run_saving *s = &r->saving;
-  const clv_train_position at = find_position(r);
+  const clv_train_position at = current_position(r);
   s->is_due = false;
   s->began_ns = clv_now_ns();
   s->step = clv_trainer_step_count(r->trainer);
@@ -73,7 +73,7 @@ static clv_code begin_checkpoint(clv_run *r, clv_err *err) {
 }
 
 /* Notes the complete checkpoint of s->step in run.json and in the metrics. */
-static void note_complete(clv_run *r) {
+static void note_complete_checkpoint(clv_run *r) {
   clv_run_saving *s = &r->saving;
   r->steps.saved_step = s->step;
   s->cost_ns = s->present_cost_ns;
@@ -107,7 +107,7 @@ static clv_code finish_checkpoint(clv_run *r, bool waits_for_files, clv_save_res
   clv_run_print_notices(r);
   s->is_due |= result == CLV_SAVE_FAILED;
   if (ret) *ret = result;
-  if (result == CLV_SAVE_DONE) note_complete(r);
+  if (result == CLV_SAVE_DONE) note_complete_checkpoint(r);
   return CLV_OK;
 }
 
@@ -136,9 +136,9 @@ static void skip_checkpoint(const clv_run *r, const clv_err *reason) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *complete = NULL;
   char text[CLV_ERR_TEXT + 240], earlier_text[80] = "there is no earlier one";
   clv_err err;
-  unsigned long long step = r->saving.step, saved = r->steps.saved_step;
-  if (r->steps.saved_step != UINT64_MAX && saved)
-    snprintf(earlier_text, sizeof earlier_text, "the one of step %llu stays", saved);
+  unsigned long long step = r->saving.step, saved_step = r->steps.saved_step;
+  if (r->steps.saved_step != UINT64_MAX && saved_step)
+    snprintf(earlier_text, sizeof earlier_text, "the one of step %llu stays", saved_step);
   snprintf(text, sizeof text,
            "the checkpoint of step %llu could not be written: %s; %s, and the run goes on", step,
            reason->text, earlier_text);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static unsigned wanted_scores(const clv_text_list *names) {
+static unsigned mask_of_wanted_scores(const clv_text_list *names) {
   unsigned set = 0;
   for (size_t i = 0; i < names->n; i++)
     for (int k = 0; k < CLV_SCORE_KINDS; k++)
@@ -61,7 +61,7 @@ static clv_code check_several_labels(const clv_session_config *c, const clv_scor
 static clv_code make_target_score(const clv_run *r, const clv_target_spec *t, clv_score **ret,
                                   clv_err *err) {
   clv_task task = clv_loss_row_of(t->kind)->task;
-  clv_score_options o = {.score_bits = wanted_scores(&t->scores),
+  clv_score_options o = {.score_bits = mask_of_wanted_scores(&t->scores),
                          .outputs = kind_of_outputs(t->kind, true),
                          .n_classes = task == CLV_TASK_LABELS ? 2 : clv_target_width(t),
                          .specificity = t->specificity,
@@ -82,7 +82,7 @@ static clv_code make_single_score(const clv_run *r, clv_score **ret, clv_err *er
   bool has_one_output = task == CLV_TASK_LABELS && out->rank == 2 && out->dim[1] == 1;
   bool has_classes = task == CLV_TASK_CLASSES || has_one_output;
   clv_score_options o = {
-      .score_bits = wanted_scores(&c->loss.scores),
+      .score_bits = mask_of_wanted_scores(&c->loss.scores),
       .outputs = kind_of_outputs(c->loss.kind, has_one_output),
       .n_classes = count_columns(out, has_classes, has_one_output),
       .has_ignored = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,

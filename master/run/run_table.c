@@ -85,19 +85,19 @@ static const struct {
 };
 
 static void append_facts(const clv_column_facts *f, clv_bytes *out) {
-  char range[48] = "-";
+  char range_text[48] = "-";
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   char low[CLV_DATE_TEXT_BYTES], high[CLV_DATE_TEXT_BYTES];
   if (!isnan(f->low) && f->use == CLV_COLUMN_DATE)
-    snprintf(range, sizeof range, "%.10s to %.10s", clv_date_text(f->low, low),
+    snprintf(range_text, sizeof range_text, "%.10s to %.10s", clv_date_text(f->low, low),
              clv_date_text(f->high, high));
   else if (!isnan(f->low))
-    snprintf(range, sizeof range, "%.6g to %.6g", f->low, f->high);
+    snprintf(range_text, sizeof range_text, "%.6g to %.6g", f->low, f->high);
   clv_bytes_puts(&name, f->name);
   out->failed |= name.failed;
   if (!name.failed) clv_text_to_printable(name.data);
   clv_bytes_printf(out, "  %-*s  %-8s  %-26s  %8zu  %8zu\n", NAME_WIDTH, name.data ? name.data : "",
-                   clv_column_use_names[f->use], range, f->n_missing, f->n_distinct);
+                   clv_column_use_names[f->use], range_text, f->n_missing, f->n_distinct);
 }
 
 static void append_suspicion(const clv_column_facts *f, clv_bytes *out) {

@@ -47,12 +47,12 @@ static size_t count_outputs(const clv_predictions *r) {
 }
 
 /* Returns the values of all outputs in a row of t; NULL: there is no t. */
-static const float *row_of(const clv_predictions *r, const clv_tensor *t, size_t row) {
+static const float *outputs_of_row(const clv_predictions *r, const clv_tensor *t, size_t row) {
   return t ? (const float *)t->data + row * count_outputs(r) : NULL;
 }
 
 /* Converts an output to the predicted number. An output of poisson is the number's logarithm. */
-static double number_of(const clv_target_spec *s, float output) {
+static double number_from_output(const clv_target_spec *s, float output) {
   return s->kind == CLV_LOSS_POISSON ? exp((double)output) : (double)output;
 }
 
@@ -110,7 +110,7 @@ void clv_target_predictions_add_names(clv_bytes *out, const clv_predictions *r) 
 static void append_csv_numbers(clv_bytes *out, const clv_target_spec *s, const float *x) {
   char number[CLV_JSON_NUMBER];
   for (size_t j = 0; x && j < clv_target_width(s); j++)
-    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", number_of(s, x[j]), number));
+    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", number_from_output(s, x[j]), number));
 }
 
 static void append_csv_class(clv_bytes *out, const clv_predictions *r, const clv_target_spec *s,
@@ -125,9 +125,9 @@ static void append_csv_class(clv_bytes *out, const clv_predictions *r, const clv
 }
 
 void clv_target_predictions_add_csv(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const float *outputs = row_of(r, r->outputs, row), *low = row_of(r, r->low, row);
-  const float *values = r->probabilities ? row_of(r, r->probabilities, row) : outputs;
-  const float *high = row_of(r, r->high, row);
+  const float *outputs = outputs_of_row(r, r->outputs, row), *low = outputs_of_row(r, r->low, row);
+  const float *values = r->probabilities ? outputs_of_row(r, r->probabilities, row) : outputs;
+  const float *high = outputs_of_row(r, r->high, row);
   for (size_t k = 0; k < r->n_targets; k++) {
     const clv_target_spec *s = &r->targets[k];
     size_t width = clv_target_width(s);
@@ -149,7 +149,8 @@ static void append_json_numbers(clv_bytes *out, const char *key, const clv_targe
   if (!x) return;
   clv_bytes_printf(out, ",\"%s\":[", key);
   for (size_t j = 0; j < clv_target_width(s); j++)
-    clv_bytes_printf(out, "%s%s", j ? "," : "", clv_json_number(number_of(s, x[j]), 9, number));
+    clv_bytes_printf(out, "%s%s", j ? "," : "",
+                     clv_json_number(number_from_output(s, x[j]), 9, number));
   clv_bytes_puts(out, "]");
 }
 
@@ -161,7 +162,8 @@ static void append_json_answer(clv_bytes *out, const clv_predictions *r, const c
   size_t class = predicted_class(s, outputs);
   const char *name = class_name(r, s, class);
   if (!has_classes(s)) {
-    clv_bytes_printf(out, "\"number\":%s", clv_json_number(number_of(s, outputs[0]), 9, number));
+    clv_bytes_printf(out, "\"number\":%s",
+                     clv_json_number(number_from_output(s, outputs[0]), 9, number));
     return;
   }
   clv_bytes_printf(out, "\"class\":%zu", class);
@@ -170,9 +172,9 @@ static void append_json_answer(clv_bytes *out, const clv_predictions *r, const c
 }
 
 void clv_target_predictions_add_json(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const float *outputs = row_of(r, r->outputs, row), *low = row_of(r, r->low, row);
-  const float *values = r->probabilities ? row_of(r, r->probabilities, row) : outputs;
-  const float *high = row_of(r, r->high, row);
+  const float *outputs = outputs_of_row(r, r->outputs, row), *low = outputs_of_row(r, r->low, row);
+  const float *values = r->probabilities ? outputs_of_row(r, r->probabilities, row) : outputs;
+  const float *high = outputs_of_row(r, r->high, row);
   clv_bytes_puts(out, ",\"targets\":{");
   for (size_t k = 0; k < r->n_targets; k++) {
     const clv_target_spec *s = &r->targets[k];

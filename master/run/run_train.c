@@ -73,13 +73,13 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
 
 static void count_step(clv_run_steps *l, const clv_step_result *s) {
   l->n_steps_done++;
-  l->skipped_in_a_row = s->changed_weights ? 0 : l->skipped_in_a_row + 1;
+  l->n_skipped_in_a_row = s->changed_weights ? 0 : l->n_skipped_in_a_row + 1;
   if (s->changed_weights)
     l->n_weight_changes++;
   else if (isfinite(s->loss))
-    l->bad_gradients++;
+    l->n_bad_gradients++;
   else
-    l->bad_losses++;
+    l->n_bad_losses++;
 }
 
 /* Reports a step. bytes: bytes sent and received in the step. */
@@ -121,29 +121,31 @@ static void print_schedule_notice(clv_run *r) {
 /* Returns true if the round ends with this batch even if it is not full. The decision depends on
  * the session only, not on interrupts or checkpoints, because the weights of an asynchronous
  * schedule depend on where its rounds end. */
-static bool must_flush(const clv_run *r, const clv_batch *batch) {
-  uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_n_held(r->trainer) + 1;
+static bool is_last_of_round(const clv_run *r, const clv_batch *batch) {
+  uint64_t step =
+      clv_trainer_step_count(r->trainer) + clv_trainer_count_held_batches(r->trainer) + 1;
   return batch->is_last_of_epoch || step >= r->steps.session_steps;
 }
 
 /* Takes a step and reports it. The steps of a round are reported with equal shares of the bytes. */
 static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
-  uint32_t n_done_now;
+  uint32_t n_steps_done;
   uint64_t step_before = clv_trainer_step_count(r->trainer), bytes_before[2], bytes_after[2];
   clv_trainer_traffic(r->trainer, &bytes_before[0], &bytes_before[1]);
-  CLV_TRY(clv_trainer_step(r->trainer, batch, must_flush(r, batch), &n_done_now, &results, err));
+  CLV_TRY(clv_trainer_step(r->trainer, batch, is_last_of_round(r, batch), &n_steps_done, &results,
+                           err));
   clv_trainer_traffic(r->trainer, &bytes_after[0], &bytes_after[1]);
-  for (uint32_t i = 0; i < n_done_now; i++) {
-    const uint64_t bytes[2] = {(bytes_after[0] - bytes_before[0]) / n_done_now,
-                               (bytes_after[1] - bytes_before[1]) / n_done_now};
+  for (uint32_t i = 0; i < n_steps_done; i++) {
+    const uint64_t bytes[2] = {(bytes_after[0] - bytes_before[0]) / n_steps_done,
+                               (bytes_after[1] - bytes_before[1]) / n_steps_done};
     CLV_TRY(report_step(r, batch->at.epoch, step_before + i + 1, &results[i], bytes, err));
   }
-  if (n_done_now && !clv_trainer_n_held(r->trainer)) r->steps.cursor = batch->next;
+  if (n_steps_done && !clv_trainer_count_held_batches(r->trainer)) r->steps.cursor = batch->next;
   print_schedule_notice(r);
   clv_run_print_notices(r);
   clv_run_escrow_print(r);
-  if (r->steps.skipped_in_a_row < MAX_SKIPPED_STEPS) return CLV_OK;
+  if (r->steps.n_skipped_in_a_row < MAX_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
                   "train.optimizer.lr, which is %g, or set train.clip_grad_norm",
@@ -178,7 +180,7 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     if (batch.at.epoch != r->steps.last_epoch) clv_policy_begin_epoch(r->policy, 0);
     CLV_TRY(take_step(r, &batch, err));
     r->steps.last_epoch = batch.at.epoch;
-    if (clv_trainer_n_held(r->trainer)) continue;
+    if (clv_trainer_count_held_batches(r->trainer)) continue;
     CLV_TRY(end_round(r, step_before, clv_now_ns() - began_ns, batch.is_last_of_epoch, err));
     began_ns = clv_now_ns();
     if (r->o->interrupted && *r->o->interrupted) break;
@@ -207,7 +209,7 @@ static clv_exit_code print_interrupted(clv_run *r) {
   char text[512];
   const char *json = is_stopped(r) ? "{\"event\":\"stopped\"}" : "{\"event\":\"interrupted\"}";
   uint64_t step =
-      r->trainer ? clv_trainer_step_count(r->trainer) : r->recovery.checkpoint_at_last_loss;
+      r->trainer ? clv_trainer_step_count(r->trainer) : r->recovery.checkpoint_step_at_last_loss;
   snprintf(text, sizeof text, "%s after step %llu; --resume goes on from %s",
            is_stopped(r) ? "stopped" : "interrupted", (unsigned long long)step, r->dir.data);
   if (r->reporter)
@@ -220,7 +222,7 @@ static clv_exit_code print_interrupted(clv_run *r) {
 /* Prints how many records were left out and how many steps were skipped. */
 static void print_skipped_records_and_steps(clv_run *r) {
   char text[200], json[160];
-  uint64_t n_skipped = r->steps.bad_losses + r->steps.bad_gradients;
+  uint64_t n_skipped = r->steps.n_bad_losses + r->steps.n_bad_gradients;
   if (r->n_left_out) {
     snprintf(text, sizeof text,
              "%llu record%s were left out (data.non_finite: skip, data.broken: skip)",
@@ -234,17 +236,17 @@ static void print_skipped_records_and_steps(clv_run *r) {
            "%llu of %llu steps were skipped and changed no weight: %llu had a loss that was not "
            "finite, %llu a gradient",
            (unsigned long long)n_skipped, (unsigned long long)r->steps.n_steps_done,
-           (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
+           (unsigned long long)r->steps.n_bad_losses, (unsigned long long)r->steps.n_bad_gradients);
   snprintf(json, sizeof json,
            "{\"event\":\"skipped\",\"steps\":%llu,\"of\":%llu,\"loss\":%llu,\"gradient\":%llu}",
            (unsigned long long)n_skipped, (unsigned long long)r->steps.n_steps_done,
-           (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
+           (unsigned long long)r->steps.n_bad_losses, (unsigned long long)r->steps.n_bad_gradients);
   clv_reporter_notice(r->reporter, text, json);
 }
 
 /* Fails if no step of the run has changed the weights. */
 static clv_code check_weights_changed(const clv_run_steps *l, clv_err *err) {
-  uint64_t n_skipped = l->bad_losses + l->bad_gradients;
+  uint64_t n_skipped = l->n_bad_losses + l->n_bad_gradients;
   if (l->restored_step || l->n_weight_changes || !n_skipped) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: none of the %llu steps changed the weights, since no loss or gradient "

@@ -20,7 +20,13 @@
 
 static const uint64_t FIRST_REPORT_NS = 2000000000, REPORT_EVERY_NS = 60000000000;
 
-enum { POLL_MS = 20, CANNOT_START = 127, PATH_BYTES = 4096, OUTPUT_TAIL_BYTES = 4096, WORDS = 5 };
+enum {
+  POLL_MS = 20,
+  CANNOT_START_EXIT_CODE = 127,
+  PATH_BYTES = 4096,
+  OUTPUT_TAIL_BYTES = 4096,
+  WORDS = 5
+};
 
 static bool is_interrupted(const sweep_work *s) { return s->o->interrupted && *s->o->interrupted; }
 
@@ -34,13 +40,14 @@ static size_t count_runs(const sweep_work *s, sweep_run_state state) {
 
 /* Runs in the child after fork, and calls only functions that are safe there. */
 static _Noreturn void exec_run(char *const *args, int out, pid_t parent) {
-  int null = open("/dev/null", O_RDONLY);
+  int null_fd = open("/dev/null", O_RDONLY);
   setpgid(0, 0); /* Ctrl-C reaches the sweep alone, which passes it on */
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
-    _exit(CANNOT_START);
+  if (getppid() != parent || null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(out, 1) < 0 ||
+      dup2(out, 2) < 0)
+    _exit(CANNOT_START_EXIT_CODE);
   execv(args[0], args);
-  _exit(CANNOT_START);
+  _exit(CANNOT_START_EXIT_CODE);
 }
 
 static clv_code open_output(const sweep_work *s, const sweep_run *r, int *ret, clv_err *err) {
@@ -130,7 +137,7 @@ static void read_last_line(const sweep_work *s, const sweep_run *r, char ret[CLV
 }
 
 /* Finds why a run failed: by its record or, before it has one, by its last line. */
-static void find_reason(const sweep_work *s, const sweep_run *r, char ret[CLV_ERR_TEXT]) {
+static void find_failure_reason(const sweep_work *s, const sweep_run *r, char ret[CLV_ERR_TEXT]) {
   sweep_state state;
   if (sweep_state_read(r->folder, &state, NULL) == CLV_OK && state.reason[0])
     snprintf(ret, CLV_ERR_TEXT, "%s", state.reason);
@@ -146,18 +153,18 @@ static bool may_lack_room(const sweep_run *r) {
 
 /* Handles a run that has failed. If others were under way during it, also if they have ended since,
  * it is tried once more. */
-static void end_failed_run(const sweep_work *s, sweep_run *r, size_t *jobs) {
+static void end_failed_run(const sweep_work *s, sweep_run *r, size_t *n_jobs) {
   char reason[CLV_ERR_TEXT];
-  size_t n_others = count_runs(s, SWEEP_RUN_RUNS);
-  find_reason(s, r, reason);
-  if (r->had_others && !r->is_retried && may_lack_room(r)) {
+  size_t n_other_runs = count_runs(s, SWEEP_RUN_RUNS);
+  find_failure_reason(s, r, reason);
+  if (r->had_other_runs && !r->is_retried && may_lack_room(r)) {
     r->is_retried = true;
     r->state = SWEEP_RUN_WAITS;
-    *jobs = CLV_MAX(n_others, (size_t)1);
+    *n_jobs = CLV_MAX(n_other_runs, (size_t)1);
     clv_notice(CLV_LOG_WARN, "retry",
                "%s failed while other runs were under way, and is tried again when one of them has "
                "ended; the sweep goes on with %zu at a time: %s",
-               r->name, *jobs, reason);
+               r->name, *n_jobs, reason);
     return;
   }
   r->state = SWEEP_RUN_FAILED;
@@ -166,7 +173,7 @@ static void end_failed_run(const sweep_work *s, sweep_run *r, size_t *jobs) {
              r->name);
 }
 
-static clv_code end_run(sweep_work *s, sweep_run *r, int status, size_t *jobs, clv_err *err) {
+static clv_code end_run(sweep_work *s, sweep_run *r, int status, size_t *n_jobs, clv_err *err) {
   r->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   r->state = SWEEP_RUN_FINISHED;
   if (r->exit_code && is_interrupted(s)) {
@@ -174,7 +181,7 @@ static clv_code end_run(sweep_work *s, sweep_run *r, int status, size_t *jobs, c
     return CLV_OK;
   }
   if (r->exit_code) {
-    end_failed_run(s, r, jobs);
+    end_failed_run(s, r, n_jobs);
     return CLV_OK;
   }
   char name[CLV_BEST_NAME_BYTES];
@@ -196,13 +203,13 @@ static void report_progress(const sweep_work *s, sweep_run *r) {
 }
 
 /* Looks once at each process. */
-static clv_code end_runs(sweep_work *s, size_t *jobs, clv_err *err) {
+static clv_code end_runs(sweep_work *s, size_t *n_jobs, clv_err *err) {
   for (size_t i = 0; i < s->n_runs; i++) {
     int status;
     sweep_run *r = &s->runs[i];
     if (r->state != SWEEP_RUN_RUNS) continue;
     if (waitpid(r->pid, &status, WNOHANG) == r->pid)
-      CLV_TRY(end_run(s, r, status, jobs, err));
+      CLV_TRY(end_run(s, r, status, n_jobs, err));
     else
       report_progress(s, r);
   }
@@ -210,7 +217,7 @@ static clv_code end_runs(sweep_work *s, size_t *jobs, clv_err *err) {
 }
 
 /* Sends a signal to all processes, and waits for their ends. */
-static void end_all(sweep_work *s, int signal_number) {
+static void stop_all_runs(sweep_work *s, int signal_number) {
   for (size_t i = 0; i < s->n_runs; i++)
     if (s->runs[i].state == SWEEP_RUN_RUNS) kill(s->runs[i].pid, signal_number);
   for (size_t i = 0; i < s->n_runs; i++) {
@@ -223,27 +230,27 @@ static void end_all(sweep_work *s, int signal_number) {
   }
 }
 
-static clv_code start_runs(sweep_work *s, size_t jobs, clv_err *err) {
-  for (size_t i = 0; i < s->n_runs && count_runs(s, SWEEP_RUN_RUNS) < jobs; i++) {
+static clv_code start_runs(sweep_work *s, size_t n_jobs, clv_err *err) {
+  for (size_t i = 0; i < s->n_runs && count_runs(s, SWEEP_RUN_RUNS) < n_jobs; i++) {
     if (s->runs[i].state != SWEEP_RUN_WAITS) continue;
     CLV_TRY(start_run(s, &s->runs[i], err));
-    s->runs[i].had_others = false;
+    s->runs[i].had_other_runs = false;
     print_started(s, &s->runs[i]);
   }
   bool has_several = count_runs(s, SWEEP_RUN_RUNS) > 1;
   for (size_t i = 0; i < s->n_runs; i++)
-    s->runs[i].had_others |= has_several && s->runs[i].state == SWEEP_RUN_RUNS;
+    s->runs[i].had_other_runs |= has_several && s->runs[i].state == SWEEP_RUN_RUNS;
   return CLV_OK;
 }
 
 static clv_code run_all(sweep_work *s, clv_err *err) {
   const struct timespec poll = {.tv_nsec = POLL_MS * 1000000L};
-  size_t jobs = CLV_MAX((size_t)s->o->jobs, (size_t)1);
+  size_t n_jobs = CLV_MAX((size_t)s->o->jobs, (size_t)1);
   while (!is_interrupted(s)) {
-    CLV_TRY(start_runs(s, jobs, err));
+    CLV_TRY(start_runs(s, n_jobs, err));
     if (!count_runs(s, SWEEP_RUN_RUNS)) return CLV_OK;
     nanosleep(&poll, NULL);
-    CLV_TRY(end_runs(s, &jobs, err));
+    CLV_TRY(end_runs(s, &n_jobs, err));
   }
   clv_notice(CLV_LOG_WARN, "interrupted",
              "interrupted: the runs under way end after a checkpoint, and the same command "
@@ -253,6 +260,6 @@ static clv_code run_all(sweep_work *s, clv_err *err) {
 
 clv_code sweep_run_all(sweep_work *s, clv_err *err) {
   clv_code code = run_all(s, err);
-  end_all(s, SIGINT);
+  stop_all_runs(s, SIGINT);
   return code;
 }

@@ -37,9 +37,9 @@ static bool parse_ends(const char *text, sweep_range *ret) {
 }
 
 clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_range, clv_err *err) {
-  sweep_range r = {.is_log = strncmp(text, log_prefix, sizeof log_prefix - 1) == 0};
-  *ret_is_range = parse_ends(text + (r.is_log ? sizeof log_prefix - 1 : 0), &r);
-  if (!*ret_is_range && r.is_log)
+  sweep_range r = {.is_logarithmic = strncmp(text, log_prefix, sizeof log_prefix - 1) == 0};
+  *ret_is_range = parse_ends(text + (r.is_logarithmic ? sizeof log_prefix - 1 : 0), &r);
+  if (!*ret_is_range && r.is_logarithmic)
     return clv_fail(err, CLV_INVALID, "log: goes with a range, as in log:1e-4..1e-1, not '%.60s'",
                     text + sizeof log_prefix - 1);
   if (!*ret_is_range && strstr(text, ".."))
@@ -48,7 +48,7 @@ clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_rang
   if (!(r.low < r.high))
     return clv_fail(err, CLV_INVALID,
                     "the range '%.80s' has no values: write the smaller end first", text);
-  if (r.is_log && !(r.low > 0))
+  if (r.is_logarithmic && !(r.low > 0))
     return clv_fail(err, CLV_INVALID,
                     "the range '%.80s' begins at %g: with log: both ends are above 0", text, r.low);
   *ret = r;
@@ -57,8 +57,8 @@ clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_rang
 
 void sweep_range_value(const sweep_range *r, double u, clv_bytes *out) {
   double high = r->is_whole ? r->high + 1 : r->high;
-  double v =
-      r->is_log ? exp(log(r->low) + u * (log(high) - log(r->low))) : r->low + u * (high - r->low);
+  double v = r->is_logarithmic ? exp(log(r->low) + u * (log(high) - log(r->low)))
+                               : r->low + u * (high - r->low);
   if (r->is_whole)
     clv_bytes_printf(out, "%.0f", CLV_MAX(CLV_MIN(floor(v), r->high), r->low));
   else

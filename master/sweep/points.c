@@ -16,7 +16,7 @@ enum { MAX_DRAWS = 64 };
 static const struct {
   const char *name, *reason;
   bool only_with_folds;
-} fixed_keys[] = {
+} refused_keys[] = {
     {"name", "each run has a name of its own; --set name=... names the sweep", false},
     {"run.dir", "the runs of a sweep are in one folder", false},
     {"checkpoint.dir", "each run has a folder of its own in run.dir", false},
@@ -99,10 +99,10 @@ static bool sets_key(const char *setting, const char *key) {
 
 static clv_code check_key(const clv_sweep_options *o, const sweep_points *p, const char *option,
                           const char *name, clv_err *err) {
-  for (size_t i = 0; i < CLV_COUNT(fixed_keys); i++)
-    if (strcmp(fixed_keys[i].name, name) == 0 && (o->folds || !fixed_keys[i].only_with_folds))
+  for (size_t i = 0; i < CLV_COUNT(refused_keys); i++)
+    if (strcmp(refused_keys[i].name, name) == 0 && (o->folds || !refused_keys[i].only_with_folds))
       return clv_fail(err, CLV_INVALID, "%s: a sweep cannot change %s: %s", option, name,
-                      fixed_keys[i].reason);
+                      refused_keys[i].reason);
   for (size_t i = 0; i < p->n_keys; i++)
     if (strcmp(p->keys[i].name, name) == 0)
       return clv_fail(err, CLV_INVALID, "%s: %s is swept twice: list its values once", option,
@@ -140,7 +140,7 @@ static clv_code add_key(const clv_sweep_options *o, const char *option_name, con
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
-static clv_code too_many(size_t n, clv_err *err) {
+static clv_code fail_too_many_points(size_t n, clv_err *err) {
   return clv_fail(err, CLV_INVALID,
                   "the sweep has %zu runs or more, at most %d: sweep fewer values", n,
                   SWEEP_MAX_RUNS);
@@ -149,7 +149,7 @@ static clv_code too_many(size_t n, clv_err *err) {
 /* Allocates the values of n points. The points are counted one by one, as they are made. */
 static clv_code alloc_points(const clv_sweep_options *o, size_t n, sweep_points *p, clv_err *err) {
   if (n * CLV_MAX(o->folds, UINT64_C(1)) > SWEEP_MAX_RUNS)
-    return too_many((size_t)(n * CLV_MAX(o->folds, UINT64_C(1))), err);
+    return fail_too_many_points((size_t)(n * CLV_MAX(o->folds, UINT64_C(1))), err);
   return clv_alloc(n * p->n_keys, sizeof *p->values, &p->values, err);
 }
 
@@ -158,7 +158,7 @@ static clv_code make_grid(const clv_sweep_options *o, sweep_points *p, clv_err *
   size_t n = 1;
   for (size_t i = 0; i < p->n_keys; i++) {
     n *= p->keys[i].n_values;
-    if (n > SWEEP_MAX_RUNS) return too_many(n, err);
+    if (n > SWEEP_MAX_RUNS) return fail_too_many_points(n, err);
   }
   CLV_TRY(alloc_points(o, n, p, err));
   for (p->n_points = 0; p->n_points < n;) {
@@ -190,11 +190,11 @@ static clv_code draw_value(const clv_sweep_options *o, const sweep_points *p, si
 /* Returns true if point `point`, the last one, equals an earlier one. */
 static bool is_repeated(const sweep_points *p, size_t point) {
   for (size_t i = 0; i < point; i++) {
-    size_t same = 0;
-    while (same < p->n_keys &&
-           strcmp(sweep_point_value(p, i, same), sweep_point_value(p, point, same)) == 0)
-      same++;
-    if (same == p->n_keys) return true;
+    size_t n_same = 0;
+    while (n_same < p->n_keys &&
+           strcmp(sweep_point_value(p, i, n_same), sweep_point_value(p, point, n_same)) == 0)
+      n_same++;
+    if (n_same == p->n_keys) return true;
   }
   return false;
 }
@@ -216,7 +216,7 @@ static clv_code draw_point(const clv_sweep_options *o, sweep_points *p, size_t p
 }
 
 static clv_code draw_points(const clv_sweep_options *o, sweep_points *p, clv_err *err) {
-  if (o->n_points > SWEEP_MAX_RUNS) return too_many((size_t)o->n_points, err);
+  if (o->n_points > SWEEP_MAX_RUNS) return fail_too_many_points((size_t)o->n_points, err);
   CLV_TRY(alloc_points(o, (size_t)o->n_points, p, err));
   while (p->n_points < o->n_points) CLV_TRY(draw_point(o, p, p->n_points++, err));
   return CLV_OK;

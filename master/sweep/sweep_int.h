@@ -26,7 +26,7 @@ enum {
 /* "LOW..HIGH", from which values are drawn. */
 typedef struct sweep_range {
   double low, high;
-  bool is_log;   /* equal chances for equal factors */
+  bool is_logarithmic; /* equal chances for equal factors */
   bool is_whole; /* both ends are whole numbers without a point or exponent, and so are values */
 } sweep_range;
 
@@ -82,8 +82,8 @@ typedef struct sweep_run {
   int exit_code;           /* if it failed; below 0: the negative number of a signal */
   pid_t pid;               /* process of the run; valid while it runs */
   uint64_t next_report_ns; /* clv_now_ns() from which its progress is printed again */
-  bool had_others;         /* another run was under way during this one */
-  bool is_retried;         /* failed once, and had_others */
+  bool had_other_runs;     /* another run was under way during this one */
+  bool is_retried;         /* failed once, and had_other_runs */
   /* value of the score and its step; NaN: there is none */
   double value;
   uint64_t step;

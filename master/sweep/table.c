@@ -16,7 +16,7 @@ typedef struct table_row {
   size_t point;
   const sweep_run *run;    /* the run of the point, or of its first fold */
   double value, deviation; /* NaN: not known yet */
-  double order;            /* the smallest comes first */
+  double sort_key;         /* the smallest comes first */
   size_t n_runs, n_finished;
   int exit_code; /* of the first run that failed; 0: none did */
   bool has_failed;
@@ -24,12 +24,12 @@ typedef struct table_row {
 
 static int compare_rows(const void *a, const void *b) {
   const table_row *x = a, *y = b;
-  if (x->order != y->order) return x->order < y->order ? -1 : 1;
+  if (x->sort_key != y->sort_key) return x->sort_key < y->sort_key ? -1 : 1;
   return x->point < y->point ? -1 : x->point > y->point;
 }
 
 static void compute_mean(const sweep_run *runs, table_row *row) {
-  double sum = 0, squares = 0;
+  double sum = 0, sum_of_squares = 0;
   size_t n = row->n_runs;
   for (size_t i = 0; i < n; i++) {
     if (runs[i].state != SWEEP_RUN_FINISHED || !isfinite(runs[i].value)) return;
@@ -37,29 +37,29 @@ static void compute_mean(const sweep_run *runs, table_row *row) {
   }
   row->value = sum / (double)n;
   for (size_t i = 0; i < n; i++)
-    squares += (runs[i].value - row->value) * (runs[i].value - row->value);
-  if (n > 1) row->deviation = sqrt(squares / (double)(n - 1));
+    sum_of_squares += (runs[i].value - row->value) * (runs[i].value - row->value);
+  if (n > 1) row->deviation = sqrt(sum_of_squares / (double)(n - 1));
 }
 
 /* Fills in the rows, a point each, and sorts them. */
 static void make_rows(const sweep_work *s, table_row *rows) {
-  size_t per_point = s->n_runs / s->points.n_points;
+  size_t n_runs_per_point = s->n_runs / s->points.n_points;
   bool largest = clv_best_metric_is_largest(s->score.metric);
   for (size_t p = 0; p < s->points.n_points; p++) {
-    const sweep_run *runs = &s->runs[p * per_point];
+    const sweep_run *runs = &s->runs[p * n_runs_per_point];
     table_row *row = &rows[p];
     *row = (table_row){.point = p,
                        .run = runs,
-                       .n_runs = per_point,
+                       .n_runs = n_runs_per_point,
                        .value = (double)NAN,
                        .deviation = (double)NAN};
-    for (size_t i = 0; i < per_point; i++) {
+    for (size_t i = 0; i < n_runs_per_point; i++) {
       row->n_finished += runs[i].state == SWEEP_RUN_FINISHED;
       if (runs[i].state == SWEEP_RUN_FAILED && !row->has_failed) row->exit_code = runs[i].exit_code;
       row->has_failed |= runs[i].state == SWEEP_RUN_FAILED;
     }
     compute_mean(runs, row);
-    row->order = isnan(row->value) ? (double)INFINITY : largest ? -row->value : row->value;
+    row->sort_key = isnan(row->value) ? (double)INFINITY : largest ? -row->value : row->value;
   }
   qsort(rows, s->points.n_points, sizeof *rows, compare_rows);
 }

@@ -23,25 +23,25 @@ typedef struct eval_slot {
 } eval_slot;
 
 /* Outputs of records with their labels, row by row. */
-typedef struct answers {
+typedef struct answer_tensors {
   clv_tensor *outputs; /* f32 [rows, ...], padded */
   /* y: [rows, ...] labels; NULL: the records have none. lengths: [rows, ...] lengths of sequences;
    * NULL: sequences are not packed. */
   clv_tensor *y, *lengths;
-} answers;
+} answer_tensors;
 
 typedef struct evaluation {
   clv_trainer *t;
   const clv_dataset *data;
   const clv_subset *rows;           /* the records in the order of the files */
-  uint32_t *row_of_sent;            /* [rows->n] index in `rows` of each record sent */
+  uint32_t *row_of_sent_record;     /* [rows->n] index in `rows` of each record sent */
   clv_subset sent_rows;             /* rows in the order in which they are sent */
   clv_loader *loader;               /* loader of `sent_rows`; NULL if there are no rows */
   eval_slot slots[CLV_EVAL_WINDOW]; /* circular list, the oldest at `oldest_slot` */
   size_t oldest_slot, n_in_flight, n_sent;
   bool collects_all_rows; /* `received_answers` has all rows; false: those of one batch */
   /* outputs and labels received; allocated with the first batch */
-  answers received_answers;
+  answer_tensors received_answers;
   double loss_sum, weight_sum; /* sums of weighted losses and of weights */
   /* [n_targets], or [1] if records have one label: scores that receive the predictions; NULL: no
    * scores are wanted */
@@ -67,7 +67,7 @@ static void end_evaluation(evaluation *e) {
   clv_tensor_unref(e->received_answers.lengths);
   clv_loader_free(e->loader);
   clv_subset_done(&e->sent_rows);
-  free(e->row_of_sent);
+  free(e->row_of_sent_record);
 }
 
 /* ---- order in which records are sent --------------------------------------------------------- */
@@ -78,12 +78,12 @@ static void end_evaluation(evaluation *e) {
 static clv_code draw_order(evaluation *e, clv_err *err) {
   size_t n = e->rows->n;
   clv_key key;
-  CLV_TRY(clv_alloc(n, sizeof *e->row_of_sent, &e->row_of_sent, err));
+  CLV_TRY(clv_alloc(n, sizeof *e->row_of_sent_record, &e->row_of_sent_record, err));
   CLV_TRY(clv_alloc(n, sizeof *e->sent_rows.index, &e->sent_rows.index, err));
   CLV_TRY(clv_key_derive("cleave evaluation", &e->t->config->train.seed.key, NULL, 0, &key, err));
   const clv_rng_key stream = clv_rng_key_of(&key);
-  clv_rng_permutation(&stream, e->row_of_sent, n);
-  for (size_t i = 0; i < n; i++) e->sent_rows.index[i] = e->rows->index[e->row_of_sent[i]];
+  clv_rng_permutation(&stream, e->row_of_sent_record, n);
+  for (size_t i = 0; i < n; i++) e->sent_rows.index[i] = e->rows->index[e->row_of_sent_record[i]];
   e->sent_rows.n = n;
   return CLV_OK;
 }
@@ -128,7 +128,7 @@ static clv_code copy_tensor(const clv_tensor *from, clv_tensor **ret, clv_err *e
 void clv_trainer_set_dropout_pass(clv_trainer *t, uint64_t pass) { t->dropout_pass = pass; }
 
 /* Returns the options of the context of the next batch. */
-static cleave_context_options context_options(const evaluation *e) {
+static cleave_context_options make_context_options(const evaluation *e) {
   uint64_t pass = e->t->dropout_pass;
   cleave_context_options o = {.size = sizeof o, .evaluation = !pass};
   if (pass) o.step = FIRST_DROPOUT_POSITION + (pass - 1) * e->rows->n + e->n_sent;
@@ -140,7 +140,7 @@ static clv_code send_batch(evaluation *e, clv_err *err) {
   eval_slot *s = &e->slots[(e->oldest_slot + e->n_in_flight) % CLV_EVAL_WINDOW];
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL, *lengths = NULL;
   clv_batch batch;
-  const cleave_context_options o = context_options(e);
+  const cleave_context_options o = make_context_options(e);
   cleave_reference output;
   CLV_TRY(clv_loader_next(e->loader, &batch, err));
   CLV_TRY(copy_tensor(batch.y, &y, err));
@@ -336,13 +336,13 @@ static clv_code add_scores(const evaluation *e, const float *outputs, size_t sta
 static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_result *ret,
                               clv_err *err) {
   clv_trainer *t = e->t;
-  float one_loss = 0;
+  float batch_loss = 0;
   double loss = 0;
   if (t->config->loss.n_targets)
     CLV_TRY(compute_target_losses(e, start, n, &loss, ret, err));
   else
-    CLV_TRY(compute_loss(e, start, n, &one_loss, err));
-  if (!t->config->loss.n_targets) loss = (double)one_loss;
+    CLV_TRY(compute_loss(e, start, n, &batch_loss, err));
+  if (!t->config->loss.n_targets) loss = (double)batch_loss;
   const cleave_tensor outputs = clv_batch_rows(e->received_answers.outputs, start, n);
   double weight = clv_trainer_batch_weight(t, e->received_answers.y, start, n);
   e->loss_sum += loss * weight;
@@ -353,7 +353,7 @@ static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_re
   return add_scores(e, outputs.data, start, n, err);
 }
 
-static clv_code evaluate_collected(evaluation *e, clv_step_result *ret, clv_err *err) {
+static clv_code evaluate_collected_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
   size_t batch = (size_t)e->t->b->eval_size;
   if (!e->collects_all_rows || !e->received_answers.y) return CLV_OK;
   e->record_of_row = e->rows->index;
@@ -392,7 +392,7 @@ static void copy_row(clv_tensor *to, size_t row, const void *from, size_t from_r
 
 static void store_rows(evaluation *e, const eval_slot *s, const void *outputs) {
   for (size_t i = 0; i < s->n; i++) {
-    size_t row = e->collects_all_rows ? e->row_of_sent[s->at + i] : i;
+    size_t row = e->collects_all_rows ? e->row_of_sent_record[s->at + i] : i;
     copy_row(e->received_answers.outputs, row, outputs, i);
     if (s->y) copy_row(e->received_answers.y, row, s->y->data, i);
     if (s->lengths) copy_row(e->received_answers.lengths, row, s->lengths->data, i);
@@ -437,7 +437,7 @@ static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *
     while (e->n_sent < e->rows->n && e->n_in_flight < window) CLV_TRY(send_batch(e, err));
     CLV_TRY(finish_oldest_batch(e, ret, err));
   }
-  CLV_TRY(evaluate_collected(e, ret, err));
+  CLV_TRY(evaluate_collected_rows(e, ret, err));
   ret->loss = e->weight_sum > 0 ? e->loss_sum / e->weight_sum : 0;
   for (size_t k = 0; k < e->t->config->loss.n_targets; k++)
     ret->target_losses[k] = e->weight_sum > 0 ? ret->target_losses[k] / e->weight_sum : 0;
@@ -463,7 +463,7 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   size_t n_scores = CLV_MAX(t->config->loss.n_targets, (size_t)1);
   for (size_t i = 0; scores && i < n_scores; i++) clv_score_reset(scores[i]);
   *ret = (clv_step_result){.samples = rows->n};
-  clv_trainer_set_activity(t, "evaluation after step", t->committed_steps);
+  clv_trainer_set_activity(t, "evaluation after step", t->n_committed_steps);
   t->cache.use = CLV_CACHE_NONE;
   if (t->cache.data == data) clv_trainer_choose_cache_use(t, rows->index, rows->n);
   CLV_TRY(clv_trainer_allow_batch(t, CLV_MIN((uint64_t)t->b->eval_size, rows->n), false, err));

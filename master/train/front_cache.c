@@ -33,7 +33,7 @@ static clv_code derive_cache_key(const clv_trainer *t, const clv_sha256 *secret,
 /* Draws the number of each record. The numbers are derived from the secret of the run, so a resumed
  * run finds its rows in the cache. A worker cannot infer the position of a record in the files from
  * its number. Positions would show labels, because records of a class may be neighbours. */
-static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *err) {
+static clv_code draw_row_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *err) {
   static const char text[] = "cleave numbers of cached rows";
   clv_trainer_cache_rows *c = &t->cache;
   clv_sha256 digest;
@@ -91,11 +91,11 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
   size_t max_records = (size_t)CLV_MAX(t->b->micro_size, t->b->eval_size);
   CLV_TRY(clv_alloc((size_t)c->worker_cache.records, sizeof *c->is_row_sent, &c->is_row_sent, err));
   CLV_TRY(clv_alloc(max_records, sizeof *c->batch_numbers, &c->batch_numbers, err));
-  CLV_TRY(draw_numbers(t, secret, err));
+  CLV_TRY(draw_row_numbers(t, secret, err));
   clv_err reason;
-  cleave_error refusal;
-  if (cleave_cached_check(&c->worker_cache, &refusal) != CLEAVE_OK) {
-    (void)clv_trainer_convert_error(t, &refusal, &reason);
+  cleave_error refusal_error;
+  if (cleave_cached_check(&c->worker_cache, &refusal_error) != CLEAVE_OK) {
+    (void)clv_trainer_convert_error(t, &refusal_error, &reason);
     return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", reason.text);
   }
   CLV_TRY(delete_old_rows(t, secret, ret_deleted, err));

@@ -34,7 +34,8 @@ bool clv_step_meter_begin(clv_trainer *t) {
   clv_step_meter *w = &t->step_meter;
   w->n_events = 0;
   bool is_due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
-  return w->sink || ((w->is_window_auto || is_due) && t->committed_steps >= w->next_measured_step);
+  return w->on_measured ||
+         ((w->is_window_auto || is_due) && t->n_committed_steps >= w->next_measured_step);
 }
 
 static void plan_next_measurement(clv_step_meter *w, uint64_t n_committed_steps) {
@@ -258,28 +259,28 @@ static clv_code simulate_step_seconds(const clv_placed_schedule *l, uint32_t win
 
 /* Returns the edge on which the value of a micro-batch takes longest: latency and transfer. */
 static uint32_t find_slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
-  uint32_t slowest = 0;
+  uint32_t slowest_stage = 0;
   for (uint32_t i = 1; i < t->b->n_stages; i++)
     if (c->latency_seconds[i] + c->serialise_forward_seconds[i] >
-        c->latency_seconds[slowest] + c->serialise_forward_seconds[slowest])
-      slowest = i;
-  return slowest;
+        c->latency_seconds[slowest_stage] + c->serialise_forward_seconds[slowest_stage])
+      slowest_stage = i;
+  return slowest_stage;
 }
 
 static void set_window_notice(clv_trainer *t, uint32_t window, double new_step_s,
                               double present_step_s, const clv_sched_costs *c) {
-  uint32_t edge = find_slowest_edge(t, c);
+  uint32_t slowest_edge = find_slowest_edge(t, c);
   const char *next_stage =
-      edge + 1 < t->b->n_stages ? t->config->stages[edge + 1].name : "the loss";
+      slowest_edge + 1 < t->b->n_stages ? t->config->stages[slowest_edge + 1].name : "the loss";
   char previous_window[32] = "";
   if (t->window) snprintf(previous_window, sizeof previous_window, " (was %u)", t->window);
   snprintf(
       t->notice, sizeof t->notice,
       "window %u%s: %s -> %s takes %.1f ms and %.1f ms on the link; a step is expected to take "
       "%.0f ms instead of %.0f",
-      window, previous_window, t->config->stages[edge].name, next_stage,
-      1e3 * c->latency_seconds[edge], 1e3 * c->serialise_forward_seconds[edge], 1e3 * new_step_s,
-      1e3 * present_step_s);
+      window, previous_window, t->config->stages[slowest_edge].name, next_stage,
+      1e3 * c->latency_seconds[slowest_edge], 1e3 * c->serialise_forward_seconds[slowest_edge],
+      1e3 * new_step_s, 1e3 * present_step_s);
 }
 
 static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
@@ -309,17 +310,17 @@ static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
 clv_code clv_step_meter_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
                             double seconds, clv_err *err) {
   clv_step_meter *w = &t->step_meter;
-  bool can_choose_window = t->committed_steps > N_WARM_STEPS && l->n_micro > 1;
+  bool can_choose_window = t->n_committed_steps > N_WARM_STEPS && l->n_micro > 1;
   if (!is_measured) {
-    detect_unusual_step(w, t->committed_steps, seconds);
+    detect_unusual_step(w, t->n_committed_steps, seconds);
     return CLV_OK;
   }
-  if (w->sink) w->sink(w->sink_user, t, l);
+  if (w->on_measured) w->on_measured(w->on_measured_user, t, l);
   if (w->on_waits) report_waits(t, l);
   w->next_measure_ns = clv_now_ns() + (uint64_t)MIN_WAITS_INTERVAL_MS * 1000000u;
-  if (!(w->is_window_auto || w->on_waits) || t->committed_steps < w->next_measured_step)
+  if (!(w->is_window_auto || w->on_waits) || t->n_committed_steps < w->next_measured_step)
     return CLV_OK;
-  plan_next_measurement(w, t->committed_steps);
+  plan_next_measurement(w, t->n_committed_steps);
   clv_sched_costs c;
   /* the link times are not used here; measuring them keeps the clocks' offsets up to date */
   if (!w->is_window_auto || !can_choose_window) return ping_all_workers(t, NULL, err);

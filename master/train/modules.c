@@ -236,23 +236,23 @@ static clv_code connect_workers(clv_trainer *t, clv_err *err) {
 static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   const clv_placed_schedule *first_schedule;
-  t->round_steps = clv_pipeline_steps_in_round(t->config);
-  size_t n_elements = (size_t)b->max_micro_batches * t->round_steps;
+  t->n_round_steps = clv_pipeline_steps_in_round(t->config);
+  size_t n_elements = (size_t)b->max_micro_batches * t->n_round_steps;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
   CLV_TRY(clv_alloc(n_elements, sizeof *t->micro_batches, &t->micro_batches, err));
-  CLV_TRY(clv_alloc(b->max_micro_batches, sizeof *t->sizes, &t->sizes, err));
+  CLV_TRY(clv_alloc(b->max_micro_batches, sizeof *t->micro_batch_rows, &t->micro_batch_rows, err));
   CLV_TRY(clv_alloc(n_elements, sizeof *t->losses, &t->losses, err));
   CLV_TRY(clv_alloc(n_elements, sizeof *t->loss_shares, &t->loss_shares, err));
   CLV_TRY(clv_alloc(n_elements * (b->n_stages + 1), sizeof *t->references, &t->references, err));
-  CLV_TRY(clv_alloc(t->round_steps, sizeof *t->held_batches, &t->held_batches, err));
+  CLV_TRY(clv_alloc(t->n_round_steps, sizeof *t->held_batches, &t->held_batches, err));
   CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
-  CLV_TRY(clv_alloc(2 * t->round_steps, sizeof *t->results, &t->results, err));
+  CLV_TRY(clv_alloc(2 * t->n_round_steps, sizeof *t->results, &t->results, err));
   t->window = clv_pipeline_first_window(t->config);
   t->step_meter.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
   t->step_meter.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
                                  t->config->pipeline.window == CLV_WINDOW_AUTO &&
                                  b->micro_batches > 1;
-  CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round_steps, t->round_steps,
+  CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->n_round_steps, t->n_round_steps,
                                       &first_schedule, err));
   CLV_TRY(clv_trainer_make_flows(t, err));
   CLV_TRY(clv_trainer_check_ledger(t, err));
@@ -298,7 +298,7 @@ void clv_trainer_close(clv_trainer *t) {
   free(t->modules);
   free(t->target_losses);
   free(t->micro_batches);
-  free(t->sizes);
+  free(t->micro_batch_rows);
   free(t->losses);
   free(t->loss_shares);
   free(t);
@@ -312,7 +312,7 @@ void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_sent_bytes, uint64_t *ret
 }
 
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost_worker; }
-uint32_t clv_trainer_n_held(const clv_trainer *t) { return t->n_held; }
+uint32_t clv_trainer_count_held_batches(const clv_trainer *t) { return t->n_held_batches; }
 
 void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret) {
   pthread_mutex_lock(&t->notes_lock);
@@ -330,7 +330,7 @@ const char *clv_trainer_take_notice(clv_trainer *t) {
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {
   if (t->n_schedules) clv_sched_format(t->schedules[0]->sched, out);
 }
-uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->committed_steps; }
+uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->n_committed_steps; }
 
 uint32_t clv_trainer_micro_batches(const clv_trainer *t) { return t->b->micro_batches; }
 

@@ -80,7 +80,7 @@ static void write_trace_event(clv_trace *trace, const clv_trainer *t, const clv_
   clv_trace_slice s = {.name = name,
                        .phase = kinds[e->kind].phase,
                        .node = e->node,
-                       .step = t->committed_steps,
+                       .step = t->n_committed_steps,
                        .begin_ns = e->begin_ns,
                        .end_ns = e->end_ns,
                        .bytes = e->bytes,
@@ -325,9 +325,9 @@ void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *o
         "; for equal stages and free links %.1f %% (textbook, which sends a backward "
         "whole: %.1f %%)",
         100 * clv_sched_bubble_by_formula(kind, n_ranks, max_stages_per_node(t),
-                                          t->b->micro_batches * t->round_steps, true),
+                                          t->b->micro_batches * t->n_round_steps, true),
         100 * clv_sched_bubble_by_formula(kind, n_ranks, max_stages_per_node(t),
-                                          t->b->micro_batches * t->round_steps, false));
+                                          t->b->micro_batches * t->n_round_steps, false));
   clv_bytes_puts(out, "\n");
 }
 
@@ -348,8 +348,8 @@ clv_code clv_profiler_new(const char *trace_path, bool collects_profile, clv_pro
 }
 
 void clv_profiler_attach(clv_profiler *o, clv_trainer *t) {
-  t->step_meter.sink = on_measured_round;
-  t->step_meter.sink_user = o;
+  t->step_meter.on_measured = on_measured_round;
+  t->step_meter.on_measured_user = o;
 }
 
 clv_code clv_profiler_finish(clv_profiler *o, clv_err *err) {

@@ -45,7 +45,7 @@ static const char *end_names(name_list *l) {
 /* Tensors of one kind for one stage. They come from the files of several stages; fixed weights may
  * come from the file or folder of the session. */
 typedef struct stage_tensors {
-  cleave_state_list listed; /* names of the optimiser's moments, as the stage has them */
+  cleave_state_list moment_names; /* names of the optimiser's moments, as the stage has them */
   clv_weights_file *file;
   clv_stage_folder folder;
   clv_weights_want *items; /* [n] the tensors as the stage takes them */
@@ -64,7 +64,7 @@ typedef struct resplit {
 } resplit;
 
 static void free_stage_tensors(stage_tensors *s) {
-  cleave_state_list_done(&s->listed);
+  cleave_state_list_done(&s->moment_names);
   clv_weights_close(s->file);
   clv_stage_folder_done(&s->folder);
   free(s->items);
@@ -271,12 +271,12 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
   CLV_AUTO(free_name_list) name_list missing = {0};
   clv_trainer *t = r->t;
   int64_t step = 0;
-  CLV_TRY_API(
-      cleave_state_list_of(t->modules[stage], CLEAVE_STATE_OPTIMIZER, &s->listed, CLV_API_ERROR));
-  CLV_TRY(make_stage_tensors(s, s->listed.n, err));
+  CLV_TRY_API(cleave_state_list_of(t->modules[stage], CLEAVE_STATE_OPTIMIZER, &s->moment_names,
+                                   CLV_API_ERROR));
+  CLV_TRY(make_stage_tensors(s, s->moment_names.n, err));
   CLV_TRY(find_step_count(r, stage, &step, err));
-  for (size_t i = 0; i < s->listed.n; i++) {
-    const clv_weights_want *w = &s->listed.items[i];
+  for (size_t i = 0; i < s->moment_names.n; i++) {
+    const clv_weights_want *w = &s->moment_names.items[i];
     /* an average that the checkpoint lacks begins with its parameter, which the node already has */
     if (clv_optim_is_ema(w->name) && !clv_checkpoint_tensors_find(&r->moments, w->name)) continue;
     if (strcmp(w->name, CLV_STEP_NAME) != 0) {

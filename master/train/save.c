@@ -143,8 +143,9 @@ static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv
 static const char skipped_key[] = "skipped_steps";
 
 static void format_skipped_steps(const clv_train_position *position, char text[80]) {
-  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)position->skipped_in_a_row,
-           (unsigned long long)position->bad_losses, (unsigned long long)position->bad_gradients);
+  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)position->n_skipped_in_a_row,
+           (unsigned long long)position->n_bad_losses,
+           (unsigned long long)position->n_bad_gradients);
 }
 
 /* Extra key of a checkpoint, with the text of clv_stopping_format. A checkpoint without validations
@@ -189,9 +190,9 @@ void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *r
   *ret = (clv_train_position){.cursor = {s->epoch, s->records_used}};
   if (stopping_text) (void)!clv_stopping_parse(stopping_text, &ret->stopping);
   if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
-  ret->skipped_in_a_row = n[0];
-  ret->bad_losses = n[1];
-  ret->bad_gradients = n[2];
+  ret->n_skipped_in_a_row = n[0];
+  ret->n_bad_losses = n[1];
+  ret->n_bad_gradients = n[2];
 }
 
 /* Adds trainer_state.json. incomplete_stages: the stages that list_incomplete_stages has found, or
@@ -202,18 +203,18 @@ static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w
   char skipped_text[80], stopping_text[CLV_STOPPING_TEXT];
   format_skipped_steps(position, skipped_text);
   clv_stopping_format(&position->stopping, stopping_text);
-  clv_kv extra[5] = {{"isa", clv_backend_isa(clv_backend_cpu())},
-                     {"libraries", clv_backend_libraries(clv_backend_cpu())}};
+  clv_kv extra_keys[5] = {{"isa", clv_backend_isa(clv_backend_cpu())},
+                          {"libraries", clv_backend_libraries(clv_backend_cpu())}};
   size_t n = 2;
-  if (incomplete_stages[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, incomplete_stages};
-  if (position->bad_losses || position->bad_gradients)
-    extra[n++] = (clv_kv){skipped_key, skipped_text};
-  if (stopping_text[0]) extra[n++] = (clv_kv){stopping_key, stopping_text};
+  if (incomplete_stages[0]) extra_keys[n++] = (clv_kv){CLV_STAGES_LEFT, incomplete_stages};
+  if (position->n_bad_losses || position->n_bad_gradients)
+    extra_keys[n++] = (clv_kv){skipped_key, skipped_text};
+  if (stopping_text[0]) extra_keys[n++] = (clv_kv){stopping_key, stopping_text};
   clv_trainer_state state = {.epoch = position->cursor.epoch,
                              .records_used = position->cursor.index,
-                             .global_step = t->committed_steps,
+                             .global_step = t->n_committed_steps,
                              .max_steps = t->config->train.max_steps,
-                             .extra = extra,
+                             .extra = extra_keys,
                              .n_extra = n};
   return clv_checkpoint_add_state(w, &state, err);
 }
@@ -262,7 +263,7 @@ static void format_name(const clv_trainer *t, kept_part *p) {
   for (int i = 0; i < 16; i++)
     snprintf(session + 2 * i, 3, "%02x", t->config->attempt.session_id[i]);
   snprintf(p->name, sizeof p->name, "%s.%llu.%u.%c", session,
-           (unsigned long long)t->committed_steps, p->stage, p->is_optimizer ? 'o' : 'w');
+           (unsigned long long)t->n_committed_steps, p->stage, p->is_optimizer ? 'o' : 'w');
 }
 
 /* Notes that a worker does not keep a stage's files, which the master fetches from now on. reason:
@@ -339,7 +340,7 @@ static clv_code begin_files(clv_trainer *t, const clv_train_position *position, 
  * that clv_trainer_restore could not use has lost files, so it is replaced. */
 static clv_code begin_folder(clv_trainer *t, const char *run_dir, clv_checkpoint_writer **ret,
                              clv_err *err) {
-  uint64_t step = t->committed_steps;
+  uint64_t step = t->n_committed_steps;
   if (step >= t->first_lost_step) {
     CLV_TRY(clv_checkpoint_remove(run_dir, step, err));
     t->first_lost_step = step + 1;
@@ -351,12 +352,12 @@ static clv_code begin_folder(clv_trainer *t, const char *run_dir, clv_checkpoint
 clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
                                 const clv_train_position *position, clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
-  clv_trainer_set_activity(t, "checkpoint of step", t->committed_steps);
+  clv_trainer_set_activity(t, "checkpoint of step", t->n_committed_steps);
   CLV_TRY(begin_folder(t, run_dir, &w, err));
   if (!w) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *t->save, &t->save, err));
   t->save->writer = clv_steal(&w);
-  t->save->step = t->committed_steps;
+  t->save->step = t->n_committed_steps;
   clv_code code = clv_strdup(run_dir, &t->save->run_dir, err);
   if (code == CLV_OK) code = begin_files(t, position, err);
   if (code != CLV_OK) clv_trainer_drop_save(t);
@@ -434,12 +435,12 @@ static void remove_kept_files(void *user, const clv_manifest *m) {
   for (size_t i = 0; i < m->n_files; i++) {
     const clv_manifest_file *f = &m->files[i];
     cleave_module *module = f->keeper_identity ? find_module_at(t, f->keeper_identity) : NULL;
-    cleave_future answer;
+    cleave_future delete_future;
     cleave_error reason;
     if (!module) continue;
     if (cleave_state_remove_at_worker_async(t->runtime, module, f->kept_file_name, FILE_DEADLINE_MS,
-                                            &answer, &reason) == CLEAVE_OK)
-      (void)cleave_future_release(t->runtime, answer, NULL);
+                                            &delete_future, &reason) == CLEAVE_OK)
+      (void)cleave_future_release(t->runtime, delete_future, NULL);
     else
       clv_log(CLV_LOG_DEBUG, "file '%s' at '%s' was not removed: %s", f->kept_file_name,
               f->keeper_identity, reason.text);

@@ -228,7 +228,7 @@ static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_
   CLV_TRY(clv_trainer_check_moved_layers(t, c, err));
   CLV_TRY(clv_blueprint_compare_cut(t->b, c, &has_same_cut, err));
   clv_trainer_drop_held_batches(t); /* the loader reads these batches again */
-  t->committed_steps = m->step;
+  t->n_committed_steps = m->step;
   if (t->optimizer)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));
   if (has_same_cut) CLV_TRY(load_kept_files(t, c, ret_lost, err));
@@ -246,19 +246,19 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_t
 
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
                              clv_bytes *notes, clv_err *err) {
-  uint64_t before_step = CLV_CHECKPOINT_NONE;
+  uint64_t older_than_step = CLV_CHECKPOINT_NONE;
   clv_err loss_err = {.code = CLV_OK};
   for (;;) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
     bool is_lost;
-    clv_code code = clv_checkpoint_load_before(run_dir, before_step, &c, notes, err);
+    clv_code code = clv_checkpoint_load_before(run_dir, older_than_step, &c, notes, err);
     if (code == CLV_NOT_FOUND && loss_err.code != CLV_OK)
       return clv_fail(err, CLV_DATA_LOSS, "%.400s; no older checkpoint can be used", loss_err.text);
     CLV_TRY(code);
     code = restore_checkpoint(t, c, ret, notes, &is_lost, err);
     if (code == CLV_OK || !is_lost) return code;
-    before_step = t->first_lost_step = clv_checkpoint_manifest(c)->step;
-    clv_bytes_printf(notes, "checkpoint-%llu refused: %s\n", (unsigned long long)before_step,
+    older_than_step = t->first_lost_step = clv_checkpoint_manifest(c)->step;
+    clv_bytes_printf(notes, "checkpoint-%llu refused: %s\n", (unsigned long long)older_than_step,
                      err->text);
     if (loss_err.code == CLV_OK) loss_err = *err;
   }

@@ -25,29 +25,29 @@ typedef struct round_group {
 } round_group;
 
 static uint32_t count_micro_batches(clv_trainer *t, size_t rows) {
-  return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->sizes);
+  return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->micro_batch_rows);
 }
 
 /* Returns the share of a micro-batch in the loss of its batch: its weight divided by batch_weight,
  * the weight of the batch. A micro-batch of weight 0 has loss and gradient 0, so any positive share
  * is right. */
-static float compute_share(const clv_trainer *t, const clv_held_batch *b, size_t start, size_t n,
-                           double batch_weight) {
+static float compute_loss_share(const clv_trainer *t, const clv_held_batch *b, size_t start,
+                                size_t n, double batch_weight) {
   double own_weight = clv_trainer_batch_weight(t, b->y, start, n);
   return CLV_MAX((float)(own_weight > 0 ? own_weight / batch_weight : (double)n / (double)b->n),
                  FLT_MIN);
 }
 
-static void cut_batches(clv_trainer *t, round_group *r) {
+static void cut_into_micro_batches(clv_trainer *t, round_group *r) {
   for (uint32_t i = 0; i < r->n_batches; i++) {
     uint32_t n = count_micro_batches(t, r->batches[i].n);
     double batch_weight = clv_trainer_batch_weight(t, r->batches[i].y, 0, r->batches[i].n);
     size_t start = 0;
-    for (uint32_t k = 0; k < n; start += t->sizes[k++]) {
+    for (uint32_t k = 0; k < n; start += t->micro_batch_rows[k++]) {
       t->micro_batches[r->n_micro] =
-          (clv_micro_batch){.start = start, .size = t->sizes[k], .batch = i};
+          (clv_micro_batch){.start = start, .size = t->micro_batch_rows[k], .batch = i};
       t->loss_shares[r->n_micro++] =
-          compute_share(t, &r->batches[i], start, t->sizes[k], batch_weight);
+          compute_loss_share(t, &r->batches[i], start, t->micro_batch_rows[k], batch_weight);
     }
   }
 }
@@ -152,7 +152,7 @@ static uint64_t round_timeout_ms(const clv_trainer *t, const round_group *r) {
 }
 
 static clv_code run_in_context(clv_trainer *t, round_group *r, clv_err *err) {
-  bool is_async = t->round_steps > 1;
+  bool is_async = t->n_round_steps > 1;
   uint64_t timeout_ms = is_async ? round_timeout_ms(t, r) : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro_batch(t, r, k, err));
   if (is_async) CLV_TRY(plan_optimizer_steps(t, r, err));
@@ -167,10 +167,10 @@ static clv_code run_in_context(clv_trainer *t, round_group *r, clv_err *err) {
 static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   uint64_t begin_ns = clv_now_ns();
   cleave_link_totals before, after;
-  clv_trainer_set_activity(t, "step", t->committed_steps + 1);
+  clv_trainer_set_activity(t, "step", t->n_committed_steps + 1);
   clv_trainer_choose_cache_use(t, r->batches[0].index, r->batches[0].n);
   CLV_TRY(clv_trainer_allow_batch(t, t->config->train.batch, true, err));
-  cut_batches(t, r);
+  cut_into_micro_batches(t, r);
   for (uint32_t i = 0; i < r->n_batches; i++)
     r->results[i] = (clv_step_result){
         .samples = r->batches[i].n,
@@ -178,7 +178,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
         .changed_weights = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
   cleave_context_options o = {
-      .size = sizeof o, .step = t->committed_steps + 1, .events = clv_step_meter_begin(t)};
+      .size = sizeof o, .step = t->n_committed_steps + 1, .events = clv_step_meter_begin(t)};
   cleave_get_link_totals(t->runtime, &before);
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &r->context, CLV_API_ERROR));
   CLV_TRY(run_in_context(t, r, err));
@@ -186,10 +186,10 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
     CLV_TRY_API(cleave_context_close(t->runtime, r->context, 0, CLV_API_ERROR));
   else
     CLV_TRY_API(cleave_context_end(t->runtime, r->context, CLV_API_ERROR));
-  t->committed_steps += r->n_batches;
-  if (t->round_steps > 1)
+  t->n_committed_steps += r->n_batches;
+  if (t->n_round_steps > 1)
     CLV_TRY_API(
-        cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed_steps, CLV_API_ERROR));
+        cleave_optimizer_set_steps(t->runtime, t->optimizer, t->n_committed_steps, CLV_API_ERROR));
   cleave_get_link_totals(t->runtime, &after);
   uint64_t now_ns = clv_now_ns();
   for (uint32_t i = 0; i < r->n_batches; i++) {
@@ -214,26 +214,26 @@ static void drop_held_batch(clv_held_batch *h) {
 }
 
 static clv_code hold_batch(clv_trainer *t, const clv_batch *batch, clv_err *err) {
-  clv_held_batch *h = &t->held_batches[t->n_held];
+  clv_held_batch *h = &t->held_batches[t->n_held_batches];
   clv_code code = copy_tensor(batch->y, &h->y, err);
   for (size_t k = 0; code == CLV_OK && k < t->b->inputs.n; k++)
     code = copy_tensor(clv_batch_input(batch, k), &h->x[k], err);
   if (code != CLV_OK) return drop_held_batch(h), code;
   h->n = batch->n;
-  t->n_held++;
+  t->n_held_batches++;
   return CLV_OK;
 }
 
 void clv_trainer_drop_held_batches(clv_trainer *t) {
-  while (t->n_held) drop_held_batch(&t->held_batches[--t->n_held]);
+  while (t->n_held_batches) drop_held_batch(&t->held_batches[--t->n_held_batches]);
 }
 
 static clv_code run_held_batches(clv_trainer *t, uint32_t *n_done, clv_err *err) {
   round_group r = {
-      .batches = t->held_batches, .n_batches = t->n_held, .results = t->results + *n_done};
-  if (!t->n_held) return CLV_OK;
+      .batches = t->held_batches, .n_batches = t->n_held_batches, .results = t->results + *n_done};
+  if (!t->n_held_batches) return CLV_OK;
   clv_code code = run_round(t, &r, err);
-  *n_done += t->n_held;
+  *n_done += t->n_held_batches;
   clv_trainer_drop_held_batches(t);
   return code;
 }
@@ -244,7 +244,7 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flushes, 
   *ret_done = 0;
   *ret_results = t->results;
   if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
-  if (t->round_steps == 1) {
+  if (t->n_round_steps == 1) {
     clv_held_batch present_batch = {.y = batch->y, .index = batch->index, .n = batch->n};
     for (size_t k = 0; k < t->b->inputs.n; k++) present_batch.x[k] = clv_batch_input(batch, k);
     round_group r = {.batches = &present_batch, .n_batches = 1, .results = t->results};
@@ -252,10 +252,11 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flushes, 
     return run_round(t, &r, err);
   }
   /* All batches of a round have the same number of micro-batches. */
-  if (t->n_held && count_micro_batches(t, batch->n) != count_micro_batches(t, t->held_batches[0].n))
+  if (t->n_held_batches &&
+      count_micro_batches(t, batch->n) != count_micro_batches(t, t->held_batches[0].n))
     CLV_TRY(run_held_batches(t, &n_done, err));
   CLV_TRY(hold_batch(t, batch, err));
-  if (flushes || t->n_held == t->round_steps) CLV_TRY(run_held_batches(t, &n_done, err));
+  if (flushes || t->n_held_batches == t->n_round_steps) CLV_TRY(run_held_batches(t, &n_done, err));
   *ret_done = n_done;
   return CLV_OK;
 }

@@ -87,7 +87,8 @@ clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t
  * the error names worker, step and reason. */
 clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flushes, uint32_t *ret_done,
                           const clv_step_result **ret_results, clv_err *err) CLV_USE_RESULT;
-uint32_t clv_trainer_n_held(const clv_trainer *t); /* number of batches held for a round */
+/* number of batches held for a round */
+uint32_t clv_trainer_count_held_batches(const clv_trainer *t);
 
 /* Appends to *ret the notices for the user that were queued since the last call, one per line. */
 void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret);
@@ -141,10 +142,10 @@ bool clv_stopping_parse(const char *text, clv_stopping *ret);
  * has the counts of skipped steps, after which a run ends as diverged, a resumed run ends at the
  * same step. */
 typedef struct clv_train_position {
-  clv_cursor cursor;         /* position in the data from which training continues */
-  uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
+  clv_cursor cursor;           /* position in the data from which training continues */
+  uint64_t n_skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
-  uint64_t bad_losses, bad_gradients;
+  uint64_t n_bad_losses, n_bad_gradients;
   clv_stopping stopping;
 } clv_train_position;
 /* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */

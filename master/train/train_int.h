@@ -47,8 +47,8 @@ typedef struct clv_step_meter {
   size_t n_events, cap_events;
   /* Callback for each round, which writes a trace or a profile and may sort the events. NULL: no
    * callback, and only some rounds are measured. */
-  void (*sink)(void *user, clv_trainer *t, const clv_placed_schedule *l);
-  void *sink_user;
+  void (*on_measured)(void *user, clv_trainer *t, const clv_placed_schedule *l);
+  void *on_measured_user;
   clv_waits_fn *on_waits; /* callback of clv_trainer_set_on_waits; NULL: none */
   void *waits_user;
   uint64_t next_measure_ns; /* earliest time of the next measurement for on_waits */
@@ -107,21 +107,21 @@ struct clv_trainer {
   /* Checkpoints from this step on have lost files and are replaced; CLV_CHECKPOINT_NONE: none. */
   uint64_t first_lost_step;
   char lost_worker[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */
-  uint64_t committed_steps;          /* steps that every node has committed */
+  uint64_t n_committed_steps;        /* steps that every node has committed */
   const char *activity;              /* "step", "checkpoint of step", ...; NULL while loading */
   uint64_t step_of_activity;         /* the step that `activity` belongs to */
   /* state of the round in progress */
-  uint32_t round_steps, n_held; /* steps of a full round; number of held batches */
-  clv_held_batch *held_batches; /* [round_steps] batches that wait for a full round */
-  clv_step_result *results;     /* [2 * round_steps] results of the last steps */
-  /* arrays of [round_steps * max_micro_batches] elements, one for each micro-batch of a round:
+  uint32_t n_round_steps, n_held_batches; /* steps of a full round; number of held batches */
+  clv_held_batch *held_batches;           /* [n_round_steps] batches that wait for a full round */
+  clv_step_result *results;               /* [2 * n_round_steps] results of the last steps */
+  /* arrays of [n_round_steps * max_micro_batches] elements, one for each micro-batch of a round:
    * micro_batches, losses, loss_shares */
   clv_micro_batch *micro_batches;
   /* references to the outputs of the calls: by micro-batch, then by stage, the loss last */
   cleave_reference *references;
   cleave_reference *losses; /* value of the loss of each micro-batch */
   float *loss_shares;       /* share of each micro-batch in the loss of its batch */
-  size_t *sizes;            /* [max_micro_batches] rows of the micro-batches of one batch */
+  size_t *micro_batch_rows; /* [max_micro_batches] rows of the micro-batches of one batch */
   /* placed schedules and the costs that they are made from */
   clv_placed_schedule *schedules[MAX_KEPT_SCHEDULES];
   uint32_t n_schedules, window;

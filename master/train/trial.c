@@ -42,9 +42,9 @@ static void free_trial(trial *t) {
   clv_tensor_unref(t->batch.y);
 }
 
-/* Makes a tensor of random numbers; an i64 tensor (tokens, classes) has `integer` in every
+/* Makes a tensor of random numbers; an i64 tensor (tokens, classes) has `integer_value` in every
  * element. */
-static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t integer,
+static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t integer_value,
                                    clv_tensor **ret, clv_err *err) {
   clv_shape shape = n->shape;
   const clv_rng_key key = {.layer = 1};
@@ -57,7 +57,7 @@ static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t int
   }
   CLV_TRY(clv_tensor_new(n->dtype, &shape, ret, err));
   for (size_t i = 0; n->dtype == CLV_I64 && i < (*ret)->n; i++)
-    ((int64_t *)(*ret)->data)[i] = integer;
+    ((int64_t *)(*ret)->data)[i] = integer_value;
   if (n->dtype == CLV_F32) clv_rng_uniform(&key, 0, 1, (*ret)->data, (*ret)->bytes / sizeof(float));
   return CLV_OK;
 }
@@ -80,7 +80,7 @@ static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_
   clv_sched_costs costs;
   double seconds;
   clv_err reason;
-  if (trainer->committed_steps < 2 || t->code != CLV_OK) return;
+  if (trainer->n_committed_steps < 2 || t->code != CLV_OK) return;
   t->code = clv_step_meter_measure(t->trainer, l, &costs, &t->err);
   if (t->code != CLV_OK) return;
   /* Event times come from the workers, so they may be impossible; such a step does not count. */
@@ -118,8 +118,8 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   t->blueprint->policy = b->policy;
   CLV_TRY(make_random_batch(b, batch, &t->batch, err));
   CLV_TRY(clv_trainer_open(t->blueprint, record, CLV_TRAINER_TRIAL, &t->trainer, err));
-  t->trainer->step_meter.sink = on_measured_step;
-  t->trainer->step_meter.sink_user = t;
+  t->trainer->step_meter.on_measured = on_measured_step;
+  t->trainer->step_meter.on_measured_user = t;
   return take_trial_steps(t, err);
 }
 
@@ -178,20 +178,20 @@ typedef struct choice_output {
   clv_journal *journal;
 } choice_output;
 
-static void print_choice(const choice *c, uint64_t n_micro, double seconds, double single_micro_s,
-                         const choice_output *v) {
+static void print_choice(const choice *c, uint64_t n_micro, double seconds,
+                         double single_micro_batch_s, const choice_output *v) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&json,
                    "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,"
                    "\"step_of_1_s\":%.6f}",
-                   (unsigned long long)n_micro, seconds, single_micro_s);
+                   (unsigned long long)n_micro, seconds, single_micro_batch_s);
   clv_bytes_printf(&text, "micro_batches: %llu, by trial steps with", (unsigned long long)n_micro);
   for (uint32_t k = 0; k < c->n; k++)
     clv_bytes_printf(&text, "%s %llu", k ? "," : "", (unsigned long long)c->n_micro[k]);
   clv_bytes_printf(
       &text,
       ": a step of %llu samples is expected to take %.1f ms, one of a single micro-batch %.1f",
-      (unsigned long long)c->b->config->train.batch, 1e3 * seconds, 1e3 * single_micro_s);
+      (unsigned long long)c->b->config->train.batch, 1e3 * seconds, 1e3 * single_micro_batch_s);
   if (text.failed || json.failed) return;
   printf("%s\n", v->prints_json ? json.data : text.data);
   fflush(stdout);

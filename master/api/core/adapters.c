@@ -29,14 +29,14 @@ cleave_status api_adapters_add_to_graph(cleave_module *m, const cleave_module_op
                          .alpha = l.alpha,
                          .dropout = l.dropout,
                          .rslora = l.rslora};
-  clv_graph *with_adapters;
+  clv_graph *adapted_graph;
   clv_err err;
-  if (clv_graph_add_lora(m->graph, 0, UINT32_MAX, &lora, &with_adapters, &err) != CLV_OK) {
+  if (clv_graph_add_lora(m->graph, 0, UINT32_MAX, &lora, &adapted_graph, &err) != CLV_OK) {
     (void)clv_err_prefix(&err, "module '%s': lora.targets", m->name);
     return api_convert_error(error, &err);
   }
   clv_graph_free(m->graph);
-  m->graph = with_adapters;
+  m->graph = adapted_graph;
   return CLEAVE_OK;
 }
 

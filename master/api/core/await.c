@@ -99,28 +99,28 @@ void api_futures_stop(cleave_runtime *rt) {
   api_lock(rt);
   for (api_future *f; (f = find_first_with_thread(rt)) != NULL;)
     if (!advance_future(rt, f)) (void)api_sleep(rt, UINT64_MAX);
-  bool had_thread = rt->futures_state->has_thread;
+  bool had_futures_thread = rt->futures_state->has_thread;
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "the runtime was closed");
   while (rt->futures_state->first) api_future_end_early(rt, rt->futures_state->first, &why);
   rt->futures_state->has_thread = false;
   api_wake(rt);
   pthread_cond_signal(&rt->parked_cond);
-  if (!had_thread) (void)run_callbacks(rt);
+  if (!had_futures_thread) (void)run_callbacks(rt);
   api_unlock(rt);
-  if (had_thread) pthread_join(rt->futures_state->thread, NULL);
+  if (had_futures_thread) pthread_join(rt->futures_state->thread, NULL);
 }
 
 /* ---- waiting for futures --------------------------------------------------------------------- */
 
 /* Records for which a function waits: `future`; or if that is NULL, any of `futures`. */
-typedef struct awaited {
+typedef struct awaited_futures {
   const api_future *future;
   const cleave_future *futures; /* [n] handles; a handle with id 0 is skipped */
   size_t n;
-} awaited;
+} awaited_futures;
 
-static bool is_any_done(const cleave_runtime *rt, const awaited *a, size_t *ret_index) {
+static bool is_any_done(const cleave_runtime *rt, const awaited_futures *a, size_t *ret_index) {
   if (a->future) return a->future->is_done;
   for (size_t i = 0; i < a->n; i++) {
     const api_future *f = api_id_table_get(&rt->futures, a->futures[i].id);
@@ -134,21 +134,21 @@ static void unpark_for_callbacks(cleave_runtime *rt) {
   if (rt->futures_state->ready) pthread_cond_signal(&rt->parked_cond);
 }
 
-static bool advance_until_done(cleave_runtime *rt, const awaited *a, uint64_t until_ns,
+static bool advance_until_done(cleave_runtime *rt, const awaited_futures *a, uint64_t until_ns,
                                size_t *ret_index) {
   for (;;) {
     uint64_t due = api_futures_advance(rt);
-    bool called = rt->single_thread && run_callbacks(rt);
+    bool has_run_callbacks = rt->single_thread && run_callbacks(rt);
     unpark_for_callbacks(rt);
     if (is_any_done(rt, a, ret_index)) return true;
     if (api_is_deadline_over(rt, until_ns) || api_is_interrupted(rt)) return false;
-    if (!called) (void)api_sleep(rt, CLV_MIN(due, until_ns));
+    if (!has_run_callbacks) (void)api_sleep(rt, CLV_MIN(due, until_ns));
   }
 }
 
 /* Advances futures until an awaited one is done; the thread of futures then advances the others.
  * Returns false if until_ns passes before, or if the program interrupts the wait. */
-static bool await_future(cleave_runtime *rt, const awaited *a, uint64_t until_ns,
+static bool await_future(cleave_runtime *rt, const awaited_futures *a, uint64_t until_ns,
                          size_t *ret_index) {
   rt->n_awaiting++;
   bool is_done = advance_until_done(rt, a, until_ns, ret_index);
@@ -159,7 +159,7 @@ static bool await_future(cleave_runtime *rt, const awaited *a, uint64_t until_ns
 
 bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
                            uint64_t until_ns, size_t *ret_index) {
-  const awaited a = {.futures = futures, .n = n};
+  const awaited_futures a = {.futures = futures, .n = n};
   return await_future(rt, &a, until_ns, ret_index);
 }
 
@@ -171,12 +171,12 @@ cleave_status api_future_result(const api_future *f, cleave_error *error) {
 cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
                                cleave_error *error) {
   size_t unused_index;
-  const awaited a = {.future = f};
+  const awaited_futures a = {.future = f};
   char silence_text[200];
   api_future_set_watched(f, true);
-  bool in_time = await_future(rt, &a, until_ns, &unused_index);
+  bool is_in_time = await_future(rt, &a, until_ns, &unused_index);
   api_future_set_watched(f, false);
-  if (in_time) return api_future_result(f, error);
+  if (is_in_time) return api_future_result(f, error);
   if (f->value && !api_is_interrupted(rt)) {
     cleave_error late_error;
     f->op->deadline_error(rt, f, &late_error);

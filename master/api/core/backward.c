@@ -40,14 +40,15 @@ static cleave_status check_scalar(const api_value *v, float weight, cleave_error
 }
 
 static cleave_status check_gradient(const api_value *v, const clv_tensor *t, cleave_error *error) {
-  char want[160], got[160];
+  char wanted_text[160], given_text[160];
   bool is_rounded = t->dtype == CLV_BF16 && v->dtype == CLV_F32;
   if ((t->dtype == v->dtype || is_rounded) && clv_shape_equal(&t->shape, &v->shape))
     return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "root %llu is %s %s, the gradient given for it %s %s",
                   (unsigned long long)v->id, clv_dtype_name(v->dtype),
-                  clv_shape_format(&v->shape, want, sizeof want), clv_dtype_name(t->dtype),
-                  clv_shape_format(&t->shape, got, sizeof got));
+                  clv_shape_format(&v->shape, wanted_text, sizeof wanted_text),
+                  clv_dtype_name(t->dtype),
+                  clv_shape_format(&t->shape, given_text, sizeof given_text));
 }
 
 /* Marks a root of the pass. A gradient that the program gives is the first contribution to the
@@ -55,13 +56,14 @@ static cleave_status check_gradient(const api_value *v, const clv_tensor *t, cle
 static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
                                uint32_t i, cleave_error *error) {
   api_value *v;
-  const clv_tensor *given = given_gradient_of(s, i);
-  float weight = given ? 0 : s->root_weights ? s->root_weights[i] : 1;
+  const clv_tensor *given_gradient = given_gradient_of(s, i);
+  float weight = given_gradient ? 0 : s->root_weights ? s->root_weights[i] : 1;
   TRY_API(api_find_value(rt, s->roots[i], &v, error));
   if (v->context != c)
     return api_fail(error, CLV_INVALID, "root %llu belongs to context %s, not to %s",
                     (unsigned long long)v->id, v->context->name, c->name);
-  TRY_API(given ? check_gradient(v, given, error) : check_scalar(v, weight, error));
+  TRY_API(given_gradient ? check_gradient(v, given_gradient, error)
+                         : check_scalar(v, weight, error));
   if (!v->module || !v->needs_grad)
     return api_fail(error, CLV_PRECONDITION,
                     "root %llu depends on no parameter and no leaf that requires a gradient",
@@ -69,7 +71,7 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
   if (v->last_pass == c->last_pass)
     return api_fail(error, CLV_INVALID, "root %llu is given twice", (unsigned long long)v->id);
   v->last_pass = c->last_pass;
-  v->n_contributions = v->n_contributions_received = given != NULL;
+  v->n_contributions = v->n_contributions_received = given_gradient != NULL;
   v->root_weight = weight;
   v->last_root = i;
   return CLEAVE_OK;
@@ -119,7 +121,7 @@ static cleave_status refuse_outdated(const api_value *v, cleave_error *error) {
 static cleave_status visit_call(cleave_runtime *rt, api_context *c, api_value *v,
                                 cleave_error *error) {
   cleave_module *m = v->module;
-  if (v->saved_tensors_freed) {
+  if (v->are_saved_tensors_freed) {
     api_fail(error, CLV_PRECONDITION,
              "call %llu of module '%s' has had its backward: give the first one retain = true",
              (unsigned long long)v->id, m->name);
@@ -164,10 +166,10 @@ static cleave_status check_runs_after(const api_context *c, const api_value *v,
 static cleave_status clear_groups(cleave_runtime *rt, size_t n, cleave_error *error) {
   if (n > UINT32_MAX) return api_fail(error, CLV_INVALID, "%zu roots", n);
   if (n > rt->call_groups_cap) {
-    api_call_group *more;
-    TRY(clv_alloc(n, sizeof *more, &more, &err));
+    api_call_group *grown_groups;
+    TRY(clv_alloc(n, sizeof *grown_groups, &grown_groups, &err));
     free(rt->call_groups);
-    rt->call_groups = more;
+    rt->call_groups = grown_groups;
     rt->call_groups_cap = (uint32_t)n;
   }
   memset(rt->call_groups, 0, n * sizeof *rt->call_groups);
@@ -237,8 +239,8 @@ static cleave_status add_call_to_prepare(prepare_message *p, const api_value *v,
 static prepare_message begin_prepare(cleave_runtime *rt, api_context *c, uint32_t node,
                                      bool retain) {
   prepare_message p = {.rt = rt, .c = c, .node = node, .retain = retain};
-  p.n_skipped_passes = c->last_pass - c->last_pass_at[node] - 1;
-  c->last_pass_at[node] = c->last_pass;
+  p.n_skipped_passes = c->last_pass - c->last_pass_at_node[node] - 1;
+  c->last_pass_at_node[node] = c->last_pass;
   c->nodes_with_written_gradients &=
       ~NODE_BIT(node); /* its vote on this pass includes the written gradients */
   for (uint32_t i = 0; i < rt->n_modules; i++)
@@ -287,10 +289,10 @@ static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_
                                   bool retain, cleave_error *error) {
   for (size_t g = 0; g < s->n; g++)
     for (api_value *v = rt->call_groups[g].first; v; v = v->next_needed) {
-      v->saved_tensors_freed = !retain;
+      v->are_saved_tensors_freed = !retain;
       v->had_backward = true;
-      c->n_calls_awaiting_backward -= v->n_followers;
-      v->n_followers = 0;
+      c->n_calls_awaiting_backward -= v->n_calls_after_backward;
+      v->n_calls_after_backward = 0;
       if (v->module->n_trained_params) c->has_gradient[v->module->index] = true;
     }
   for (uint32_t i = 0; i < rt->n_peers; i++)
@@ -315,7 +317,7 @@ static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
 
 /* ---- the operation: one pass at a time in a context ------------------------------------------ */
 
-/* Stages of a backward (api_future.stage): earlier operations of the context have not ended; the
+/* Phases of a backward (api_future.phase): earlier operations of the context have not ended; the
  * pass is running. */
 enum { WAITS_FOR_EARLIER, PASS_RUNS };
 
@@ -326,7 +328,7 @@ static cleave_status start_pass(cleave_runtime *rt, api_future *f, const api_bac
   c->last_pass++;
   TRY_API(walk_tape(rt, c, s, error));
   c->is_backward_running = f->owns_pass = true;
-  f->stage = PASS_RUNS;
+  f->phase = PASS_RUNS;
   f->cannot_cancel = true;
   if (prepare_pass(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
   return CLEAVE_OK;
@@ -405,7 +407,7 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   if (c->has_failed) {
     api_future_finish(rt, f, &c->failure);
-  } else if (f->stage == PASS_RUNS) {
+  } else if (f->phase == PASS_RUNS) {
     if (api_pass_is_done(c)) finish_pass(rt, c, f);
   } else if (!api_future_has_earlier(rt, f) &&
              start_pass(rt, f, &f->backward_roots, &why) != CLEAVE_OK) {
@@ -413,14 +415,14 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
   }
 }
 
-void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+void api_fail_late_pass(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   fill_deadline_error(rt, f->context, f->deadline_ms, ret);
   api_context_fail(rt, f->context, ret, 0);
 }
 
 void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  if (f->stage == PASS_RUNS)
-    api_pass_deadline_error(rt, f, ret);
+  if (f->phase == PASS_RUNS)
+    api_fail_late_pass(rt, f, ret);
   else
     api_fail(ret, CLV_DEADLINE, "what context %s does before this backward was not done in time",
              f->context->name);

@@ -115,14 +115,15 @@ static const char *device_of_value_at(const api_value *v, uint32_t node) {
 static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
   for (uint32_t i = 0; i < m->n_inputs && !m->copies_inputs; i++) {
-    const char *device = device_of_value_at(in[i], m->node), *here = rt->peers[m->node].name;
+    const char *device = device_of_value_at(in[i], m->node),
+               *module_device = rt->peers[m->node].name;
     if (!device || strcmp(device, m->device) == 0) continue;
     api_fail(
         error, CLV_PRECONDITION,
         "module '%s' on device %s of %s: input %u ('%s') is on device %s of the same node; load "
         "the module with device \"%s\", or with copies_inputs, which copies inputs there",
-        m->name, m->device, here, i, m->graph->nodes[m->inputs[i]].name, device, device);
-    api_set_error_node(error, here, m->name);
+        m->name, m->device, module_device, i, m->graph->nodes[m->inputs[i]].name, device, device);
+    api_set_error_node(error, module_device, m->name);
     return CLEAVE_PRECONDITION;
   }
   return CLEAVE_OK;
@@ -185,10 +186,10 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   clv_packet *p;
   const char *to = node ? api_wire_name(&rt->peers[node]) : "";
   if (for_node ? (v->nodes_with_value & NODE_BIT(node)) != 0
-               : v->local_tensor || v->deliver_sent || v->has_failed)
+               : v->local_tensor || v->is_deliver_sent || v->has_failed)
     return CLEAVE_OK;
-  bool own_leaf = !v->module && !v->kept_ref;
-  if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* the first CALL carries the leaf */
+  bool is_own_leaf = !v->module && !v->kept_ref;
+  if (for_node && node == 0 && is_own_leaf) return CLEAVE_OK; /* the first CALL carries the leaf */
   if (for_node && node == 0) TRY_API(check_master_gets_own_dtype(v, error));
   if (for_node && node && !rt->peers[node].has_module) { /* no module there could use it */
     v->nodes_awaiting_module |= NODE_BIT(node);
@@ -198,7 +199,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   if (for_node) {
     v->nodes_with_value |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
-    v->master_node_waits |= node == 0;
+    v->is_awaited_by_master_node |= node == 0;
   }
   if (v->local_tensor && for_node && !v->is_fetched_as_bf16) { /* the value is in this process */
     TRY(clv_packet_new_value(rt->pool, v->context->id, v->id, to, v->local_tensor, &p, &err));
@@ -208,8 +209,8 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   if (v->cached_rows_of)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
   /* the VALUE that is coming is for the program and for the master's node */
-  if (node == 0 && v->deliver_sent) return CLEAVE_OK;
-  v->deliver_sent |= node == 0;
+  if (node == 0 && v->is_deliver_sent) return CLEAVE_OK;
+  v->is_deliver_sent |= node == 0;
   TRY(clv_packet_new_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
   return api_send(rt, v->module->node, p, error);
 }
@@ -237,31 +238,33 @@ static cleave_status add_arguments(clv_packet *p, const api_value *v, uint32_t *
 
 /* Properties of a call besides its inputs. */
 typedef struct call_mode {
-  uint64_t runs_after;     /* id of the call after whose backward it runs; 0: none */
-  bool has_delivery;       /* the node sends the value without a request */
-  bool for_program;        /* the program receives the delivery */
-  uint32_t deliver_to;     /* receiver of the delivery if for_program is false: index of a node */
+  uint64_t awaited_call_id; /* id of the call after whose backward it runs; 0: none */
+  bool has_delivery;        /* the node sends the value without a request */
+  bool is_for_program;      /* the program receives the delivery */
+  /* receiver of the delivery if is_for_program is false: index of a node */
+  uint32_t deliver_to;
   bool is_fetched_as_bf16; /* the program gets the value in bf16 */
-  bool more_follow;        /* other calls follow at once, so the CALL need not be sent yet */
+  /* other calls follow at once, so the CALL need not be sent yet */
+  bool is_followed_by_calls;
   const cleave_call_options *options; /* options of the program; NULL: none */
 } call_mode;
 
 static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const call_mode *how,
                                          clv_packet *p, cleave_error *error) {
-  if (!how->has_delivery || (how->deliver_to == v->module->node && !how->for_program))
+  if (!how->has_delivery || (how->deliver_to == v->module->node && !how->is_for_program))
     return CLEAVE_OK;
-  if (!how->deliver_to && !how->for_program) TRY_API(check_master_gets_own_dtype(v, error));
+  if (!how->deliver_to && !how->is_for_program) TRY_API(check_master_gets_own_dtype(v, error));
   if (how->deliver_to && !rt->peers[how->deliver_to].has_module) {
     v->nodes_awaiting_module |= NODE_BIT(how->deliver_to);
     return CLEAVE_OK;
   }
   TRY(clv_packet_add_delivery(p, how->deliver_to ? api_wire_name(&rt->peers[how->deliver_to]) : "",
                               &err));
-  v->deliver_sent |= how->deliver_to == 0;
-  if (how->for_program) return CLEAVE_OK;
+  v->is_deliver_sent |= how->deliver_to == 0;
+  if (how->is_for_program) return CLEAVE_OK;
   v->nodes_with_value |= NODE_BIT(how->deliver_to);
   v->context->nodes |= NODE_BIT(how->deliver_to);
-  v->master_node_waits |= how->deliver_to == 0;
+  v->is_awaited_by_master_node |= how->deliver_to == 0;
   return CLEAVE_OK;
 }
 
@@ -302,12 +305,12 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   api_set_frame_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->n_module_calls[m->index]; /* each call has random numbers of its own */
-  p->frame.call.runs_after_call = how->runs_after;
+  p->frame.call.runs_after_call = how->awaited_call_id;
   add_positions(p, v, how->options);
   cleave_status status = add_deliver_request(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_arguments(p, v, &inline_inputs, error);
   if (status == CLEAVE_OK)
-    status = how->more_follow || waits_for_master_node(rt, v)
+    status = how->is_followed_by_calls || waits_for_master_node(rt, v)
                  ? api_send_buffered(rt, m->node, clv_steal(&p), error)
                  : api_send(rt, m->node, clv_steal(&p), error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
@@ -317,9 +320,9 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   v->call_number = ++c->n_calls_sent[m->node];
   v->n_drives_begun = rt->n_drives_begun;
   v->runs_after_backward_of =
-      how->runs_after ? api_id_table_get(&rt->values, how->runs_after) : NULL;
+      how->awaited_call_id ? api_id_table_get(&rt->values, how->awaited_call_id) : NULL;
   if (v->runs_after_backward_of && !v->runs_after_backward_of->had_backward) {
-    v->runs_after_backward_of->n_followers++;
+    v->runs_after_backward_of->n_calls_after_backward++;
     c->n_calls_awaiting_backward++;
   }
   c->n_module_calls[m->index]++;
@@ -349,7 +352,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
                               api_value **ret, cleave_error *error) {
   api_value *in[CLV_MAX_INPUTS], *v;
   TRY_API(check_call(rt, c, m, inputs, n_inputs, in, error));
-  if (how->runs_after && !needs_backward(m, in))
+  if (how->awaited_call_id && !needs_backward(m, in))
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' learns nothing here, so a window cannot hold it", m->name);
   TRY_API(api_new_value(rt, c, &v, error));
@@ -380,7 +383,7 @@ static cleave_status check_runs_after(cleave_runtime *rt, const api_context *c,
   if (!after) return CLEAVE_OK;
   TRY_API(api_find_value(rt, (cleave_reference){after}, &v, error));
   bool is_call_at_node = v->context == c && v->module && v->module->node == m->node;
-  if (is_call_at_node && v->needs_grad && !v->saved_tensors_freed) return CLEAVE_OK;
+  if (is_call_at_node && v->needs_grad && !v->are_saved_tensors_freed) return CLEAVE_OK;
   return api_fail(error, CLV_PRECONDITION,
                   "module '%s' cannot run after the backward of value %llu: that is %s", m->name,
                   (unsigned long long)v->id,
@@ -390,7 +393,7 @@ static cleave_status check_runs_after(cleave_runtime *rt, const api_context *c,
 
 /* Returns the id of the call that computes value `id`. For one of several outputs of a module it is
  * the call of this module. */
-static uint64_t call_of_value(const cleave_runtime *rt, uint64_t id) {
+static uint64_t call_id_of_value(const cleave_runtime *rt, uint64_t id) {
   const api_value *v = id ? api_id_table_get(&rt->values, id) : NULL;
   return v && v->module && v->module->output_of[0] && v->n_args ? v->args[0]->id : id;
 }
@@ -409,7 +412,7 @@ static cleave_status make_call(cleave_runtime *rt, cleave_context handle, cleave
   TRY_API(api_module_place(m, needs_first_input_grad(rt, inputs, n_inputs), 0, error));
   TRY_API(api_await_decision(rt, api_deadline_ns(rt, 0), error));
   TRY_API(api_find_context(rt, handle, &c, error));
-  TRY_API(check_runs_after(rt, c, m, how->runs_after, error));
+  TRY_API(check_runs_after(rt, c, m, how->awaited_call_id, error));
   return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
 }
 
@@ -438,7 +441,7 @@ static cleave_status check_one_output(const cleave_module *m, cleave_error *erro
 
 static cleave_status read_call_options(const cleave_runtime *rt, const cleave_call_options *o,
                                        call_mode *ret, cleave_error *error) {
-  *ret = (call_mode){.runs_after = o ? call_of_value(rt, o->after.id) : 0,
+  *ret = (call_mode){.awaited_call_id = o ? call_id_of_value(rt, o->after.id) : 0,
                      .has_delivery = o && o->send_to,
                      .is_fetched_as_bf16 = o && o->fetch_dtype == CLEAVE_BF16,
                      .options = o};
@@ -449,7 +452,7 @@ static cleave_status read_call_options(const cleave_runtime *rt, const cleave_ca
   if (o && o->to_program && o->send_to && strcmp(o->send_to, rt->peers[0].name) != 0)
     return api_fail(error, CLV_INVALID,
                     "a value goes unasked to one node: to the program, or to '%s'", o->send_to);
-  if (o && o->to_program) ret->has_delivery = ret->for_program = true;
+  if (o && o->to_program) ret->has_delivery = ret->is_for_program = true;
   if (!o || !o->send_to) return CLEAVE_OK;
   int node = api_find_node(rt, o->send_to);
   if (node < 0)
@@ -487,14 +490,14 @@ cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave
 static cleave_status call_outputs(cleave_runtime *rt, const api_value *joined, const call_mode *how,
                                   cleave_reference *ret_references, cleave_error *error) {
   const cleave_module *m = joined->module;
-  call_mode of_output = *how;
-  of_output.runs_after = 0;
-  of_output.options = NULL;
+  call_mode output_mode = *how;
+  output_mode.awaited_call_id = 0;
+  output_mode.options = NULL;
   for (uint32_t k = 0; k < m->n_outputs; k++) {
     api_value *v;
-    of_output.more_follow = k + 1 < m->n_outputs;
+    output_mode.is_followed_by_calls = k + 1 < m->n_outputs;
     TRY_API(add_call(rt, joined->context, m->outputs[k], &(cleave_reference){joined->id}, 1,
-                     &of_output, &v, error));
+                     &output_mode, &v, error));
     ret_references[k].id = v->id;
   }
   return CLEAVE_OK;
@@ -518,8 +521,9 @@ cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle
                             error);
   LOCKED(runtime);
   TRY_API(read_call_options(runtime, options ? &o : NULL, &how, error));
-  call_mode of_joined = {.runs_after = how.runs_after, .options = how.options, .more_follow = true};
-  TRY_API(make_call(runtime, handle, module, inputs, n_inputs, &of_joined, &v, error));
+  call_mode joined_mode = {
+      .awaited_call_id = how.awaited_call_id, .options = how.options, .is_followed_by_calls = true};
+  TRY_API(make_call(runtime, handle, module, inputs, n_inputs, &joined_mode, &v, error));
   cleave_status status = call_outputs(runtime, v, &how, outputs, error);
   v->is_released = true; /* the program has handles of the outputs alone */
   if (status == CLEAVE_OK) memcpy(ret_references, outputs, n_outputs * sizeof *outputs);
@@ -531,7 +535,7 @@ cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error) {
   api_value *v;
-  const call_mode how = {.has_delivery = true, .for_program = true};
+  const call_mode how = {.has_delivery = true, .is_for_program = true};
   TRY_API(check_one_output(a->module, error));
   TRY_API(make_call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
   v->is_released = !a->ret_reference;

@@ -42,7 +42,7 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
     runtime->free_contexts = c->next;
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
-  *c = (api_context){.id = ++runtime->next_context,
+  *c = (api_context){.id = ++runtime->next_context_id,
                      .is_evaluation = o.evaluation,
                      .step = o.step,
                      .records_events = o.events};

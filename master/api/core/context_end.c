@@ -17,13 +17,13 @@ enum { FIRST_RESEND_NS = 250000000, MAX_BACKOFF = 64 };
 /* Sends END_CONTEXT again to nodes that have not answered. Only the first END_CONTEXT can carry a
  * final step; a repeated one frees what the node still holds, and is answered as well. */
 static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
-  api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
+  api_node_set silent_nodes = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
   clv_packet *p;
   c->end_resend_interval_ns =
       CLV_MIN(2 * c->end_resend_interval_ns, (uint64_t)MAX_BACKOFF * FIRST_RESEND_NS);
   c->end_resend_ns = now + c->end_resend_interval_ns;
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if ((silent & NODE_BIT(i)) &&
+    if ((silent_nodes & NODE_BIT(i)) &&
         api_packet_new(rt, CLV_END_CONTEXT, c->id, ++rt->next_id, &p, NULL) == CLEAVE_OK)
       (void)api_send(rt, i, p, NULL);
 }
@@ -48,20 +48,20 @@ const api_job api_context_end_job = {.before_sleep = resend_due_ends};
  * no function waits for the end, or if the context records events. */
 static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
-  api_node_set notified = 0;
+  api_node_set notified_nodes = 0;
   c->end_resend_interval_ns = FIRST_RESEND_NS;
   c->end_resend_ns = api_now(rt) + FIRST_RESEND_NS;
   if (!rt->end_resend_ns) rt->end_resend_ns = c->end_resend_ns;
   if (rt->unsent_step_context == c && (c->state == API_CONTEXT_ENDING || c->records_events))
-    api_flush_step_and_ends(rt, c, &notified);
+    api_flush_step_and_ends(rt, c, &notified_nodes);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
+    if (!(c->nodes & ~notified_nodes & NODE_BIT(i))) continue;
     TRY(clv_packet_new_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
-    cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
-    if (sent != CLEAVE_OK)
+    cleave_status send_status = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
+    if (send_status != CLEAVE_OK)
       c->nodes_ended |= NODE_BIT(i); /* the node is lost, so it holds nothing of the context */
-    if (status == CLEAVE_OK) status = sent;
+    if (status == CLEAVE_OK) status = send_status;
   }
   return status;
 }
@@ -71,7 +71,7 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
 static void free_local_tensors(api_context *c) {
   for (api_value *v = c->newest_value; v; v = v->older_value) {
     v->gradient = clv_tensor_unref(v->gradient);
-    if (!v->master_node_waits) v->local_tensor = clv_tensor_unref(v->local_tensor);
+    if (!v->is_awaited_by_master_node) v->local_tensor = clv_tensor_unref(v->local_tensor);
   }
 }
 
@@ -116,10 +116,10 @@ static cleave_status end_after_owners_answer(cleave_runtime *rt, api_context *c,
  * ABORT. */
 static void cancel_work(cleave_runtime *rt, api_context *c) {
   cleave_error why;
-  bool busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
+  bool is_busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
-  if (busy && !c->keeps_needed_calls) api_context_fail(rt, c, &why, 0);
-  if (busy && !c->has_failed) {
+  if (is_busy && !c->keeps_needed_calls) api_context_fail(rt, c, &why, 0);
+  if (is_busy && !c->has_failed) {
     c->has_failed = true;
     c->failure = why;
   }
@@ -130,10 +130,10 @@ static void cancel_work(cleave_runtime *rt, api_context *c) {
 /* Begins the end of a context and cancels its work. Returns true if END_CONTEXT must wait for the
  * owners of kept values. */
 static bool begin_end(cleave_runtime *rt, api_context *c) {
-  bool must_wait = c->n_unconfirmed_kept && !c->has_failed;
-  c->keeps_needed_calls = !c->has_failed && (must_wait || send_needed_calls(rt, c));
+  bool must_await_owners = c->n_unconfirmed_kept && !c->has_failed;
+  c->keeps_needed_calls = !c->has_failed && (must_await_owners || send_needed_calls(rt, c));
   cancel_work(rt, c);
-  return must_wait;
+  return must_await_owners;
 }
 
 cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
@@ -153,9 +153,9 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   runtime->n_ending_contexts++;
   bool had_not_failed = !c->has_failed;
   if (begin_end(runtime, c)) return end_after_owners_answer(runtime, c, error);
-  bool failed_now = had_not_failed && c->has_failed;
+  bool has_just_failed = had_not_failed && c->has_failed;
   cleave_status status = send_ends(runtime, c, error);
-  if (status == CLEAVE_OK && c->has_final_step && !failed_now)
+  if (status == CLEAVE_OK && c->has_final_step && !has_just_failed)
     status = api_context_failure(c, error);
   if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
   if (c->keeps_needed_calls)
@@ -168,7 +168,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
 
 /* ---- closing a context ----------------------------------------------------------------------- */
 
-/* Stages of a close operation (api_future.stage): it waits for the owners of kept values, for a
+/* Phases of a close operation (api_future.phase): it waits for the owners of kept values, for a
  * pending step, for other functions that wait in the context, for the nodes' answers to
  * END_CONTEXT. */
 enum { WAITS_FOR_OWNERS, WAITS_FOR_STEP, WAITS_FOR_USERS, WAITS_FOR_ENDS };
@@ -187,7 +187,7 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
 static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   api_context *c = api_id_table_get(&rt->contexts, f->context_id);
-  if (c && (f->stage >= WAITS_FOR_USERS || c->state == API_CONTEXT_OPEN)) return c;
+  if (c && (f->phase >= WAITS_FOR_USERS || c->state == API_CONTEXT_OPEN)) return c;
   (void)api_find_context(rt, (cleave_context){f->context_id}, &c, &why);
   api_future_finish(rt, f, &why);
   return NULL;
@@ -196,10 +196,10 @@ static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
 /* True if f still waits for the owners of kept values, or for a pending step, which has a deadline
  * of its own. */
 static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, api_future *f) {
-  if (f->stage == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->has_failed &&
+  if (f->phase == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->has_failed &&
       !api_is_deadline_over(rt, f->until_ns))
     return true;
-  f->stage = WAITS_FOR_STEP;
+  f->phase = WAITS_FOR_STEP;
   f->next_check_ns = UINT64_MAX;
   return rt->undecided_context == c;
 }
@@ -207,7 +207,7 @@ static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, a
 /* Sends END_CONTEXT to the nodes. */
 static void send_end_for_close(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  f->stage = WAITS_FOR_ENDS;
+  f->phase = WAITS_FOR_ENDS;
   f->next_check_ns = f->until_ns;
   if (f->end_awaits_owners) c->keeps_needed_calls = send_needed_calls(rt, c);
   (void)send_ends(rt, c, &why);
@@ -217,12 +217,12 @@ static void send_end_for_close(cleave_runtime *rt, api_context *c, api_future *f
 
 static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = f->outcome;
-  api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
-  bool have_all_answered = !(silent & ~c->nodes_keeping_calls);
+  api_node_set silent_nodes = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
+  bool have_all_answered = !(silent_nodes & ~c->nodes_keeping_calls);
   if (!have_all_answered && !api_is_deadline_over(rt, f->until_ns)) return;
   if (!have_all_answered)
     api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
-  if (why.status == CLEAVE_OK && silent)
+  if (why.status == CLEAVE_OK && silent_nodes)
     keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   else
     api_context_free(rt, c);
@@ -232,19 +232,19 @@ static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f)
 void api_close_advance(cleave_runtime *rt, api_future *f) {
   api_context *c = find_closing_context(rt, f);
   cleave_error why;
-  if (!c || (f->stage < WAITS_FOR_USERS && must_wait_to_close(rt, c, f))) return;
-  if (f->stage < WAITS_FOR_USERS) {
-    f->stage = WAITS_FOR_USERS;
+  if (!c || (f->phase < WAITS_FOR_USERS && must_wait_to_close(rt, c, f))) return;
+  if (f->phase < WAITS_FOR_USERS) {
+    f->phase = WAITS_FOR_USERS;
     f->cannot_cancel = true;
     (void)api_context_on_event(&c->state, API_CONTEXT_CLOSES);
     f->end_awaits_owners = begin_end(rt, c);
   }
-  if (f->stage == WAITS_FOR_USERS && c->n_waiters) return;
-  if (f->stage == WAITS_FOR_USERS && f->end_awaits_owners && c->n_unconfirmed_kept) {
+  if (f->phase == WAITS_FOR_USERS && c->n_waiters) return;
+  if (f->phase == WAITS_FOR_USERS && f->end_awaits_owners && c->n_unconfirmed_kept) {
     (void)end_after_owners_answer(rt, c, &why);
     api_future_finish(rt, f, &why);
     return;
   }
-  if (f->stage == WAITS_FOR_USERS) send_end_for_close(rt, c, f);
+  if (f->phase == WAITS_FOR_USERS) send_end_for_close(rt, c, f);
   await_end_answers(rt, c, f);
 }

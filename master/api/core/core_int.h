@@ -243,7 +243,7 @@ typedef struct api_kept_ref {
   struct api_context *awaiting_context;
   bool is_confirmed;         /* the owner has answered that it keeps the value */
   bool is_released;          /* the program has no handle any more */
-  bool owner_has_none;       /* the owner has freed the value, or never had it */
+  bool owner_lacks_value;    /* the owner has freed the value, or never had it */
   bool is_fetching;          /* a fetch is in progress */
   bool has_failed;           /* the reference has failed, and `failure` is set */
   bool is_fetched;           /* the last fetch brought a value */
@@ -272,14 +272,15 @@ typedef struct api_value {
   api_node_set nodes_with_value;
   /* nodes that are sent the value once a module is loaded there */
   api_node_set nodes_awaiting_module;
-  bool needs_grad;          /* backward computes the gradient of the value */
-  bool is_released;         /* the program has no handle any more */
-  bool has_failed;          /* the value will never exist; `failure` says why */
-  bool deliver_sent;        /* DELIVER to the master has been sent, not answered */
-  bool is_received;         /* the value has come from its node */
-  bool master_node_waits;   /* the master's own node waits for the value, not only the program */
-  bool saved_tensors_freed; /* a backward without `retain` has covered the call */
-  bool had_backward;        /* some backward pass has covered the call */
+  bool needs_grad;      /* backward computes the gradient of the value */
+  bool is_released;     /* the program has no handle any more */
+  bool has_failed;      /* the value will never exist; `failure` says why */
+  bool is_deliver_sent; /* DELIVER to the master has been sent, not answered */
+  bool is_received;     /* the value has come from its node */
+  /* the master's own node waits for the value, not only the program */
+  bool is_awaited_by_master_node;
+  bool are_saved_tensors_freed; /* a backward without `retain` has covered the call */
+  bool had_backward;            /* some backward pass has covered the call */
   /* the value is kept when its context ends, because a kept value depends on it */
   bool is_retained;
   bool is_kept;        /* the program has kept the value, so the record stays */
@@ -291,7 +292,8 @@ typedef struct api_value {
   struct api_value *args[CLV_MAX_INPUTS];
   /* call whose backward must run before this call (cleave_call_options.after); NULL: none */
   struct api_value *runs_after_backward_of;
-  uint32_t n_followers; /* calls that run after this call's backward, which has not begun */
+  /* calls that run after this call's backward, which has not begun */
+  uint32_t n_calls_after_backward;
   /* number of the last sweep, which frees values (forget.c), in which another value needed this
    * one */
   uint64_t needed_in_sweep;
@@ -341,8 +343,8 @@ typedef struct api_context {
   api_node_set nodes_since_restarted;
   /* number of calls sent to each node; the node handles a PREPARE after it has that many */
   uint32_t n_calls_sent[API_MAX_NODES];
-  uint32_t last_pass;                   /* number of the last backward pass */
-  uint32_t last_pass_at[API_MAX_NODES]; /* last backward pass in which each node took part */
+  uint32_t last_pass;                        /* number of the last backward pass */
+  uint32_t last_pass_at_node[API_MAX_NODES]; /* last backward pass in which each node took part */
   bool is_backward_running;
   bool has_used_module[API_MAX_MODULES]; /* for each module: the context has sent something to it */
   uint32_t n_module_calls[API_MAX_MODULES]; /* calls of each module so far */
@@ -545,7 +547,7 @@ struct cleave_runtime {
   clv_log_limiter worker_log_limiter;
   /* last failures whose text was replaced before they were sent; failure number n is at index n %
    * API_MAX_REDACTED */
-  api_redacted_error redacted[API_MAX_REDACTED];
+  api_redacted_error redacted_errors[API_MAX_REDACTED];
   uint64_t n_redacted;
   void *user;
   uint64_t deadline_ms;
@@ -576,7 +578,7 @@ struct cleave_runtime {
   pthread_cond_t parked_cond; /* the thread of futures sleeps on it */
   uint32_t n_awaiting;        /* threads of the program that wait; they advance all futures */
   bool needs_wake;            /* sleeping threads must be woken, because of an answer of a node */
-  uint64_t next_id, next_context, n_sweeps;
+  uint64_t next_id, next_context_id, n_sweeps;
   api_id_table values, contexts, futures, kept_refs;
   struct api_futures *futures_state; /* future_int.h */
   api_value *free_values;
@@ -585,7 +587,7 @@ struct cleave_runtime {
   cleave_module *modules[API_MAX_MODULES]; /* NULL: the index is free */
   uint32_t n_modules;                      /* 1 + the highest index of a module so far */
   uint32_t generations[API_MAX_MODULES];   /* next generation of each index */
-  uint64_t n_loaded;
+  uint64_t last_load_number;
   cleave_optimizer *optimizers;
   api_attachment *attached_objects;
   /* The context whose step nodes have not answered; NULL: none. Calls wait for it, so that the step
@@ -596,7 +598,7 @@ struct cleave_runtime {
   /* A final step that is decided and not sent. It is sent before the next packet. NULL: none. */
   api_context *unsent_step_context;
   cleave_optimizer *unsent_step_optimizer;
-  bool unsent_step_applies;
+  bool is_unsent_step_applied;
   double unsent_step_scale;
   api_call_group *call_groups;
   uint32_t call_groups_cap;
@@ -615,8 +617,9 @@ struct cleave_runtime {
   /* monotonic time before which no deadline passes, because the process was stopped */
   uint64_t deadlines_paused_until_ns;
   /* Outages, in which some link of a worker has no connection, do not count towards deadlines.
-   * outages_ns: total time of ended outages; outage_since_ns: begin of the present one; 0: none */
-  uint64_t outages_ns, outage_since_ns;
+   * total_outage_ns: total time of ended outages; outage_since_ns: begin of the present one; 0:
+   * none */
+  uint64_t total_outage_ns, outage_since_ns;
 };
 
 void api_lock(cleave_runtime *rt);
@@ -790,8 +793,8 @@ void api_optimizer_free(cleave_optimizer *o);
 /* With the lock: sends the unsent final step (unsent_step_context), if there is one. */
 void api_flush_final_step(cleave_runtime *rt);
 /* As api_flush_final_step, for a context that ends: if possible, sends a node the step and
- * END_CONTEXT in one message. *ret_sent: nodes that were sent both. */
-void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent);
+ * END_CONTEXT in one message. *ret_sent_nodes: nodes that were sent both. */
+void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent_nodes);
 
 /* With the lock: concludes the step of a context after every node has answered it. */
 void api_on_step_answered(cleave_runtime *rt, api_context *c);
@@ -841,7 +844,7 @@ double api_group_rate(const cleave_optimizer *o, const api_optimizer_group *g);
 cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,
                                 double scale, cleave_error *error);
 /* Returns the learning rate of the first group `ahead` steps from now. */
-double api_rate_after(const cleave_optimizer *o, uint64_t ahead);
+double api_rate_after_steps(const cleave_optimizer *o, uint64_t ahead);
 /* With the lock: sends APPLY of cleave_step_at to one module, with a position in the context's
  * schedule. */
 cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave_module *m,

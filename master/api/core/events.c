@@ -34,7 +34,7 @@ static bool relay_packet(cleave_runtime *rt, clv_packet *p) {
   return true;
 }
 
-static bool matches_value(const clv_tensor *t, const api_value *v) {
+static bool has_type_and_shape_of(const clv_tensor *t, const api_value *v) {
   return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
 }
 
@@ -66,18 +66,18 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     v->has_failed = true;
     api_failure_from_frame(from, &p->frame, &v->failure);
   }
-  if (p->frame.n_tensors == 1 && !matches_value(p->tensor[0], v) &&
+  if (p->frame.n_tensors == 1 && !has_type_and_shape_of(p->tensor[0], v) &&
       !is_rounded_copy(p->tensor[0], v)) {
     v->has_failed = true;
     api_fail(&v->failure, CLV_BAD_ANSWER, "module '%s' answered with a tensor of another shape",
              v->module->name);
     api_set_error_node(&v->failure, from->name, v->module->name);
-    if (v->master_node_waits) api_context_fail(rt, v->context, &v->failure, 0);
+    if (v->is_awaited_by_master_node) api_context_fail(rt, v->context, &v->failure, 0);
     return false;
   }
   v->is_received |= p->frame.n_tensors == 1;
   if (p->frame.n_tensors == 1) store_local_copy(rt, v, p->tensor[0]);
-  if (from->index == 0 || !v->master_node_waits) return false;
+  if (from->index == 0 || !v->is_awaited_by_master_node) return false;
   if (v->has_failed) api_failure_to_frame(v, &p->frame);
   clv_node_post(rt->node, p);
   return true;
@@ -112,7 +112,7 @@ static bool take_local_gradient(cleave_runtime *rt, const api_peer *from, api_va
                                 clv_packet *p) {
   cleave_error why;
   if (v->module->node != 0 || from->index == 0) return false;
-  if (p->frame.n_tensors == 1 && !matches_value(p->tensor[0], v)) {
+  if (p->frame.n_tensors == 1 && !has_type_and_shape_of(p->tensor[0], v)) {
     api_fail(&why, CLV_BAD_ANSWER, "worker '%s' sent a gradient of another shape for module '%s'",
              from->name, v->module->name);
     api_set_error_node(&why, from->name, v->module->name);
@@ -135,9 +135,9 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (v->module) return take_local_gradient(rt, from, v, p);
   api_context *c = v->context;
   if (f->n_tensors == 1) {
-    clv_tensor **part = &v->contributions[f->contribution_index];
-    if (*part || !matches_value(p->tensor[0], v)) return false;
-    *part = clv_tensor_ref(p->tensor[0]);
+    clv_tensor **contribution = &v->contributions[f->contribution_index];
+    if (*contribution || !has_type_and_shape_of(p->tensor[0], v)) return false;
+    *contribution = clv_tensor_ref(p->tensor[0]);
   }
   if (++v->n_contributions_received == v->n_contributions) sum_contributions(rt, v);
   rt->needs_wake |= --c->n_leaf_gradients_missing == 0;
@@ -243,12 +243,13 @@ static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
  * other. */
 static void record_broken_link(cleave_runtime *rt, const api_peer *from, const char *to,
                                const cleave_error *why) {
-  int other = api_find_node(rt, to);
-  bool of_earlier_incarnation = from->n_rejoins || (other > 0 && rt->peers[other].n_rejoins);
-  if (rt->broken_link_error.status || of_earlier_incarnation) return;
+  int other_node = api_find_node(rt, to);
+  bool is_of_earlier_incarnation =
+      from->n_rejoins || (other_node > 0 && rt->peers[other_node].n_rejoins);
+  if (rt->broken_link_error.status || is_of_earlier_incarnation) return;
   rt->broken_link_error = *why;
   rt->broken_link_worker = from->index;
-  rt->broken_link_neighbour = other > 0 ? (uint32_t)other : from->index;
+  rt->broken_link_neighbour = other_node > 0 ? (uint32_t)other_node : from->index;
   rt->broken_link_wait_until_ns = api_now(rt) + BROKEN_LINK_WAIT_NS;
 }
 
@@ -354,10 +355,10 @@ void api_on_packet(api_peer *from, clv_packet *p) {
   bool is_packet_taken = false;
   api_lock(rt);
   if (handlers[p->frame.kind]) is_packet_taken = handlers[p->frame.kind](rt, from, p);
-  bool wake = rt->needs_wake;
+  bool must_wake = rt->needs_wake;
   rt->needs_wake = false;
   api_unlock(rt);
-  if (wake) api_wake(rt);
+  if (must_wake) api_wake(rt);
   if (!is_packet_taken) clv_packet_free(p);
 }
 

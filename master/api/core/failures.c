@@ -10,8 +10,9 @@
 
 void api_restore_redacted(const cleave_runtime *rt, cleave_error *why) {
   for (uint32_t i = 0; i < API_MAX_REDACTED; i++)
-    if (rt->redacted[i].sent_text[0] && strcmp(rt->redacted[i].sent_text, why->text) == 0)
-      *why = rt->redacted[i].full_error;
+    if (rt->redacted_errors[i].sent_text[0] &&
+        strcmp(rt->redacted_errors[i].sent_text, why->text) == 0)
+      *why = rt->redacted_errors[i].full_error;
 }
 
 static const cleave_module *parse_module_number(const cleave_runtime *rt, const char *text,

@@ -45,23 +45,23 @@ cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_err
 
 /* True if the value has been requested and has not arrived, or if some function waits for it. */
 static bool is_awaited(const cleave_runtime *rt, const api_value *v) {
-  bool is_requested = v->deliver_sent || v->master_node_waits;
-  bool found = v->n_waiters || (is_requested && !v->is_received && !v->has_failed);
-  for (const api_future *f = rt->futures_state->first; f && !found; f = f->next)
-    found = f->value == v;
-  return found;
+  bool is_requested = v->is_deliver_sent || v->is_awaited_by_master_node;
+  bool is_awaited_somewhere = v->n_waiters || (is_requested && !v->is_received && !v->has_failed);
+  for (const api_future *f = rt->futures_state->first; f && !is_awaited_somewhere; f = f->next)
+    is_awaited_somewhere = f->value == v;
+  return is_awaited_somewhere;
 }
 
 static bool is_needed(const cleave_runtime *rt, const api_value *v) {
-  return !v->is_released || v->is_kept || v->needed_in_sweep == rt->n_sweeps || v->n_followers ||
-         is_awaited(rt, v);
+  return !v->is_released || v->is_kept || v->needed_in_sweep == rt->n_sweeps ||
+         v->n_calls_after_backward || is_awaited(rt, v);
 }
 
 /* Marks the inputs of a needed value as needed, unless the value has no further backward, because
  * only a backward reads them. */
 static void mark_inputs(const cleave_runtime *rt, api_value *v) {
   if (v->runs_after_backward_of) v->runs_after_backward_of->needed_in_sweep = rt->n_sweeps;
-  if (v->saved_tensors_freed && !v->is_kept) v->n_args = 0;
+  if (v->are_saved_tensors_freed && !v->is_kept) v->n_args = 0;
   for (uint32_t i = 0; i < v->n_args; i++) {
     v->args[i]->needed_in_sweep = rt->n_sweeps;
     v->args[i]->is_kept |= v->is_kept;
@@ -69,7 +69,7 @@ static void mark_inputs(const cleave_runtime *rt, api_value *v) {
 }
 
 /* Removes the values that are not needed from the tape. Returns them, linked by next_needed. */
-static api_value *take_unneeded(cleave_runtime *rt, api_context *c) {
+static api_value *detach_unneeded_values(cleave_runtime *rt, api_context *c) {
   api_value *unneeded = NULL;
   rt->n_sweeps++;
   for (api_value **at = &c->newest_value; *at;) {
@@ -88,7 +88,7 @@ static api_value *take_unneeded(cleave_runtime *rt, api_context *c) {
 
 cleave_status api_forget_unneeded(cleave_runtime *rt, api_context *c, cleave_error *error) {
   if (c->is_backward_running || c->n_unconfirmed_kept || c->has_failed) return CLEAVE_OK;
-  api_value *unneeded = take_unneeded(rt, c);
+  api_value *unneeded = detach_unneeded_values(rt, c);
   cleave_status status = api_drop_at_nodes(rt, unneeded, error);
   for (api_value *v = unneeded, *next; v; v = next) {
     next = v->next_needed;
@@ -103,7 +103,7 @@ cleave_status cleave_call_forget(cleave_runtime *runtime, cleave_reference refer
   api_value *v;
   LOCKED(runtime);
   TRY_API(api_find_value(runtime, reference, &v, error));
-  if (v->n_followers)
+  if (v->n_calls_after_backward)
     return api_fail(error, CLV_PRECONDITION,
                     "calls run after the backward of value %llu (cleave_call_options.after): it "
                     "cannot be forgotten before",

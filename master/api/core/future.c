@@ -125,9 +125,9 @@ void api_future_release_use(cleave_runtime *rt, api_future *f) {
   api_future_drop_if_unused(rt, f);
 }
 
-void api_future_set_watched(api_future *f, bool watch) {
-  f->n_watchers += watch ? 1 : (uint32_t)-1;
-  if (f->value) f->value->n_waiters += watch ? 1 : (uint32_t)-1;
+void api_future_set_watched(api_future *f, bool is_watched) {
+  f->n_watchers += is_watched ? 1 : (uint32_t)-1;
+  if (f->value) f->value->n_waiters += is_watched ? 1 : (uint32_t)-1;
 }
 
 cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error) {

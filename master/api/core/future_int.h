@@ -83,7 +83,7 @@ typedef struct api_future {
   /* id of the program's handle; 0: a blocking function uses the record, without a handle */
   uint64_t id;
   const api_operation *op;
-  uint32_t stage;      /* state of the operation, an enum of its file; 0: nothing has been sent */
+  uint32_t phase;      /* state of the operation, an enum of its file; 0: nothing has been sent */
   uint32_t n_users;    /* number of functions that use the record now */
   uint32_t n_watchers; /* number of functions and callbacks that wait for the end */
   bool is_done;        /* `outcome` is set; functions that wait for the future return */
@@ -219,7 +219,7 @@ static inline bool api_pass_is_done(const api_context *c) {
 }
 /* Fills in the error of a pass that has missed its deadline. The error also ends the pass's
  * context. */
-void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_fail_late_pass(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
 cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);

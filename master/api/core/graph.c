@@ -60,40 +60,41 @@ static const char *const placeholder_settings[] = {
     "train.batch=65536", "train.optimizer.kind=sgd", "train.optimizer.lr=1",
 };
 
-static clv_code parse_program(const char *path, const char *text, const clv_config_overrides *more,
-                              clv_session_config **ret, clv_err *err) {
+static clv_code parse_session_text(const char *path, const char *text,
+                                   const clv_config_overrides *more, clv_session_config **ret,
+                                   clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
   CLV_AUTO(clv_freep) const char **sets = NULL;
-  size_t n = CLV_COUNT(placeholder_settings), n_more = more ? more->n_sets : 0;
+  size_t n = CLV_COUNT(placeholder_settings), n_more_settings = more ? more->n_sets : 0;
   clv_bytes_puts(&whole, text);
   if (!has_key(text, "stages"))
     clv_bytes_puts(&whole, "\nstages: [{name: none, at: master, layers: [{op: relu}]}]\n");
   if (whole.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_alloc(n + n_more, sizeof *sets, &sets, err));
+  CLV_TRY(clv_alloc(n + n_more_settings, sizeof *sets, &sets, err));
   memcpy(sets, placeholder_settings, sizeof placeholder_settings);
-  if (n_more) memcpy(sets + n, more->sets, n_more * sizeof *sets);
+  if (n_more_settings) memcpy(sets + n, more->sets, n_more_settings * sizeof *sets);
   clv_config_overrides overrides = {
-      .env = more ? more->env : NULL, .sets = sets, .n_sets = n + n_more};
+      .env = more ? more->env : NULL, .sets = sets, .n_sets = n + n_more_settings};
   return clv_session_config_parse(path, whole.data, whole.len, &overrides, ret, err);
 }
 
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
                               cleave_error *error) {
-  TRY(parse_program(path, text, NULL, ret, &err));
+  TRY(parse_session_text(path, text, NULL, ret, &err));
   return CLEAVE_OK;
 }
 
 clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
                             clv_session_config **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_err ignored;
+  clv_err ignored_err;
   if (clv_session_config_load(path, over, ret, err) == CLV_OK) return CLV_OK;
-  if (clv_file_read(path, 1 << 20, &text, &ignored) != CLV_OK || !text.data) return err->code;
+  if (clv_file_read(path, 1 << 20, &text, &ignored_err) != CLV_OK || !text.data) return err->code;
   bool is_session_file = has_key(text.data, "data") && has_key(text.data, "stages") &&
                          has_key(text.data, "train") && has_key(text.data, "loss");
   bool is_program =
       !is_session_file && strstr(text.data, "version") && strlen(text.data) == text.len;
-  return is_program ? parse_program(path, text.data, over, ret, err) : err->code;
+  return is_program ? parse_session_text(path, text.data, over, ret, err) : err->code;
 }
 
 static unsigned count_lines(const char *text) {

@@ -19,21 +19,22 @@ static size_t find_slot(const api_id_table *t, uint64_t id) {
 }
 
 static clv_code grow_table(api_id_table *t, clv_err *err) {
-  api_id_table grown = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
-  CLV_TRY(clv_alloc(grown.cap, sizeof *grown.ids, &grown.ids, err));
-  clv_code code = clv_alloc(grown.cap, sizeof *grown.entries, &grown.entries, err);
+  api_id_table grown_table = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
+  CLV_TRY(clv_alloc(grown_table.cap, sizeof *grown_table.ids, &grown_table.ids, err));
+  clv_code code =
+      clv_alloc(grown_table.cap, sizeof *grown_table.entries, &grown_table.entries, err);
   if (code != CLV_OK) {
-    free(grown.ids);
+    free(grown_table.ids);
     return code;
   }
   for (size_t i = 0; i < t->cap; i++) {
     if (!t->ids[i]) continue;
-    size_t at = find_slot(&grown, t->ids[i]);
-    grown.ids[at] = t->ids[i];
-    grown.entries[at] = t->entries[i];
+    size_t at = find_slot(&grown_table, t->ids[i]);
+    grown_table.ids[at] = t->ids[i];
+    grown_table.entries[at] = t->entries[i];
   }
   api_id_table_free(t);
-  *t = grown;
+  *t = grown_table;
   return CLV_OK;
 }
 
@@ -56,12 +57,12 @@ void *api_id_table_get(const api_id_table *t, uint64_t id) {
  * at the first free slot. */
 void api_id_table_remove(api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return;
-  size_t gap = find_slot(t, id), mask = t->cap - 1;
+  size_t gap = find_slot(t, id), slot_mask = t->cap - 1;
   if (!t->ids[gap]) return;
   t->n--;
-  for (size_t i = (gap + 1) & mask; t->ids[i]; i = (i + 1) & mask) {
+  for (size_t i = (gap + 1) & slot_mask; t->ids[i]; i = (i + 1) & slot_mask) {
     size_t wanted_slot = first_probed_slot(t, t->ids[i]);
-    if (((i - wanted_slot) & mask) < ((i - gap) & mask)) continue;
+    if (((i - wanted_slot) & slot_mask) < ((i - gap) & slot_mask)) continue;
     t->ids[gap] = t->ids[i];
     t->entries[gap] = t->entries[i];
     gap = i;

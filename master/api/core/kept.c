@@ -44,16 +44,16 @@ static clv_code open_runtime(cleave_kept_client *k, const clv_tls_config *t, clv
 clv_code cleave_kept_open(const clv_session_config *config, const clv_remote_spec *worker,
                           unsigned timeout_ms, cleave_kept_client **ret, clv_err *err) {
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *k = NULL;
-  unsigned connect_ms = (unsigned)config->limits.connect_timeout_ms;
+  unsigned connect_timeout_ms = (unsigned)config->limits.connect_timeout_ms;
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  k->timeout_ms = timeout_ms ? timeout_ms : connect_ms;
+  k->timeout_ms = timeout_ms ? timeout_ms : connect_timeout_ms;
   CLV_TRY(open_runtime(k, &config->tls, err));
   const clv_rpc_channel_options o = {
       .target_address = worker->address,
       .expected_uri = worker->identity,
       .pem = {k->identity->ca_pem, k->identity->cert_pem, k->identity->key_pem}};
   CLV_TRY(clv_rpc_channel_new(k->rpc, &o, &k->channel, err));
-  CLV_TRY(clv_rpc_channel_connect(k->channel, connect_ms, err));
+  CLV_TRY(clv_rpc_channel_connect(k->channel, connect_timeout_ms, err));
   *ret = clv_steal(&k);
   return CLV_OK;
 }
@@ -154,15 +154,15 @@ static clv_code read_part(cleave_kept_client *k, const clv_wire_kept_request *q,
 
 clv_code cleave_kept_read(cleave_kept_client *k, const char *name, uint64_t offset, void *data,
                           size_t length, uint64_t *version, clv_err *err) {
-  for (size_t done = 0, n = 0; done < length; done += n) {
+  for (size_t n_bytes_read = 0, n = 0; n_bytes_read < length; n_bytes_read += n) {
     const clv_wire_kept_request q = {
         .verb = CLV_KEPT_READ,
         .kept_kind = CLV_KEPT_FILES,
         .file_name = name,
-        .range_offset = offset + done,
-        .range_length = CLV_MIN(length - done, (size_t)CLV_WIRE_KEPT_BYTES),
+        .range_offset = offset + n_bytes_read,
+        .range_length = CLV_MIN(length - n_bytes_read, (size_t)CLV_WIRE_KEPT_BYTES),
         .file_version = *version};
-    CLV_TRY(read_part(k, &q, (char *)data + done, &n, version, err));
+    CLV_TRY(read_part(k, &q, (char *)data + n_bytes_read, &n, version, err));
   }
   return CLV_OK;
 }

@@ -56,29 +56,29 @@ static clv_code open_link(api_peer *p, const clv_link_options *o, const clv_link
 
 cleave_status api_open_link(api_peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
-  clv_wire_limits accept = clv_wire_limits_default();
-  accept.credit_bytes = rt->config->limits.credit_bytes;
+  clv_wire_limits own_limits = clv_wire_limits_default();
+  own_limits.credit_bytes = rt->config->limits.credit_bytes;
   clv_link_options o = {
       .clock = rt->platform.clock,
       .peer_name = api_wire_name(p),
       .pool = rt->pool,
-      .accept_limits = accept,
+      .accept_limits = own_limits,
       .initial_send_credit = p->limits.credit_bytes,
       .lease_ms = clv_wire_protocol_has_acks(p->protocol) ? rt->config->limits.lease_ms : 0,
       .refusal_timeout_ms = rt->refused_ms,
       .events = {
           .user = p, .on_packet = on_packet, .check_send = api_may_send, .on_closed = on_closed}};
-  clv_link_dial d = {
-      .peer_address = p->spec->address,
-      .peer_identity = p->spec->identity,
-      .pem = rt->identity ? api_tls_pem(rt) : (clv_rpc_pem){0},
-      .limits = {.max_message_bytes = accept.message_bytes, .peer_timeout_ms = p->peer_timeout_ms},
-      .session_id = rt->session,
-      .incarnation = p->incarnation,
-      .attempt_number = rt->epoch,
-      .n_bulk_lanes = rt->platform.n_bulk_lanes,
-      .attach_role = CLV_ATTACH_MASTER,
-      .dial_timeout_ms = api_connect_timeout_ms(p)};
+  clv_link_dial d = {.peer_address = p->spec->address,
+                     .peer_identity = p->spec->identity,
+                     .pem = rt->identity ? api_tls_pem(rt) : (clv_rpc_pem){0},
+                     .limits = {.max_message_bytes = own_limits.message_bytes,
+                                .peer_timeout_ms = p->peer_timeout_ms},
+                     .session_id = rt->session,
+                     .incarnation = p->incarnation,
+                     .attempt_number = rt->epoch,
+                     .n_bulk_lanes = rt->platform.n_bulk_lanes,
+                     .attach_role = CLV_ATTACH_MASTER,
+                     .dial_timeout_ms = api_connect_timeout_ms(p)};
   p->last_packet_ns = api_now(rt);
   clv_err err;
   if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;

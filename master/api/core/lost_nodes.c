@@ -50,10 +50,10 @@ static void fail_broken_link(cleave_runtime *rt) {
   if (!rt->broken_link_error.status || api_now(rt) < rt->broken_link_wait_until_ns) return;
   cleave_error why = rt->broken_link_error;
   rt->broken_link_error.status = CLEAVE_OK;
-  api_node_set both = NODE_BIT(rt->broken_link_worker) | NODE_BIT(rt->broken_link_neighbour);
+  api_node_set both_nodes = NODE_BIT(rt->broken_link_worker) | NODE_BIT(rt->broken_link_neighbour);
   for (size_t i = 0; i < rt->contexts.cap; i++) {
     api_context *c = rt->contexts.ids[i] ? rt->contexts.entries[i] : NULL;
-    if (c && !(both & ~c->nodes)) api_context_fail(rt, c, &why, 0);
+    if (c && !(both_nodes & ~c->nodes)) api_context_fail(rt, c, &why, 0);
   }
 }
 

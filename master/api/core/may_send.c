@@ -14,7 +14,7 @@ static clv_code fail_closed_context(clv_err *err) {
 }
 
 /* Returns the index of the input whose value is tensor number `tensor` in a CALL. */
-static uint32_t input_of_tensor(const clv_frame *f, uint32_t tensor) {
+static uint32_t input_index_of_tensor(const clv_frame *f, uint32_t tensor) {
   uint32_t n_inline = 0;
   for (uint32_t i = 0; i < f->call.n_args; i++)
     if (f->call.args[i].is_inline && n_inline++ == tensor) return i;
@@ -89,19 +89,20 @@ static clv_code describe_packet(const cleave_runtime *rt, const clv_packet *p, u
     describe_state_piece(rt, f, ret);
   }
   ret->module = module_name(rt, f->module);
-  if (f->kind == CLV_CALL) ret->input = input_of_tensor(f, tensor);
+  if (f->kind == CLV_CALL) ret->input = input_index_of_tensor(f, tensor);
   return CLV_OK;
 }
 
 /* ---- asking the gate and the program --------------------------------------------------------- */
 
-static clv_code hook_error(const cleave_error *why, clv_err *err) {
+static clv_code convert_hook_error(const cleave_error *why, clv_err *err) {
   return clv_fail(err, why->status ? (clv_code)why->status : CLV_DENIED, "%s", why->text);
 }
 
 static clv_code ask_program(const cleave_runtime *rt, const cleave_sending *what, clv_err *err) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (rt->may_send && rt->may_send(rt->user, what, &why) != CLEAVE_OK) return hook_error(&why, err);
+  if (rt->may_send && rt->may_send(rt->user, what, &why) != CLEAVE_OK)
+    return convert_hook_error(&why, err);
   return CLV_OK;
 }
 
@@ -116,7 +117,8 @@ static clv_code judge(const cleave_runtime *rt, const clv_frame *f, const cleave
       is_value || is_gradient ? api_id_table_get(&rt->values, f->message_id) : NULL;
   if (!rt->gate.judge || !v || !v->module || what->relayed) return CLV_OK;
   if (is_value ? v->module->node != 0 : v->module->node == 0) return CLV_OK;
-  if (rt->gate.judge(rt->gate.owner, v, what, &why) != CLEAVE_OK) return hook_error(&why, err);
+  if (rt->gate.judge(rt->gate.owner, v, what, &why) != CLEAVE_OK)
+    return convert_hook_error(&why, err);
   return CLV_OK;
 }
 
@@ -124,19 +126,19 @@ static clv_code ask_gate(const cleave_runtime *rt, const clv_frame *f, const cle
                          clv_err *err) {
   cleave_error why = {.status = CLEAVE_OK};
   if (!rt->gate.check) return CLV_OK;
-  if (rt->gate.check(rt->gate.user, what, &why) != CLEAVE_OK) return hook_error(&why, err);
+  if (rt->gate.check(rt->gate.user, what, &why) != CLEAVE_OK) return convert_hook_error(&why, err);
   return judge(rt, f, what, err);
 }
 
 static clv_code charge(const cleave_runtime *rt, const cleave_sending *what, clv_err *err) {
   cleave_error why = {.status = CLEAVE_OK};
   if (!rt->gate.charge || rt->gate.charge(rt->gate.user, what, &why) == CLEAVE_OK) return CLV_OK;
-  return hook_error(&why, err);
+  return convert_hook_error(&why, err);
 }
 
 /* ---- failures that are about to be sent ------------------------------------------------------ */
 
-static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) {
+static const api_peer *sender_of_packet(const cleave_runtime *rt, const clv_packet *p) {
   uint32_t i = rt->n_peers - 1;
   while (i && (!p->received_by || rt->peers[i].link != p->received_by)) i--;
   return &rt->peers[i];
@@ -155,7 +157,7 @@ static const cleave_module *replace_module_name(const cleave_runtime *rt, clv_fr
   return rt->modules[i];
 }
 
-static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
+static uint64_t step_of_frame(const cleave_runtime *rt, const clv_frame *f) {
   const api_context *c = f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
   return c && c->step ? c->step : f->context;
 }
@@ -164,14 +166,14 @@ static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
  * returns the number that it has, and sets the place in f to the one that was sent then. */
 static uint64_t store_redacted(cleave_runtime *rt, clv_frame *f, const cleave_error *full_error) {
   for (uint64_t n = rt->n_redacted; n > 0 && n + API_MAX_REDACTED > rt->n_redacted; n--) {
-    const api_redacted_error *t = &rt->redacted[n % API_MAX_REDACTED];
+    const api_redacted_error *t = &rt->redacted_errors[n % API_MAX_REDACTED];
     if (t->context != f->context || strcmp(t->full_error.text, full_error->text) != 0 ||
         strcmp(t->full_error.hop, full_error->hop) != 0)
       continue;
     memcpy(f->failure.detected_at, t->hop, sizeof f->failure.detected_at);
     return n;
   }
-  api_redacted_error *t = &rt->redacted[++rt->n_redacted % API_MAX_REDACTED];
+  api_redacted_error *t = &rt->redacted_errors[++rt->n_redacted % API_MAX_REDACTED];
   *t = (api_redacted_error){.full_error = *full_error, .context = f->context};
   memcpy(t->hop, f->failure.detected_at, sizeof t->hop);
   return rt->n_redacted;
@@ -183,11 +185,11 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   cleave_runtime *rt = to->runtime;
   clv_frame *f = &p->frame;
   cleave_error full_error;
-  api_failure_from_frame(sender_of(rt, p), f, &full_error);
+  api_failure_from_frame(sender_of_packet(rt, p), f, &full_error);
   const cleave_module *m = replace_module_name(rt, f);
   uint64_t number = store_redacted(rt, f, &full_error);
-  clv_frame_redact_failure(f, step_of(rt, f), number);
-  snprintf(rt->redacted[number % API_MAX_REDACTED].sent_text, CLV_WIRE_TEXT + 1, "%s",
+  clv_frame_redact_failure(f, step_of_frame(rt, f), number);
+  snprintf(rt->redacted_errors[number % API_MAX_REDACTED].sent_text, CLV_WIRE_TEXT + 1, "%s",
            f->failure.text);
   cleave_sending what = {.kind = CLEAVE_SENDING_FAILURE,
                          .worker = to->name,

@@ -117,8 +117,8 @@ static cleave_status copy_initialized(cleave_module *m, const cleave_module_opti
   return CLEAVE_OK;
 }
 
-static cleave_status copy_direct_to(cleave_module *m, const cleave_module_options *o,
-                                    cleave_error *error) {
+static cleave_status copy_direct_receivers(cleave_module *m, const cleave_module_options *o,
+                                           cleave_error *error) {
   const cleave_runtime *rt = m->runtime;
   if (!o->direct_to) return CLEAVE_OK;
   if (o->n_direct_to >= API_MAX_NODES)
@@ -204,9 +204,10 @@ static const clv_backend *find_own_backend(const cleave_runtime *rt, const char 
 }
 
 static cleave_status fail_no_device(const cleave_module *m, cleave_error *error) {
-  const clv_backends *others = &m->runtime->platform.other_backends;
+  const clv_backends *other_backends = &m->runtime->platform.other_backends;
   CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
-  for (size_t i = 0; i < others->n; i++) clv_bytes_printf(&has, "%s, ", others->list[i]->device);
+  for (size_t i = 0; i < other_backends->n; i++)
+    clv_bytes_printf(&has, "%s, ", other_backends->list[i]->device);
   return api_fail(error, CLV_INVALID,
                   "module '%s': no device '%s' at master, only %scpu, cpu:0 and cpu:1", m->name,
                   m->device, has.len ? (const char *)has.data : "");
@@ -223,11 +224,12 @@ static clv_code check_tf32(const cleave_module *m, clv_err *err) {
 /* Replaces "auto" and "cuda" by the device that the node has for them. */
 static void resolve_device(const cleave_runtime *rt, cleave_module *m) {
   const api_peer *p = &rt->peers[m->node];
-  const char *cuda = m->node ? strstr(p->devices, "cuda:") : NULL;
+  const char *cuda_device_name = m->node ? strstr(p->devices, "cuda:") : NULL;
   if (strcmp(m->device, "auto") == 0)
     snprintf(m->device, sizeof m->device, "%s", m->node ? p->device : "cpu");
-  else if (strcmp(m->device, "cuda") == 0 && cuda)
-    snprintf(m->device, sizeof m->device, "%.*s", (int)strcspn(cuda, ","), cuda);
+  else if (strcmp(m->device, "cuda") == 0 && cuda_device_name)
+    snprintf(m->device, sizeof m->device, "%.*s", (int)strcspn(cuda_device_name, ","),
+             cuda_device_name);
 }
 
 static cleave_status fill_module(cleave_module *m, const cleave_module_options *o,
@@ -254,7 +256,7 @@ static cleave_status fill_module(cleave_module *m, const cleave_module_options *
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;
-  TRY_API(copy_direct_to(m, o, error));
+  TRY_API(copy_direct_receivers(m, o, error));
   m->bf16 = o->bf16;
   m->tf32 = o->tf32;
   if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
@@ -312,7 +314,7 @@ cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
                     "released",
                     m->name, API_MAX_MODULES, n_released);
   TRY_API(check_name(rt, m, error));
-  m->load_number = ++rt->n_loaded;
+  m->load_number = ++rt->last_load_number;
   rt->modules[m->index] = m;
   rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);
   return CLEAVE_OK;

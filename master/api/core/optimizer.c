@@ -179,9 +179,9 @@ cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimize
   api_optimizer_group *g = NULL;
   LOCKED(runtime);
   TRY_API(find_group(runtime, optimizer, group, &g, error));
-  clv_optim_config changed = g->optim;
-  changed.lr = rate;
-  TRY(clv_optim_check(&changed, &err));
+  clv_optim_config changed_config = g->optim;
+  changed_config.lr = rate;
+  TRY(clv_optim_check(&changed_config, &err));
   api_flush_final_step(runtime);
   g->optim.lr = rate;
   return CLEAVE_OK;
@@ -211,9 +211,10 @@ void api_on_step_answered(cleave_runtime *rt, api_context *c) {
 /* Reverts the pending step. The failure is sent to the nodes after REVERT, because a node that
  * receives it drops the copies that REVERT restores. */
 static void begin_revert(cleave_runtime *rt, api_context *c) {
-  cleave_error is_late;
-  api_fail(&is_late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
-  api_context_fail(rt, c, &is_late, 0);
+  cleave_error late_step_error;
+  api_fail(&late_step_error, CLV_DEADLINE, "not every node took the step of context %s in time",
+           c->name);
+  api_context_fail(rt, c, &late_step_error, 0);
   rt->is_reverting = true;
   rt->revert_deadline_ns = api_deadline_ns(rt, c->step_deadline_ms);
   send_reverts(rt, c);
@@ -288,7 +289,7 @@ static void decide_final_step(cleave_optimizer *o, api_context *c, bool apply, d
   api_flush_final_step(rt);
   rt->unsent_step_context = c;
   rt->unsent_step_optimizer = o;
-  rt->unsent_step_applies = apply;
+  rt->is_unsent_step_applied = apply;
   rt->unsent_step_scale = scale;
   c->has_final_step = true;
   record_step(o, c, apply);

@@ -63,13 +63,14 @@ static cleave_status make_output(cleave_module *m, const cleave_module_options *
 
 /* Makes a module and its output modules. Takes ownership of the graphs. */
 static cleave_status load_all(cleave_runtime *rt, const cleave_module_options *o, clv_graph *graph,
-                              output_graphs *of_outputs, cleave_module **ret, cleave_error *error) {
+                              output_graphs *graphs_of_outputs, cleave_module **ret,
+                              cleave_error *error) {
   cleave_module *m;
   TRY_API(api_module_new(rt, o, NULL, graph, &m, error));
-  m->n_outputs = (uint32_t)of_outputs->n;
+  m->n_outputs = (uint32_t)graphs_of_outputs->n;
   cleave_status status = CLEAVE_OK;
   for (uint32_t k = 0; k < m->n_outputs && status == CLEAVE_OK; k++)
-    status = make_output(m, o, k, clv_steal(&of_outputs->list[k]), error);
+    status = make_output(m, o, k, clv_steal(&graphs_of_outputs->list[k]), error);
   if (status == CLEAVE_OK)
     *ret = m;
   else
@@ -83,16 +84,16 @@ cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_opt
   NOT_NULL(runtime, options, graph, ret_module);
   COPY_OPTIONS_IN(cleave_module_options, o, options);
   CLV_AUTO(clv_graph_freep) clv_graph *copy = NULL;
-  output_graphs of_outputs = {0};
+  output_graphs graphs_of_outputs = {0};
   int n;
   const int *outputs = api_graph_outputs(graph, &n);
   TRY(api_graph_copy(api_unwrap_graph(graph), &copy, &err));
   if (n == 1) copy->output_node = outputs[0];
   if (n < 2) return api_module_new(runtime, &o, NULL, clv_steal(&copy), ret_module, error);
-  cleave_status status = join_outputs(o.name, copy, outputs, n, &of_outputs, error);
+  cleave_status status = join_outputs(o.name, copy, outputs, n, &graphs_of_outputs, error);
   if (status == CLEAVE_OK)
-    status = load_all(runtime, &o, clv_steal(&copy), &of_outputs, ret_module, error);
-  free_output_graphs(&of_outputs);
+    status = load_all(runtime, &o, clv_steal(&copy), &graphs_of_outputs, ret_module, error);
+  free_output_graphs(&graphs_of_outputs);
   return status;
 }
 

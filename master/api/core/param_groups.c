@@ -59,7 +59,7 @@ static cleave_status check_settings(const cleave_group *g, cleave_error *error) 
 
 /* ---- names of a group's parameters ----------------------------------------------------------- */
 
-static bool is_named_by(const cleave_group *g, const char *param) {
+static bool is_param_named_by(const cleave_group *g, const char *param) {
   if (!g->parameters) return true;
   for (size_t i = 0; i < g->n_parameters; i++)
     if (fnmatch(g->parameters[i], param, 0) == 0) return true;
@@ -77,17 +77,17 @@ static bool matches_any(const cleave_group *g, const char *pattern) {
 
 /* Checks that each name or glob of the group matches a trainable parameter. */
 static cleave_status check_names(const cleave_group *g, cleave_error *error) {
-  const char *learning_names[64];
+  const char *trainable_names[64];
   size_t n = 0;
   if (g->parameters && !g->n_parameters)
     return api_fail(error, CLV_INVALID, "a group with a list of 0 parameters");
   for (size_t k = 0; k < g->n_modules; k++)
-    for (int i = 0; i < g->modules[k]->params->n && n < CLV_COUNT(learning_names); i++)
+    for (int i = 0; i < g->modules[k]->params->n && n < CLV_COUNT(trainable_names); i++)
       if (api_requires_grad(&g->modules[k]->params->list[i]))
-        learning_names[n++] = g->modules[k]->params->list[i].name;
+        trainable_names[n++] = g->modules[k]->params->list[i].name;
   for (size_t i = 0; g->parameters && i < g->n_parameters; i++) {
     if (matches_any(g, g->parameters[i])) continue;
-    const char *suggestion = clv_did_you_mean(g->parameters[i], learning_names, n);
+    const char *suggestion = clv_did_you_mean(g->parameters[i], trainable_names, n);
     return api_fail(error, CLV_NOT_FOUND,
                     "no parameter '%s' that learns in the modules of this group%s%s%s",
                     g->parameters[i], suggestion ? "; did you mean '" : "",
@@ -138,7 +138,7 @@ static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
   bool joined = false;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    if (!api_requires_grad(p) || !is_named_by(from, p->name)) continue;
+    if (!api_requires_grad(p) || !is_param_named_by(from, p->name)) continue;
     if (m->group_of_param && m->group_of_param[i])
       return api_fail(error, CLV_EXISTS, "parameter '%s' of module '%s' is in two groups", p->name,
                       m->name);

@@ -35,7 +35,7 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
   api_context_use_module(c, module);
   c->has_stepped[module->index] = c->has_step_at[module->index] = true;
   module->weights_version++;
-  if (ret_lr) *ret_lr = api_rate_after(optimizer, ahead);
+  if (ret_lr) *ret_lr = api_rate_after_steps(optimizer, ahead);
   return CLEAVE_OK;
 }
 
@@ -93,19 +93,19 @@ _Static_assert((int)CLEAVE_EVENT_KINDS == CLV_TRACE_KINDS &&
 /* Converts a row of a worker's trace to an event. Returns false if kind or module is unknown. A
  * worker may send any numbers as times and clock offset; sums of them wrap around. */
 static bool read_event(const cleave_runtime *rt, const api_peer *from, const int64_t *row,
-                       int64_t ahead_ns, cleave_event *ret) {
+                       int64_t clock_ahead_ns, cleave_event *ret) {
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
   if (kind <= CLV_TRACE_NONE || kind >= CLV_TRACE_KINDS) return false;
-  bool of_module = kind <= CLV_TRACE_STEP;
+  bool is_of_module = kind <= CLV_TRACE_STEP;
   const cleave_module *m = module >= 0 && module < rt->n_modules ? rt->modules[module] : NULL;
-  if (of_module && !(m && m->node == from->index)) return false;
-  if (of_module && m->output_of[0]) return false; /* an output module, not one of the program */
+  if (is_of_module && !(m && m->node == from->index)) return false;
+  if (is_of_module && m->output_of[0]) return false; /* an output module, not one of the program */
   *ret = (cleave_event){.kind = (cleave_event_kind)kind,
                         .node = from->index,
-                        .module = of_module ? m : NULL,
+                        .module = is_of_module ? m : NULL,
                         .call = (uint32_t)row[CLV_TRACE_MICRO],
-                        .begin_ns = (uint64_t)row[CLV_TRACE_BEGIN] - (uint64_t)ahead_ns,
-                        .end_ns = (uint64_t)row[CLV_TRACE_END] - (uint64_t)ahead_ns,
+                        .begin_ns = (uint64_t)row[CLV_TRACE_BEGIN] - (uint64_t)clock_ahead_ns,
+                        .end_ns = (uint64_t)row[CLV_TRACE_END] - (uint64_t)clock_ahead_ns,
                         .bytes = (uint64_t)row[CLV_TRACE_BYTES],
                         .version = (uint64_t)row[CLV_TRACE_VERSION],
                         .reference = {(uint64_t)row[CLV_TRACE_VALUE]}};

@@ -40,15 +40,15 @@ static clv_code prefix_with_entry(const char *entry, clv_code code, clv_err *err
 }
 
 static clv_code mark_entry(clv_graph *g, const char *entry, uint32_t *n_blocks, clv_err *err) {
-  const char *dots = strstr(entry, "..");
-  int first, last, unused;
-  if (!dots) {
+  const char *range_dots = strstr(entry, "..");
+  int first, last, unused_index;
+  if (!range_dots) {
     if (!find_block(g, entry, strlen(entry), &first, &last)) return fail_no_block(g, entry, err);
     return prefix_with_entry(
         entry, clv_graph_mark_recompute_blocks(g, entry, first, last, n_blocks, err), err);
   }
-  if (!find_block(g, entry, (size_t)(dots - entry), &first, &unused) ||
-      !find_block(g, dots + 2, strlen(dots + 2), &unused, &last))
+  if (!find_block(g, entry, (size_t)(range_dots - entry), &first, &unused_index) ||
+      !find_block(g, range_dots + 2, strlen(range_dots + 2), &unused_index, &last))
     return fail_no_block(g, entry, err);
   if (first > last)
     return clv_fail(err, CLV_INVALID, "the layers of '%s' are the wrong way round", entry);

@@ -24,7 +24,7 @@ clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len, clv_er
 
 /* Returns the total time for which the clock of the deadlines has been stopped by outages. */
 static uint64_t time_in_outages(const cleave_runtime *rt) {
-  return rt->outages_ns + (rt->outage_since_ns ? api_now(rt) - rt->outage_since_ns : 0);
+  return rt->total_outage_ns + (rt->outage_since_ns ? api_now(rt) - rt->outage_since_ns : 0);
 }
 
 uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms) {
@@ -80,7 +80,7 @@ void api_note_outage(cleave_runtime *rt) {
     rt->outage_since_ns = api_now(rt);
   } else if (!is_mending && rt->outage_since_ns) {
     /* the link was silent before its loss was noticed */
-    rt->outages_ns = time_in_outages(rt) + longest_peer_timeout_ns(rt);
+    rt->total_outage_ns = time_in_outages(rt) + longest_peer_timeout_ns(rt);
     rt->outage_since_ns = 0;
   }
 }

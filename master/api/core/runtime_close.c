@@ -45,16 +45,16 @@ static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
 static uint64_t find_open_context(cleave_runtime *rt, uint64_t until_ns) {
   LOCKED(rt);
   rt->n_end_waiters++; /* never decremented, because the runtime is freed afterwards */
-  for (bool ending = true; ending;) {
+  for (bool is_any_ending = true; is_any_ending;) {
     size_t at = 0;
     uint64_t due = api_futures_advance(rt);
-    ending = false;
+    is_any_ending = false;
     for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
       if (c->state == API_CONTEXT_OPEN) return c->id;
-      ending |= c->state <= API_CONTEXT_ENDING;
+      is_any_ending |= c->state <= API_CONTEXT_ENDING;
     }
-    ending = ending && !api_is_deadline_over(rt, until_ns) && !api_is_interrupted(rt);
-    if (ending) (void)api_sleep(rt, CLV_MIN(due, until_ns));
+    is_any_ending = is_any_ending && !api_is_deadline_over(rt, until_ns) && !api_is_interrupted(rt);
+    if (is_any_ending) (void)api_sleep(rt, CLV_MIN(due, until_ns));
   }
   return 0;
 }

@@ -133,17 +133,17 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   rt->config = config;
   rt->platform = *platform;
   /* recursive, because a link that ends during a send calls on_closed on the sending thread */
-  pthread_mutexattr_t recursive;
-  pthread_mutexattr_init(&recursive);
-  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-  pthread_mutex_init(&rt->lock, &recursive);
-  pthread_mutexattr_destroy(&recursive);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&rt->changed_cond, &monotonic);
-  pthread_cond_init(&rt->parked_cond, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  pthread_mutexattr_t recursive_attr;
+  pthread_mutexattr_init(&recursive_attr);
+  pthread_mutexattr_settype(&recursive_attr, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&rt->lock, &recursive_attr);
+  pthread_mutexattr_destroy(&recursive_attr);
+  pthread_condattr_t monotonic_attr;
+  pthread_condattr_init(&monotonic_attr);
+  pthread_condattr_setclock(&monotonic_attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&rt->changed_cond, &monotonic_attr);
+  pthread_cond_init(&rt->parked_cond, &monotonic_attr);
+  pthread_condattr_destroy(&monotonic_attr);
   rt->interrupted = o.interrupted;
   rt->refused_ms = o.refused_ms;
   rt->user = o.user;

@@ -83,7 +83,7 @@ double api_group_rate(const cleave_optimizer *o, const api_optimizer_group *g) {
   return rate_after(g, o->steps);
 }
 
-double api_rate_after(const cleave_optimizer *o, uint64_t ahead) {
+double api_rate_after_steps(const cleave_optimizer *o, uint64_t ahead) {
   return rate_after(&o->groups[0], o->steps + ahead);
 }
 
@@ -164,7 +164,7 @@ static bool has_one_decision(const cleave_optimizer *o, const api_context *c, ui
 static void send_unsent_step(cleave_runtime *rt, api_context *c, api_node_set nodes) {
   cleave_optimizer *o = rt->unsent_step_optimizer;
   cleave_error why;
-  if (api_send_decision(o, c, nodes, rt->unsent_step_applies, rt->unsent_step_scale, &why) !=
+  if (api_send_decision(o, c, nodes, rt->is_unsent_step_applied, rt->unsent_step_scale, &why) !=
       CLEAVE_OK)
     api_context_fail(rt, c, &why, 0);
 }
@@ -177,9 +177,9 @@ void api_flush_final_step(cleave_runtime *rt) {
   rt->unsent_step_optimizer->steps++;
 }
 
-void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent) {
+void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent_nodes) {
   float rate = 0;
-  *ret_sent = 0;
+  *ret_sent_nodes = 0;
   rt->unsent_step_context = NULL;
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
@@ -187,12 +187,12 @@ void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *r
     if (!(c->nodes & NODE_BIT(i)) || !has_one_decision(rt->unsent_step_optimizer, c, i, &rate))
       continue;
     if (clv_packet_new_end_context(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
-    clv_packet_set_end_commit(p, (float)rt->unsent_step_scale, rate, rt->unsent_step_applies);
-    *ret_sent |= NODE_BIT(i);
+    clv_packet_set_end_commit(p, (float)rt->unsent_step_scale, rate, rt->is_unsent_step_applied);
+    *ret_sent_nodes |= NODE_BIT(i);
     if (api_send_buffered(rt, i, p, NULL) != CLEAVE_OK)
       c->nodes_ended |= NODE_BIT(i); /* the node is lost; its link has reported that */
   }
-  send_unsent_step(rt, c, ~*ret_sent);
+  send_unsent_step(rt, c, ~*ret_sent_nodes);
   rt->unsent_step_optimizer->steps++;
 }
 

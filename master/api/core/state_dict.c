@@ -45,7 +45,7 @@ cleave_status api_state_result(const api_future *f, void *ret, cleave_error *err
 
 /* ---- reading state --------------------------------------------------------------------------- */
 
-/* Stages of an operation on state (api_future.stage): it waits for a pending step; its request has
+/* Phases of an operation on state (api_future.phase): it waits for a pending step; its request has
  * been sent. */
 enum { WAITS_FOR_STEP, REQUEST_SENT };
 
@@ -104,11 +104,11 @@ static cleave_status take_read_result(cleave_runtime *rt, api_future *f, cleave_
 void api_state_advance(cleave_runtime *rt, api_future *f) {
   api_state_request *r = &f->request;
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
+  if (f->phase == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
     return;
-  if (f->stage == WAITS_FOR_STEP)
+  if (f->phase == WAITS_FOR_STEP)
     why.status = api_state_send_get(f->module, f->state_kind, 0, r, &why);
-  f->stage = REQUEST_SENT;
+  f->phase = REQUEST_SENT;
   if (why.status == CLEAVE_OK && r->has_failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
     if (!r->is_answered || r->n_received < r->count) return;
@@ -121,7 +121,7 @@ void api_state_advance(cleave_runtime *rt, api_future *f) {
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
   char silence_text[200];
-  if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
+  if (rt->undecided_context && f->phase == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
              rt->undecided_context->name);
     return;
@@ -176,9 +176,9 @@ cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_fu
 
 void api_state_write_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_STEP) {
+  if (f->phase == WAITS_FOR_STEP) {
     if (rt->undecided_context || f->module->state == MODULE_PLACING) return;
-    f->stage = REQUEST_SENT;
+    f->phase = REQUEST_SENT;
     why.status = api_check_module_present(f->module, &why);
     if (why.status == CLEAVE_OK)
       why.status =
@@ -193,7 +193,7 @@ void api_state_write_advance(cleave_runtime *rt, api_future *f) {
 void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
   char silence_text[200];
-  if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
+  if (rt->undecided_context && f->phase == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
              rt->undecided_context->name);
     return;

@@ -24,7 +24,7 @@ typedef struct piece {
   uint64_t offset;
   size_t length;
   api_state_request request;
-  api_state_item received; /* the bytes of a piece that is read */
+  api_state_item received_item; /* the bytes of a piece that is read */
 } piece;
 
 /* A call of cleave_state_take or cleave_state_give. */
@@ -32,9 +32,10 @@ typedef struct transfer {
   cleave_runtime *rt;
   cleave_module *m;
   cleave_state_kind kind;
-  const clv_weights_want *items;    /* [n] items to move */
-  size_t n, bytes;                  /* n: number of items; bytes: size of items[item] */
-  size_t window, bytes_in_flight;   /* window: most bytes that may be in flight */
+  const clv_weights_want *items; /* [n] items to move */
+  size_t n, bytes;               /* n: number of items; bytes: size of items[item] */
+  /* most bytes that may be in flight, and the bytes in flight */
+  size_t max_bytes_in_flight, bytes_in_flight;
   size_t item;                      /* index of the item that the next piece belongs to */
   uint64_t offset;                  /* byte of the item at which the next piece begins */
   piece pieces[MAX_REQUESTS];       /* circular list of the pieces in flight */
@@ -43,22 +44,22 @@ typedef struct transfer {
 
 /* ---- division into pieces -------------------------------------------------------------------- */
 
-static clv_code bytes_of(const clv_weights_want *w, size_t *ret, clv_err *err) {
+static clv_code compute_item_bytes(const clv_weights_want *w, size_t *ret, clv_err *err) {
   return clv_shape_bytes(&w->shape, w->dtype, ret, err);
 }
 
-static size_t length_at(const transfer *p) {
+static size_t next_piece_bytes(const transfer *p) {
   size_t remaining = p->bytes - (size_t)p->offset, length = MAX_PIECE_BYTES;
   while (length > remaining && length > MIN_HALVED_BYTES) length /= 2;
   return CLV_MIN(remaining, length);
 }
 
 /* Continues with the first item, from index `item` on, that has bytes. */
-static cleave_status skip_to(transfer *p, size_t item, cleave_error *error) {
+static cleave_status skip_to_item(transfer *p, size_t item, cleave_error *error) {
   p->item = item;
   p->offset = 0;
   for (p->bytes = 0; p->item < p->n; p->item++) {
-    TRY(bytes_of(&p->items[p->item], &p->bytes, &err));
+    TRY(compute_item_bytes(&p->items[p->item], &p->bytes, &err));
     if (p->bytes) break;
   }
   return CLEAVE_OK;
@@ -67,9 +68,9 @@ static cleave_status skip_to(transfer *p, size_t item, cleave_error *error) {
 /* Returns the next piece, and adds it to the pieces in flight. NULL: there is none, or the window
  * is full. */
 static piece *next_piece(transfer *p) {
-  size_t length = p->item < p->n ? length_at(p) : 0;
+  size_t length = p->item < p->n ? next_piece_bytes(p) : 0;
   if (!length || p->n_requests == MAX_REQUESTS ||
-      (p->n_requests && p->bytes_in_flight + length > p->window))
+      (p->n_requests && p->bytes_in_flight + length > p->max_bytes_in_flight))
     return NULL;
   piece *x = &p->pieces[(p->first_request + p->n_requests) % MAX_REQUESTS];
   *x = (piece){.item = p->item, .offset = p->offset, .length = length};
@@ -80,7 +81,7 @@ static cleave_status advance_transfer(transfer *p, const piece *x, cleave_error 
   p->n_requests++;
   p->bytes_in_flight += x->length;
   p->offset += x->length;
-  return p->offset == p->bytes ? skip_to(p, p->item + 1, error) : CLEAVE_OK;
+  return p->offset == p->bytes ? skip_to_item(p, p->item + 1, error) : CLEAVE_OK;
 }
 
 /* Waits for the answer to the oldest request. */
@@ -93,16 +94,16 @@ static cleave_status await_first_request(transfer *p, cleave_error *error) {
 static void end_first_request(transfer *p) {
   piece *x = &p->pieces[p->first_request];
   api_state_request_free(p->rt, &x->request);
-  clv_tensor_unref(x->received.tensor);
+  clv_tensor_unref(x->received_item.tensor);
   p->first_request = (p->first_request + 1) % MAX_REQUESTS;
   p->n_requests--;
   p->bytes_in_flight -= x->length;
 }
 
-static size_t window_for(const clv_weights_want *items, size_t n) {
+static size_t choose_max_bytes_in_flight(const clv_weights_want *items, size_t n) {
   size_t total_bytes = 0, bytes;
   for (size_t i = 0; i < n; i++)
-    if (bytes_of(&items[i], &bytes, NULL) != CLV_OK ||
+    if (compute_item_bytes(&items[i], &bytes, NULL) != CLV_OK ||
         !clv_add_size(total_bytes, bytes, &total_bytes))
       return MAX_WINDOW;
   return CLV_MIN(CLV_MAX(total_bytes / WINDOW_DIVISOR, (size_t)MIN_WINDOW), (size_t)MAX_WINDOW);
@@ -110,8 +111,8 @@ static size_t window_for(const clv_weights_want *items, size_t n) {
 
 static cleave_status begin_transfer(transfer *p, cleave_error *error) {
   cleave_runtime *rt = p->rt;
-  p->window = window_for(p->items, p->n);
-  TRY_API(skip_to(p, 0, error));
+  p->max_bytes_in_flight = choose_max_bytes_in_flight(p->items, p->n);
+  TRY_API(skip_to_item(p, 0, error));
   TRY_API(api_module_place(p->m, false, 0, error));
   TRY_API(api_check_no_pending_backward(rt, error));
   TRY_API(api_await_decision(rt, api_deadline_ns(rt, 0), error));
@@ -142,7 +143,7 @@ static cleave_status send_request(transfer *p, piece *x, clv_packet *packet, cle
 
 static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
   clv_packet *packet;
-  x->request = (api_state_request){.items = &x->received, .count = 1};
+  x->request = (api_state_request){.items = &x->received_item, .count = 1};
   x->request.id = ++p->rt->next_id;
   x->request.node = p->m->node;
   TRY_API(api_packet_new(p->rt, CLV_STATE_GET, 0, x->request.id, &packet, error));
@@ -156,10 +157,10 @@ static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
 }
 
 static cleave_status check_piece(const transfer *p, const piece *x, cleave_error *error) {
-  const clv_tensor *t = x->received.tensor;
+  const clv_tensor *t = x->received_item.tensor;
   const char *node = p->rt->peers[p->m->node].name;
   if (t && t->dtype == CLV_U8 && t->bytes == x->length &&
-      strcmp(x->received.name, p->items[x->item].name) == 0)
+      strcmp(x->received_item.name, p->items[x->item].name) == 0)
     return CLEAVE_OK;
   api_fail(error, CLV_BAD_ANSWER,
            "'%s' sent another piece of '%s' of module '%s' than was asked for", node,
@@ -181,7 +182,7 @@ static cleave_status receive_piece(transfer *p, piece *ret, clv_tensor **ret_ten
   TRY_API(await_first_request(p, error));
   *ret = p->pieces[p->first_request];
   TRY_API(check_piece(p, ret, error));
-  *ret_tensor = clv_tensor_ref(ret->received.tensor);
+  *ret_tensor = clv_tensor_ref(ret->received_item.tensor);
   end_first_request(p);
   return CLEAVE_OK;
 }
@@ -225,7 +226,7 @@ static cleave_status take_without_pieces(const transfer *p, cleave_piece_move *t
       const cleave_tensor *t = &all.items[k].tensor;
       size_t bytes;
       if (strcmp(all.items[k].name, p->items[i].name) != 0) continue;
-      code = bytes_of(&p->items[i], &bytes, &why);
+      code = compute_item_bytes(&p->items[i], &bytes, &why);
       if (code == CLV_OK) code = take(user, i, 0, t->data, bytes, &why);
     }
   cleave_state_free(&all);
@@ -309,7 +310,7 @@ static cleave_status give_without_pieces(const transfer *p, cleave_piece_move *g
   for (size_t i = 0; i < p->n; i++) {
     CLV_AUTO(clv_freep) void *data = NULL;
     size_t bytes;
-    TRY(bytes_of(&p->items[i], &bytes, &err));
+    TRY(compute_item_bytes(&p->items[i], &bytes, &err));
     TRY(clv_alloc_aligned(bytes, &data, &err));
     if (bytes) TRY(give(user, i, 0, data, bytes, &err));
     TRY_API(give_item(p, &p->items[i], data, error));

@@ -8,7 +8,7 @@
 
 #include "master/api/core/future_int.h"
 
-/* Stages of a step (api_future.stage): it waits for earlier operations of the context, for votes on
+/* Phases of a step (api_future.phase): it waits for earlier operations of the context, for votes on
  * written gradients, for the end of a revert because sending the decision has failed. */
 enum { WAITS_FOR_EARLIER, WAITS_FOR_VOTES, WAITS_FOR_REVERT };
 
@@ -42,14 +42,14 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
 /* True if all votes on gradients that the program has written have arrived. */
 static bool has_votes(cleave_runtime *rt, api_future *f) {
   api_context *c = f->context;
-  if (f->stage == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {
-    f->stage = WAITS_FOR_VOTES;
+  if (f->phase == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {
+    f->phase = WAITS_FOR_VOTES;
     f->owns_pass = true;
     api_vote_begin(rt, c);
   }
-  if (f->stage == WAITS_FOR_VOTES && !api_pass_is_done(c)) return false;
-  if (f->stage == WAITS_FOR_VOTES) c->is_backward_running = f->owns_pass = false;
-  f->stage = WAITS_FOR_EARLIER;
+  if (f->phase == WAITS_FOR_VOTES && !api_pass_is_done(c)) return false;
+  if (f->phase == WAITS_FOR_VOTES) c->is_backward_running = f->owns_pass = false;
+  f->phase = WAITS_FOR_EARLIER;
   return true;
 }
 
@@ -62,14 +62,14 @@ static void decide_step(cleave_runtime *rt, api_future *f) {
     api_future_finish(rt, f, &why);
     return;
   }
-  f->stage = WAITS_FOR_REVERT;
+  f->phase = WAITS_FOR_REVERT;
   f->cannot_cancel = true;
   f->next_check_ns = UINT64_MAX;
 }
 
 void api_step_advance(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
-  if (f->stage == WAITS_FOR_REVERT && rt->undecided_context == c) return;
+  if (f->phase == WAITS_FOR_REVERT && rt->undecided_context == c) return;
   if (c->has_failed) {
     api_future_finish(rt, f, &c->failure);
     return;
@@ -81,8 +81,8 @@ void api_step_advance(cleave_runtime *rt, api_future *f) {
 
 void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const api_context *c = rt->undecided_context ? rt->undecided_context : f->context;
-  if (f->stage == WAITS_FOR_VOTES)
-    api_pass_deadline_error(rt, f, ret);
+  if (f->phase == WAITS_FOR_VOTES)
+    api_fail_late_pass(rt, f, ret);
   else
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
 }

@@ -78,7 +78,7 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_co
     *ret = c;
     return api_context_failure(c, error);
   }
-  if (handle.id == 0 || handle.id > rt->next_context)
+  if (handle.id == 0 || handle.id > rt->next_context_id)
     return api_fail(error, CLV_INVALID, "%llu is no context of this runtime",
                     (unsigned long long)handle.id);
   return api_fail(error, CLV_NOT_FOUND, "context %llu was closed", (unsigned long long)handle.id);

@@ -68,13 +68,14 @@ cleave_status api_ties_add_to_graph(cleave_module *m, const cleave_module_option
 }
 
 static cleave_status check_shape(const cleave_module *m, const clv_param *p,
-                                 const cleave_module *of, const clv_param *theirs,
+                                 const cleave_module *of, const clv_param *owner_param,
                                  cleave_error *error) {
   char want[160], got[160];
-  if (clv_shape_equal(&p->shape, &theirs->shape)) return CLEAVE_OK;
+  if (clv_shape_equal(&p->shape, &owner_param->shape)) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s, and '%s' of module '%s' %s",
-                  p->name, m->name, clv_shape_format(&p->shape, want, sizeof want), theirs->name,
-                  of->name, clv_shape_format(&theirs->shape, got, sizeof got));
+                  p->name, m->name, clv_shape_format(&p->shape, want, sizeof want),
+                  owner_param->name, of->name,
+                  clv_shape_format(&owner_param->shape, got, sizeof got));
 }
 
 static const clv_param *owner_param_of(const cleave_module *m, const clv_tie *t,

@@ -37,7 +37,7 @@ static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
 
 /* Detects that the process was stopped, by a timer that has fired much too late. Packets that came
  * meanwhile are still unread, so no deadline passes for the next GRACE_NS. */
-static void detect_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
+static void detect_process_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
   if (began < until && now > until && now - until > STOPPED_NS)
     rt->deadlines_paused_until_ns = now + GRACE_NS;
@@ -78,16 +78,16 @@ static uint64_t run_jobs(cleave_runtime *rt) {
 }
 
 static bool sleep_on(cleave_runtime *rt, pthread_cond_t *cond, uint64_t until_ns) {
-  uint64_t began = api_now(rt);
+  uint64_t began_ns = api_now(rt);
   api_note_outage(rt);
   until_ns = CLV_MAX(api_time_of_deadline(rt, until_ns), rt->deadlines_paused_until_ns);
   uint64_t until = CLV_MIN(until_ns, run_jobs(rt));
   if (!rt->platform.clock.now_ns)
-    until = CLV_MIN(until, began + (rt->interrupted ? INTERRUPT_POLL_NS : POLL_NS));
+    until = CLV_MIN(until, began_ns + (rt->interrupted ? INTERRUPT_POLL_NS : POLL_NS));
   if (clv_ms_since_interrupt()) end_silent_links(rt);
   bool in_time = sleep_until(rt, cond, until);
   api_ask_about_outages(rt, !in_time);
-  detect_stop(rt, began, until);
+  detect_process_stop(rt, began_ns, until);
   for (uint32_t i = 0; i < rt->n_jobs; i++)
     if (rt->jobs[i]->after_sleep) rt->jobs[i]->after_sleep(rt);
   return in_time || until < until_ns || until_ns < rt->deadlines_paused_until_ns;

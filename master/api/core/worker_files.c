@@ -10,7 +10,7 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/state_requests_int.h"
 
-/* Stages of an operation on a file (api_future.stage): it waits for a pending step; its request has
+/* Phases of an operation on a file (api_future.phase): it waits for a pending step; its request has
  * been sent. */
 enum { WAITS_FOR_STEP, REQUEST_SENT };
 
@@ -90,10 +90,10 @@ static cleave_status send_request(cleave_runtime *rt, api_future *f, cleave_erro
 void api_file_advance(cleave_runtime *rt, api_future *f) {
   api_state_request *r = &f->request;
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
+  if (f->phase == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
     return;
-  if (f->stage == WAITS_FOR_STEP) why.status = send_request(rt, f, &why);
-  f->stage = REQUEST_SENT;
+  if (f->phase == WAITS_FOR_STEP) why.status = send_request(rt, f, &why);
+  f->phase = REQUEST_SENT;
   if (why.status == CLEAVE_OK && r->has_failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
     if (!r->is_answered) return;

@@ -13,7 +13,7 @@
 
 /* number of files that the runtime has open for itself; and at most for each worker, for gRPC and
  * connections */
-enum { OWN_FILES = 8, WORKER_FILES = 2 + CLEAVE_BULK_LANES };
+enum { N_OWN_FILES = 8, N_FILES_PER_WORKER = 2 + CLEAVE_BULK_LANES };
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
 
@@ -47,9 +47,10 @@ static clv_code call_worker(const api_peer *p, const char *method, const clv_byt
 
 /* Stores the worker's device for "auto" and the list of its devices. */
 static void store_devices(const clv_wire_hello_reply *h, api_peer *p) {
-  int best = clv_wire_find_device(h, "auto");
+  int auto_device = clv_wire_find_device(h, "auto");
   size_t at = 0;
-  snprintf(p->device, sizeof p->device, "%s", best < 0 ? "cpu" : h->device_names[best]);
+  snprintf(p->device, sizeof p->device, "%s",
+           auto_device < 0 ? "cpu" : h->device_names[auto_device]);
   for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
     at += (size_t)snprintf(p->devices + at, sizeof p->devices - at, "%s%s", i ? ", " : "",
                            h->device_names[i]);
@@ -97,18 +98,18 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   int at = clv_wire_find_device(h, p->device);
   const char *kind = at < 0 ? "cpu" : h->device_kinds[at].kind;
   const char *their_isa = at < 0 ? theirs->isa : h->device_kinds[at].isa;
-  bool processor = strcmp(kind, "cpu") == 0;
-  if (processor)
+  bool is_cpu = strcmp(kind, "cpu") == 0;
+  if (is_cpu)
     compare_processors(p, their_isa, at < 0 ? "" : h->device_kinds[at].libraries);
   else
     clv_notify(p->runtime->on_notice,
                "worker %s computes on %s (%s, %s): results are bit-identical to other placements "
                "on such devices, and near those of processors",
                p->name, p->device, kind, their_isa);
-  int64_t skew = (int64_t)(theirs->unix_ms - clv_wall_ms());
-  if (skew > 60000 || skew < -60000)
+  int64_t clock_skew_ms = (int64_t)(theirs->unix_ms - clv_wall_ms());
+  if (clock_skew_ms > 60000 || clock_skew_ms < -60000)
     clv_notify(p->runtime->on_notice, "the clock of worker %s differs by %lld s", p->name,
-               (long long)(skew / 1000));
+               (long long)(clock_skew_ms / 1000));
 }
 
 /* Refuses a worker that cannot use the session's reference lease, because with a shorter lease it
@@ -259,7 +260,7 @@ static void add_worker_and_advice(const api_peer *p, clv_err *err) {
 
 static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   const clv_tls_config *t = &rt->config->tls;
-  TRY(clv_open_files_check(OWN_FILES + WORKER_FILES * (rt->n_peers - 1), &err));
+  TRY(clv_open_files_check(N_OWN_FILES + N_FILES_PER_WORKER * (rt->n_peers - 1), &err));
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
   TRY(clv_tls_identity_require_usage(rt->identity, CLV_TLS_CLIENT, &err));
   TRY(clv_tls_set_min_version(&err));
@@ -312,15 +313,15 @@ static uint32_t list_direct_peers(const cleave_module *m, const char **names) {
 static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
-  bool final = m->optimizer->cannot_revert;
-  q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, final);
+  bool cannot_revert = m->optimizer->cannot_revert;
+  q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, cannot_revert);
   q->freezes_rest = m->has_unstepped_group;
   q->groups = groups;
   q->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
     uint32_t n = api_group_param_names(m, i, names);
-    groups[i - 1] =
-        (clv_wire_group){clv_module_message_optimizer(&m->groups[i]->optim, final), n, names};
+    groups[i - 1] = (clv_wire_group){
+        clv_module_message_optimizer(&m->groups[i]->optim, cannot_revert), n, names};
     names += n;
   }
 }
@@ -330,7 +331,8 @@ static bool is_same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv
 }
 
 /* Checks the reply of LoadModule against the graph of this program. */
-static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *o, clv_err *err) {
+static clv_code check_load_reply(const cleave_module *m, const clv_wire_load_reply *o,
+                                 clv_err *err) {
   const clv_graph *g = m->graph;
   const clv_node *output = &g->nodes[g->output_node];
   if (o->n_params != (uint32_t)m->params->n)
@@ -446,7 +448,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(map_answer_error(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
-  CLV_TRY(check_loaded(m, &o, err));
+  CLV_TRY(check_load_reply(m, &o, err));
   api_module_set_device(m, o.device_name);
   return CLV_OK;
 }

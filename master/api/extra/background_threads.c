@@ -9,7 +9,7 @@
 
 #include "master/api/extra/extra_int.h"
 
-/* Stages of a job (api_future.stage): its thread is not started yet; its thread runs. */
+/* Phases of a job (api_future.phase): its thread is not started yet; its thread runs. */
 enum { THREAD_NOT_STARTED, THREAD_RUNS };
 
 /* A function for a thread, and its arguments. */
@@ -19,8 +19,8 @@ typedef struct job {
   cleave_module *module;        /* module of the job; NULL: none */
   char worker[CLEAVE_NAME + 1]; /* worker to rejoin, for cleave_worker_rejoin */
   uint64_t deadline_ms;
-  bool input_grads;      /* argument of cleave_module_place */
-  api_reload *reloading; /* state to load, for cleave_module_reload */
+  bool input_grads;   /* argument of cleave_module_place */
+  api_reload *reload; /* state to load, for cleave_module_reload */
   pthread_t thread;
   bool has_ended;
   cleave_error result; /* how the job ended; set if has_ended */
@@ -36,7 +36,7 @@ static cleave_status run_place(job *j, cleave_error *error) {
 }
 
 static cleave_status run_reload(job *j, cleave_error *error) {
-  return api_reload_run(j->runtime, j->reloading, j->deadline_ms, error);
+  return api_reload_run(j->runtime, j->reload, j->deadline_ms, error);
 }
 
 static cleave_status run_rejoin(job *j, cleave_error *error) {
@@ -47,7 +47,7 @@ static cleave_status run_rejoin(job *j, cleave_error *error) {
 
 static void job_free(job *j) {
   if (!j) return;
-  api_reload_free(j->reloading);
+  api_reload_free(j->reload);
   if (j->module) {
     api_module_unload_if_unused(j->module); /* the module may have been released meanwhile */
     api_module_remove_kept(j->module);
@@ -85,14 +85,14 @@ static cleave_status begin_job(cleave_runtime *rt, api_arguments *a, api_future 
 static void advance_job(cleave_runtime *rt, api_future *f) {
   job *j = f->work;
   cleave_error why;
-  if (f->stage == THREAD_RUNS && !j->has_ended) return;
-  if (f->stage == THREAD_RUNS) {
+  if (f->phase == THREAD_RUNS && !j->has_ended) return;
+  if (f->phase == THREAD_RUNS) {
     pthread_join(j->thread, NULL);
     why = j->result;
     finish_job(rt, f, &why);
     return;
   }
-  f->stage = THREAD_RUNS;
+  f->phase = THREAD_RUNS;
   f->cannot_cancel = true;
   if (pthread_create(&j->thread, NULL, run_thread, j) == 0) return;
   api_fail(&why, CLV_EXHAUSTED, "no thread for the futures of the program");
@@ -135,7 +135,7 @@ cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module 
                                          cleave_error *error) {
   NOT_NULL(runtime, module, ret_future);
   job j = {.run = run_reload, .runtime = runtime, .module = module, .deadline_ms = deadline_ms};
-  TRY_API(api_reload_new(runtime, module, weights, optimizer, &j.reloading, error));
+  TRY_API(api_reload_new(runtime, module, weights, optimizer, &j.reload, error));
   return start_job(&j, ret_future, error);
 }
 

@@ -52,8 +52,9 @@ struct api_fronts {
   bool compares_rows;  /* rows are compared with what the values show */
   given_values *given; /* [n_given] */
   size_t n_given;
-  uint64_t *compared; /* [n_compared] hashes of joined graphs whose rows were found correct */
-  size_t n_compared;
+  /* [n_compared_hashes] hashes of joined graphs whose rows were found correct */
+  uint64_t *compared_hashes;
+  size_t n_compared_hashes;
   uint64_t n_reads, next_read_ns; /* readings added to the ledger; earliest time of the next */
   sources sources;                /* sources of the value that is being compared */
 };
@@ -65,16 +66,16 @@ clv_code api_fronts_new(const clv_session_config *c, clv_program_gate *gate, api
   return CLV_OK;
 }
 
-static void free_given(given_values *g) {
+static void free_given_values(given_values *g) {
   if (g->sample) clv_weights_sample_done(g->sample);
   free(g->sample);
 }
 
 void api_fronts_free(api_fronts *f) {
   if (!f) return;
-  for (size_t i = 0; i < f->n_given; i++) free_given(&f->given[i]);
+  for (size_t i = 0; i < f->n_given; i++) free_given_values(&f->given[i]);
   free(f->given);
-  free(f->compared);
+  free(f->compared_hashes);
   free(f);
 }
 
@@ -112,7 +113,7 @@ static clv_code find_plain_reason(const cleave_tensor *t, const char **ret, clv_
   return CLV_OK;
 }
 
-static given_values *find_given(const api_fronts *f, uint64_t module, const char *name) {
+static given_values *find_given_values(const api_fronts *f, uint64_t module, const char *name) {
   for (size_t i = 0; i < f->n_given; i++)
     if (f->given[i].module == module && strcmp(f->given[i].name, name) == 0) return &f->given[i];
   return NULL;
@@ -120,9 +121,9 @@ static given_values *find_given(const api_fronts *f, uint64_t module, const char
 
 /* Stores the sample of values that the program has given to a parameter, in place of an earlier
  * sample. */
-static clv_code store_given(api_fronts *f, uint64_t module, const cleave_named_tensor *w,
-                            given_values *with, clv_err *err) {
-  given_values *to = find_given(f, module, w->name);
+static clv_code store_given_values(api_fronts *f, uint64_t module, const cleave_named_tensor *w,
+                                   given_values *with, clv_err *err) {
+  given_values *to = find_given_values(f, module, w->name);
   if (!to) {
     given_values *more = reallocarray(f->given, f->n_given + 1, sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -130,22 +131,22 @@ static clv_code store_given(api_fronts *f, uint64_t module, const cleave_named_t
     to = &f->given[f->n_given++];
     *to = (given_values){0};
   }
-  free_given(to);
+  free_given_values(to);
   *to = (given_values){module, "", clv_steal(&with->sample), with->plain_reason};
   snprintf(to->name, sizeof to->name, "%.*s", (int)sizeof to->name - 1, w->name);
   return CLV_OK;
 }
 
-static clv_code note_given(api_fronts *f, cleave_runtime *rt, uint64_t module,
-                           const cleave_named_tensor *w, clv_err *err) {
-  CLV_AUTO(free_given) given_values g = {0};
+static clv_code note_given_values(api_fronts *f, cleave_runtime *rt, uint64_t module,
+                                  const cleave_named_tensor *w, clv_err *err) {
+  CLV_AUTO(free_given_values) given_values g = {0};
   if (w->tensor.rank < 2) return CLV_OK;
   if (f->compares_rows) CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
   if (g.sample) g.sample->max_row_digests = CLV_ROW_MAX_LOOKED_UP;
   if (f->compares_rows) CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
   LOCKED(rt);
-  f->n_compared = 0;
-  return store_given(f, module, w, &g, err);
+  f->n_compared_hashes = 0;
+  return store_given_values(f, module, w, &g, err);
 }
 
 /* ---- the ledger of keys and weights that workers know ---------------------------------------- */
@@ -205,7 +206,7 @@ static clv_code note_sent_module(const cleave_module *m, clv_err *err) {
  * then knows more. */
 static void forget_compared(api_fronts *f, cleave_runtime *rt) {
   LOCKED(rt);
-  f->n_compared = 0;
+  f->n_compared_hashes = 0;
 }
 
 cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m, cleave_error *error) {
@@ -215,7 +216,7 @@ cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m, clea
   }
   for (size_t i = 0; !m->node && i < m->n_pending_weights; i++) {
     cleave_named_tensor w = view_of_weight(&m->pending_weights[i]);
-    TRY(note_given(f, m->runtime, m->load_number, &w, &err));
+    TRY(note_given_values(f, m->runtime, m->load_number, &w, &err));
   }
   return CLEAVE_OK;
 }
@@ -240,7 +241,7 @@ cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
     if (v->node)
       TRY(add_tensor(&l, identity_of(v->runtime, v->node), &w->tensor, &err));
     else
-      TRY(note_given(f, v->runtime, v->module->load_number, w, &err));
+      TRY(note_given_values(f, v->runtime, v->module->load_number, w, &err));
   }
   if (!l.n) return CLEAVE_OK;
   TRY(clv_ledger_add(l.items, l.n, &err));
@@ -251,30 +252,30 @@ cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
 /* ---- what workers know of a layer ------------------------------------------------------------ */
 
 /* A joined graph, with what workers know of each node, and the first reason found. */
-typedef struct joined {
+typedef struct joined_graph {
   /* for a gradient, which shows labels: a layer that does not learn hides nothing */
-  bool of_labels;
+  bool is_of_labels;
   clv_graph *graph;
-  clv_reach_layer *kinds; /* [CLV_MAX_NODES] */
-  clv_ledger *ledger;     /* NULL until a layer is looked up */
-  clv_bytes reason;       /* why a layer hides nothing; empty: no layer is known */
-} joined;
+  clv_reach_layer *layer_kinds; /* [CLV_MAX_NODES] */
+  clv_ledger *ledger;           /* NULL until a layer is looked up */
+  clv_bytes reason;             /* why a layer hides nothing; empty: no layer is known */
+} joined_graph;
 
-static void joined_done(joined *j) {
+static void joined_done(joined_graph *j) {
   clv_graph_free(j->graph);
-  free(j->kinds);
+  free(j->layer_kinds);
   clv_ledger_free(j->ledger);
   clv_bytes_done(&j->reason);
 }
 
-static clv_code joined_begin(joined *j, clv_err *err) {
+static clv_code joined_begin(joined_graph *j, clv_err *err) {
   CLV_TRY(clv_graph_new(&j->graph, err));
-  CLV_TRY(clv_alloc(CLV_MAX_NODES, sizeof *j->kinds, &j->kinds, err));
+  CLV_TRY(clv_alloc(CLV_MAX_NODES, sizeof *j->layer_kinds, &j->layer_kinds, err));
   return clv_ledger_open(&j->ledger, err);
 }
 
 /* Appends why values that the program has given hide nothing; appends nothing if they do hide. */
-static clv_code add_reason_of_given(const joined *j, const given_values *g, bool is_secret,
+static clv_code add_reason_of_given(const joined_graph *j, const given_values *g, bool is_secret,
                                     clv_bytes *reason, clv_err *err) {
   if (!is_secret)
     clv_bytes_puts(reason, "has weights that the program does not declare secret");
@@ -296,14 +297,15 @@ static bool is_tied(const clv_graph *g, int k) {
 
 /* Appends why a layer of a module at the master hides nothing, as `plan` says it; appends nothing
  * if it does hide. */
-static clv_code add_reason_of_layer(const api_fronts *f, const joined *j, const cleave_module *m,
-                                    int k, clv_bytes *reason, clv_err *err) {
+static clv_code add_reason_of_layer(const api_fronts *f, const joined_graph *j,
+                                    const cleave_module *m, int k, clv_bytes *reason,
+                                    clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
   clv_sha256 of;
   if (is_tied(m->graph, k)) clv_bytes_puts(reason, "shares its weights with another layer");
   for (int i = 0; i < m->params->n && !reason->len; i++) {
     const clv_param *p = &m->params->list[i];
-    const given_values *g = find_given(f, m->load_number, p->name);
+    const given_values *g = find_given_values(f, m->load_number, p->name);
     if (p->node != k || p->shape.rank < 2) continue;
     if (g) return add_reason_of_given(j, g, m->has_secret_weights, reason, err);
   }
@@ -317,7 +319,7 @@ static clv_code add_reason_of_layer(const api_fronts *f, const joined *j, const 
   return clv_ledger_reason_of_key(j->ledger, &of, reason, err);
 }
 
-static void keep_first_reason(joined *j, const char *layer, const char *module,
+static void keep_first_reason(joined_graph *j, const char *layer, const char *module,
                               const clv_bytes *reason) {
   if (j->reason.len) return;
   clv_bytes_printf(&j->reason, "layer '%.40s'%s%.40s%s %s", layer, *module ? " of '" : "", module,
@@ -338,14 +340,15 @@ static bool is_learning_layer(const cleave_module *m, int k) {
   return has_learning_weight;
 }
 
-static clv_code kind_of_layer(const api_fronts *f, joined *j, const cleave_module *m, int k,
+static clv_code kind_of_layer(const api_fronts *f, joined_graph *j, const cleave_module *m, int k,
                               clv_reach_layer *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
   const clv_node *n = &m->graph->nodes[k];
   *ret = m->node ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
   if (m->node || !has_weights(n)) return CLV_OK;
   CLV_TRY(add_reason_of_layer(f, j, m, k, &reason, err));
-  if (!reason.len && j->of_labels && !is_learning_layer(m, k)) clv_bytes_puts(&reason, "is frozen");
+  if (!reason.len && j->is_of_labels && !is_learning_layer(m, k))
+    clv_bytes_puts(&reason, "is frozen");
   if (!reason.len) return CLV_OK;
   *ret = CLV_REACH_KNOWN;
   keep_first_reason(j, n->name, m->name, &reason);
@@ -392,16 +395,16 @@ static int node_of_source(const sources *s, const api_value *v) {
   return s->node[index_of_source(s, v)];
 }
 
-static clv_code join_leaf(joined *j, const api_value *v, int *ret, clv_err *err) {
+static clv_code join_leaf(joined_graph *j, const api_value *v, int *ret, clv_err *err) {
   char name[32];
   snprintf(name, sizeof name, "leaf%llu", (unsigned long long)v->id);
   clv_dtype dtype = v->dtype == CLV_BF16 ? CLV_F32 : v->dtype;
   CLV_TRY(clv_graph_add_input(j->graph, name, dtype, &v->shape, ret, err));
-  j->kinds[*ret] = CLV_REACH_AT_WORKER;
+  j->layer_kinds[*ret] = CLV_REACH_AT_WORKER;
   return CLV_OK;
 }
 
-static clv_code join_node(const api_fronts *f, joined *j, const cleave_module *m, int k,
+static clv_code join_node(const api_fronts *f, joined_graph *j, const cleave_module *m, int k,
                           const int *node_of, int *ret, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
   int in[CLV_MAX_IN];
@@ -412,11 +415,11 @@ static clv_code join_node(const api_fronts *f, joined *j, const cleave_module *m
   for (int i = 0; i < n->n_in; i++) in[i] = node_of[n->in[i]];
   CLV_TRY(clv_graph_add(j->graph, n->op, &n->attrs, name, (uint32_t)j->graph->n_nodes, in, n->n_in,
                         ret, err));
-  return kind_of_layer(f, j, m, k, &j->kinds[*ret], err);
+  return kind_of_layer(f, j, m, k, &j->layer_kinds[*ret], err);
 }
 
-static clv_code join_call(const api_fronts *f, joined *j, const sources *s, const api_value *v,
-                          int *ret, clv_err *err) {
+static clv_code join_call(const api_fronts *f, joined_graph *j, const sources *s,
+                          const api_value *v, int *ret, clv_err *err) {
   const cleave_module *m = v->module;
   CLV_AUTO(clv_freep) int *node_of = NULL;
   uint32_t input = 0;
@@ -431,7 +434,7 @@ static clv_code join_call(const api_fronts *f, joined *j, const sources *s, cons
   return CLV_OK;
 }
 
-static clv_code join_sources(const api_fronts *f, joined *j, sources *s, clv_err *err) {
+static clv_code join_sources(const api_fronts *f, joined_graph *j, sources *s, clv_err *err) {
   for (size_t i = 0; i < s->n; i++) {
     const api_value *v = s->list[i];
     CLV_TRY(v->module ? join_call(f, j, s, v, &s->node[i], err)
@@ -446,35 +449,36 @@ static clv_code join_sources(const api_fronts *f, joined *j, sources *s, clv_err
  * the fewest. */
 typedef struct verdict {
   clv_findings findings;
-  uint32_t n_hiding;
+  uint32_t n_hiding_nodes;
 } verdict;
 
-static bool is_hiding(const joined *j, const clv_reach *r, int k) {
-  return has_weights(&j->graph->nodes[k]) && j->kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
+static bool is_hiding(const joined_graph *j, const clv_reach *r, int k) {
+  return has_weights(&j->graph->nodes[k]) && j->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
 }
 
-static clv_code judge_node(const joined *j, int node, verdict *ret, clv_err *err) {
+static clv_code judge_node(const joined_graph *j, int node, verdict *ret, clv_err *err) {
   const clv_graph *g = j->graph;
   CLV_AUTO(clv_freep) clv_reach *reach = NULL;
-  CLV_AUTO(clv_freep) uint32_t *n_hiding = NULL;
+  CLV_AUTO(clv_freep) uint32_t *n_hiding_nodes = NULL;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
-  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding, &n_hiding, err));
-  CLV_TRY(clv_reach_forward(g, j->kinds, UINT32_MAX, reach, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding_nodes, &n_hiding_nodes, err));
+  CLV_TRY(clv_reach_forward(g, j->layer_kinds, UINT32_MAX, reach, err));
   for (int k = 0; k < g->n_nodes; k++) {
     const clv_node *n = &g->nodes[k];
-    n_hiding[k] = n->n_in ? UINT32_MAX : 0;
-    for (int i = 0; i < n->n_in; i++) n_hiding[k] = CLV_MIN(n_hiding[k], n_hiding[n->in[i]]);
-    n_hiding[k] += n->n_in && is_hiding(j, reach, k);
+    n_hiding_nodes[k] = n->n_in ? UINT32_MAX : 0;
+    for (int i = 0; i < n->n_in; i++)
+      n_hiding_nodes[k] = CLV_MIN(n_hiding_nodes[k], n_hiding_nodes[n->in[i]]);
+    n_hiding_nodes[k] += n->n_in && is_hiding(j, reach, k);
   }
-  *ret = (verdict){clv_findings_of_reach(&reach[node]), n_hiding[node]};
+  *ret = (verdict){clv_findings_of_reach(&reach[node]), n_hiding_nodes[node]};
   if (g->nodes[node].op == CLV_OP_INPUT) ret->findings = CLV_FINDING_RAW_INPUT;
   return CLV_OK;
 }
 
 /* Applies the rules to the value v, whose sources are in f->sources. has_all_sources false: some
  * source is unknown, so the value counts as a raw record. */
-static clv_code judge_value(api_fronts *f, const api_value *v, bool has_all_sources, joined *j,
-                            verdict *ret, clv_err *err) {
+static clv_code judge_value(api_fronts *f, const api_value *v, bool has_all_sources,
+                            joined_graph *j, verdict *ret, clv_err *err) {
   *ret = (verdict){CLV_FINDING_RAW_INPUT, 0};
   CLV_TRY(joined_begin(j, err));
   if (!has_all_sources) {
@@ -487,30 +491,32 @@ static clv_code judge_value(api_fronts *f, const api_value *v, bool has_all_sour
 
 /* Applies the rules to the gradient of a node's value, back from the value that the loss reads
  * (g->output_node). */
-static clv_code judge_gradient_of_node(const joined *j, int node, verdict *ret, clv_err *err) {
+static clv_code judge_gradient_of_node(const joined_graph *j, int node, verdict *ret,
+                                       clv_err *err) {
   const clv_graph *g = j->graph;
   CLV_AUTO(clv_freep) clv_reach *reach = NULL;
-  CLV_AUTO(clv_freep) uint32_t *n_hiding = NULL;
+  CLV_AUTO(clv_freep) uint32_t *n_hiding_nodes = NULL;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
-  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding, &n_hiding, err));
-  CLV_TRY(clv_reach_backward(g, j->kinds, g->nodes[node].layer, reach, err));
-  for (int k = 0; k < g->n_nodes; k++) n_hiding[k] = UINT32_MAX;
-  n_hiding[g->output_node] = 0;
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding_nodes, &n_hiding_nodes, err));
+  CLV_TRY(clv_reach_backward(g, j->layer_kinds, g->nodes[node].layer, reach, err));
+  for (int k = 0; k < g->n_nodes; k++) n_hiding_nodes[k] = UINT32_MAX;
+  n_hiding_nodes[g->output_node] = 0;
   for (int k = g->output_node; k > node; k--)
-    for (int i = 0; n_hiding[k] != UINT32_MAX && i < g->nodes[k].n_in; i++) {
-      uint32_t *to = &n_hiding[g->nodes[k].in[i]];
-      *to = CLV_MIN(*to, n_hiding[k] + is_hiding(j, reach, k));
+    for (int i = 0; n_hiding_nodes[k] != UINT32_MAX && i < g->nodes[k].n_in; i++) {
+      uint32_t *to = &n_hiding_nodes[g->nodes[k].in[i]];
+      *to = CLV_MIN(*to, n_hiding_nodes[k] + is_hiding(j, reach, k));
     }
   bool is_readable = reach[node].is_unmixed || reach[node].has_known_mixing;
-  *ret = (verdict){is_readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED, n_hiding[node]};
+  *ret = (verdict){is_readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED,
+                   n_hiding_nodes[node]};
   return CLV_OK;
 }
 
 /* Applies the rules to the gradient of v that comes from one root of the backward. f->sources has
  * the sources of the root. The root must be a loss layer of Cleave, alone or last in its module. */
-static clv_code judge_gradient(api_fronts *f, const api_value *v, const api_value *root, joined *j,
-                               verdict *ret, clv_err *err) {
-  j->of_labels = true;
+static clv_code judge_gradient(api_fronts *f, const api_value *v, const api_value *root,
+                               joined_graph *j, verdict *ret, clv_err *err) {
+  j->is_of_labels = true;
   CLV_TRY(joined_begin(j, err));
   CLV_TRY(join_sources(f, j, &f->sources, err));
   const clv_node *loss = &j->graph->nodes[node_of_source(&f->sources, root)];
@@ -545,39 +551,42 @@ static uint64_t hash_of_calls(const api_fronts *f, const char *worker) {
   return hash;
 }
 
-static bool was_compared(const api_fronts *f, uint64_t number) {
-  for (size_t i = 0; i < f->n_compared; i++)
-    if (f->compared[i] == number) return true;
+static bool was_hash_compared(const api_fronts *f, uint64_t hash) {
+  for (size_t i = 0; i < f->n_compared_hashes; i++)
+    if (f->compared_hashes[i] == hash) return true;
   return false;
 }
 
-static void remember_compared(api_fronts *f, uint64_t number) {
-  uint64_t *more = reallocarray(f->compared, f->n_compared + 1, sizeof *more);
-  if (!more) return; /* the graph will be compared again */
-  f->compared = more;
-  f->compared[f->n_compared++] = number;
+static void remember_compared_hash(api_fronts *f, uint64_t hash) {
+  uint64_t *grown_hashes =
+      reallocarray(f->compared_hashes, f->n_compared_hashes + 1, sizeof *grown_hashes);
+  if (!grown_hashes) return; /* the graph will be compared again */
+  f->compared_hashes = grown_hashes;
+  f->compared_hashes[f->n_compared_hashes++] = hash;
 }
 
 /* Compares the row of a tensor with the verdict. If they agree, stores the hash of the joined
  * graph;
  * 0: stores none. */
-static cleave_status compare(api_fronts *f, const cleave_sending *what, const verdict *found,
-                             const joined *j, uint64_t hash, cleave_error *error) {
-  cleave_status status = clv_program_gate_compare(f->gate, what, found->findings, found->n_hiding,
-                                                  j->reason.len ? j->reason.data : "", error);
-  if (status == CLEAVE_OK && hash) remember_compared(f, hash);
+static cleave_status compare_row_with_verdict(api_fronts *f, const cleave_sending *what,
+                                              const verdict *found, const joined_graph *j,
+                                              uint64_t hash, cleave_error *error) {
+  cleave_status status =
+      clv_program_gate_compare(f->gate, what, found->findings, found->n_hiding_nodes,
+                               j->reason.len ? j->reason.data : "", error);
+  if (status == CLEAVE_OK && hash) remember_compared_hash(f, hash);
   return status;
 }
 
 static cleave_status compare_value(api_fronts *f, const api_value *v, const cleave_sending *what,
                                    cleave_error *error) {
-  CLV_AUTO(joined_done) joined j = {0};
+  CLV_AUTO(joined_done) joined_graph j = {0};
   verdict found;
   bool has_all_sources = find_sources(v, &f->sources);
   uint64_t hash = has_all_sources ? hash_of_calls(f, what->worker) : 0;
-  if (has_all_sources && was_compared(f, hash)) return CLEAVE_OK;
+  if (has_all_sources && was_hash_compared(f, hash)) return CLEAVE_OK;
   TRY(judge_value(f, v, has_all_sources, &j, &found, &err));
-  return compare(f, what, &found, &j, hash, error);
+  return compare_row_with_verdict(f, what, &found, &j, hash, error);
 }
 
 static bool is_source(const sources *s, const api_value *v) {
@@ -588,16 +597,16 @@ static bool is_source(const sources *s, const api_value *v) {
 
 static cleave_status compare_gradient_from(api_fronts *f, const api_value *v, const api_value *root,
                                            const cleave_sending *what, cleave_error *error) {
-  CLV_AUTO(joined_done) joined j = {0};
+  CLV_AUTO(joined_done) joined_graph j = {0};
   verdict found = {CLV_FINDING_LABELS_READABLE, 0};
   bool has_all_sources = find_sources(root, &f->sources);
   if (has_all_sources && !is_source(&f->sources, v)) return CLEAVE_OK;
   uint64_t hash = has_all_sources ? mix_hash(hash_of_calls(f, what->worker),
                                              1 + index_of_source(&f->sources, v))
                                   : 0;
-  if (has_all_sources && was_compared(f, hash)) return CLEAVE_OK;
+  if (has_all_sources && was_hash_compared(f, hash)) return CLEAVE_OK;
   if (has_all_sources) TRY(judge_gradient(f, v, root, &j, &found, &err));
-  return compare(f, what, &found, &j, hash, error);
+  return compare_row_with_verdict(f, what, &found, &j, hash, error);
 }
 
 /* Compares the row with the gradient of v from each root of the running backward that depends on v.
@@ -629,9 +638,9 @@ static const cleave_named_tensor *find_front_weight(const cleave_declaration *d,
 
 /* Appends why the layer of parameter p of a declared front hides nothing; appends nothing if it
  * does hide. */
-static clv_code add_reason_of_front(const joined *j, const cleave_declaration *d,
+static clv_code add_reason_of_front(const joined_graph *j, const cleave_declaration *d,
                                     const clv_param *p, clv_bytes *reason, clv_err *err) {
-  CLV_AUTO(free_given) given_values g = {0};
+  CLV_AUTO(free_given_values) given_values g = {0};
   const cleave_named_tensor *w = find_front_weight(d, p->name);
   if (d->front_is_secret && (!w || !w->tensor.data))
     return clv_fail(err, CLV_INVALID, "front_weights lack '%s' of a secret front", p->name);
@@ -646,24 +655,26 @@ static clv_code add_reason_of_front(const joined *j, const cleave_declaration *d
   return add_reason_of_given(j, &g, true, reason, err);
 }
 
-static clv_code find_front_kinds(joined *j, const cleave_declaration *d, clv_err *err) {
+static clv_code find_front_kinds(joined_graph *j, const cleave_declaration *d, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *params = NULL;
   CLV_TRY(clv_params_make(j->graph, &params, err));
   for (int k = 0; k < j->graph->n_nodes; k++)
-    j->kinds[k] = j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
+    j->layer_kinds[k] =
+        j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
   for (int i = 0; i < params->n; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
     const clv_param *p = &params->list[i];
-    if (p->shape.rank < 2 || j->kinds[p->node] == CLV_REACH_KNOWN) continue;
+    if (p->shape.rank < 2 || j->layer_kinds[p->node] == CLV_REACH_KNOWN) continue;
     CLV_TRY(add_reason_of_front(j, d, p, &reason, err));
     if (!reason.len) continue;
-    j->kinds[p->node] = CLV_REACH_KNOWN;
+    j->layer_kinds[p->node] = CLV_REACH_KNOWN;
     keep_first_reason(j, j->graph->nodes[p->node].name, "", &reason);
   }
   return CLV_OK;
 }
 
-static clv_code judge_front(const cleave_declaration *d, joined *j, verdict *ret, clv_err *err) {
+static clv_code judge_front(const cleave_declaration *d, joined_graph *j, verdict *ret,
+                            clv_err *err) {
   int n;
   const int *outputs = api_graph_outputs(d->front, &n);
   CLV_TRY(joined_begin(j, err));
@@ -674,7 +685,7 @@ static clv_code judge_front(const cleave_declaration *d, joined *j, verdict *ret
 }
 
 cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
-  CLV_AUTO(joined_done) joined j = {0};
+  CLV_AUTO(joined_done) joined_graph j = {0};
   char findings_text[CLV_FINDINGS_TEXT];
   verdict found;
   if (!d->front) return CLEAVE_OK;
@@ -682,17 +693,17 @@ cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
     return api_fail(error, CLV_INVALID, "a row with a front is that of a leaf");
   TRY(judge_front(d, &j, &found, &err));
   clv_findings missing = d->shows ? found.findings & ~(clv_findings)d->shows : 0;
-  if (missing || d->hiding_layers > found.n_hiding)
+  if (missing || d->hiding_layers > found.n_hiding_nodes)
     return api_fail(
         error, CLV_DENIED,
         "the front of the row for module '%.60s' shows %s behind %u hiding layer%s%s%.200s; "
         "the row says less",
         d->module ? d->module : "",
         found.findings ? clv_findings_words(found.findings, findings_text) : "MIXED",
-        found.n_hiding, CLV_S(found.n_hiding), j.reason.len ? ": " : "",
+        found.n_hiding_nodes, CLV_S(found.n_hiding_nodes), j.reason.len ? ": " : "",
         j.reason.len ? j.reason.data : "");
   if (!d->shows) d->shows = found.findings ? found.findings : CLEAVE_SHOWS_MIXED;
-  if (!d->hiding_layers) d->hiding_layers = found.n_hiding;
+  if (!d->hiding_layers) d->hiding_layers = found.n_hiding_nodes;
   d->front = NULL;
   d->front_weights = NULL;
   d->n_front_weights = 0;

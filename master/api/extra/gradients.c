@@ -10,7 +10,7 @@
 
 #include "master/api/extra/extra_int.h"
 
-/* Stages of an operation on gradients (api_future.stage): it waits for earlier operations of the
+/* Phases of an operation on gradients (api_future.phase): it waits for earlier operations of the
  * context; its request has been sent. */
 enum { WAITS_FOR_EARLIER, REQUEST_SENT };
 
@@ -53,7 +53,7 @@ static void deadline_error(cleave_runtime *rt, const api_future *f, cleave_error
   const all_gradients *g = f->work;
   const cleave_module *m = f->module;
   char silence_text[200];
-  if (f->stage == WAITS_FOR_EARLIER) {
+  if (f->phase == WAITS_FOR_EARLIER) {
     api_fail(ret, CLV_DEADLINE, "what was begun in context %s before was not done in time",
              f->context->name);
     return;
@@ -103,7 +103,7 @@ static cleave_status begin_one_gradient(cleave_runtime *rt, api_arguments *a, ap
 
 static cleave_status request_one_gradient(api_future *f, cleave_error *error) {
   const api_context *c = f->context;
-  f->stage = REQUEST_SENT;
+  f->phase = REQUEST_SENT;
   if (!c->has_gradient[f->module->index]) return fail_not_reached(c, f->module, f->subject, error);
   return api_state_send_get(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
 }
@@ -120,7 +120,7 @@ static cleave_status take_one_gradient(api_future *f, cleave_error *error) {
 
 static void advance_one_gradient(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_EARLIER) {
+  if (f->phase == WAITS_FOR_EARLIER) {
     if (!may_begin_operation(rt, f)) return;
     (void)request_one_gradient(f, &why);
   }
@@ -216,7 +216,7 @@ static cleave_status find_modules(const cleave_runtime *rt, api_future *f, cleav
 static cleave_status request_all_gradients(const cleave_runtime *rt, api_future *f,
                                            cleave_error *error) {
   const all_gradients *g = f->work;
-  f->stage = REQUEST_SENT;
+  f->phase = REQUEST_SENT;
   TRY_API(find_modules(rt, f, error));
   for (uint32_t i = 0; i < g->n_parts; i++) {
     module_gradients *q = &g->parts[i];
@@ -305,7 +305,7 @@ static void free_all_gradients(cleave_runtime *rt, api_future *f) {
 
 static void advance_all_gradients(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_EARLIER) {
+  if (f->phase == WAITS_FOR_EARLIER) {
     if (!may_begin_operation(rt, f)) return;
     (void)request_all_gradients(rt, f, &why);
   }
@@ -411,7 +411,7 @@ static cleave_status begin_write(cleave_runtime *rt, api_arguments *a, api_futur
 static cleave_status send_write(api_future *f, cleave_error *error) {
   api_context *c = f->context;
   api_state_item item = {.tensor = f->tensor};
-  f->stage = REQUEST_SENT;
+  f->phase = REQUEST_SENT;
   TRY_API(check_write(c, f->module, f->subject, error));
   memcpy(item.name, f->subject, sizeof item.name);
   c->nodes_with_written_gradients |= NODE_BIT(f->module->node);
@@ -420,7 +420,7 @@ static cleave_status send_write(api_future *f, cleave_error *error) {
 
 static void advance_write(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_EARLIER) {
+  if (f->phase == WAITS_FOR_EARLIER) {
     if (rt->undecided_context || !may_begin_operation(rt, f)) return;
     (void)send_write(f, &why);
   }
@@ -460,11 +460,11 @@ static const api_operation one = {.name = "the gradient",
                                   .withdraw = withdraw_requests,
                                   .free = free_all_gradients,
                                   .copy_result = api_gradients_result},
-                           write = {.name = "a gradient",
-                                    .begin = begin_write,
-                                    .advance = advance_write,
-                                    .deadline_error = deadline_error,
-                                    .runs_in_order = true};
+                           write_operation = {.name = "a gradient",
+                                              .begin = begin_write,
+                                              .advance = advance_write,
+                                              .deadline_error = deadline_error,
+                                              .runs_in_order = true};
 
 cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
                               cleave_module *module, const char *name, uint64_t deadline_ms,
@@ -526,7 +526,7 @@ cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context cont
   TRY_API(copy_gradient(runtime, module, tensor, &t, error));
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
-  return api_run_blocking(runtime, &write, &a, NULL, error);
+  return api_run_blocking(runtime, &write_operation, &a, NULL, error);
 }
 
 cleave_status cleave_gradient_write_async(cleave_runtime *runtime, cleave_context context,
@@ -538,5 +538,5 @@ cleave_status cleave_gradient_write_async(cleave_runtime *runtime, cleave_contex
   TRY_API(copy_gradient(runtime, module, tensor, &t, error));
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
-  return api_run_async(runtime, &write, &a, ret_future, error);
+  return api_run_async(runtime, &write_operation, &a, ret_future, error);
 }

@@ -31,7 +31,7 @@ static void free_ref(cleave_runtime *rt, api_kept_ref *k) {
 /* Frees the record of a reference if nothing uses it. If this process owns the value, the record
  * stays until the value is freed, because may_send needs the record to describe the value. */
 static void free_ref_if_unused(cleave_runtime *rt, api_kept_ref *k) {
-  if (k->is_released && k->owner_has_none && !k->n_leaves && !k->n_waiters) free_ref(rt, k);
+  if (k->is_released && k->owner_lacks_value && !k->n_leaves && !k->n_waiters) free_ref(rt, k);
 }
 
 static cleave_status find_ref(cleave_runtime *rt, cleave_kept handle, api_kept_ref **ret,
@@ -48,7 +48,7 @@ static cleave_status find_ref(cleave_runtime *rt, cleave_kept handle, api_kept_r
                   (unsigned long long)handle.id);
 }
 
-static cleave_status failure_of(const api_kept_ref *k, cleave_error *error) {
+static cleave_status copy_failure_of(const api_kept_ref *k, cleave_error *error) {
   if (k->has_failed && error) *error = k->failure;
   return k->has_failed ? k->failure.status : CLEAVE_OK;
 }
@@ -64,9 +64,9 @@ static cleave_status send_to_own_node(cleave_runtime *rt, clv_packet *p) {
 static void release_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   clv_packet *p;
   clv_err err;
-  if (!k->is_released || k->owner_has_none || k->n_leaves || k->n_waiters) return;
+  if (!k->is_released || k->owner_lacks_value || k->n_leaves || k->n_waiters) return;
   bool is_owned = k->owner == 0 && !k->has_failed;
-  k->owner_has_none = !is_owned; /* for an owned value, the node reports when it is freed */
+  k->owner_lacks_value = !is_owned; /* for an owned value, the node reports when it is freed */
   if (clv_packet_new_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)send_to_own_node(rt, p);
   else
@@ -110,8 +110,8 @@ static cleave_status new_kept_ref(cleave_runtime *rt, const api_value *v, api_ke
   uint64_t key;
   TRY(api_fill_random(rt, &key, sizeof key, &err));
   TRY(clv_alloc(1, sizeof *k, &k, &err));
-  uint64_t ref = ++rt->next_id, fork = ++rt->next_id;
-  k->ids = (clv_ref_ids){ref, fork, key};
+  uint64_t ref = ++rt->next_id, fork_id = ++rt->next_id;
+  k->ids = (clv_ref_ids){ref, fork_id, key};
   k->module = v->module;
   k->owner = v->module ? v->module->node : 0;
   k->value_id = v->id;
@@ -269,7 +269,7 @@ cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_ha
   api_kept_ref *k;
   LOCKED(runtime);
   TRY_API(find_ref(runtime, handle, &k, error));
-  TRY_API(failure_of(k, error));
+  TRY_API(copy_failure_of(k, error));
   TRY_API(api_find_context(runtime, context_handle, &c, error));
   TRY_API(api_new_value(runtime, c, &v, error));
   v->dtype = k->dtype;
@@ -337,7 +337,7 @@ static cleave_status request_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_e
 static cleave_status begin_kept_fetch(cleave_runtime *rt, api_kept_ref *k, api_future *f,
                                       cleave_error *error) {
   fetch_wait *w;
-  TRY_API(failure_of(k, error));
+  TRY_API(copy_failure_of(k, error));
   TRY_API(request_fetch(rt, k, error));
   TRY(clv_alloc(1, sizeof *w, &w, &err));
   k->n_waiters++;
@@ -366,12 +366,12 @@ static void advance_fetch(cleave_runtime *rt, api_future *f) {
   const fetch_wait *w = f->work;
   const api_kept_ref *k = w->kept;
   cleave_error why = {.status = CLEAVE_OK};
-  bool is_there = k->n_fetches_done != w->n_fetches_done_at_start;
-  if (!is_there && !k->has_failed) return;
-  if (is_there && k->fetched_value)
+  bool has_new_fetch = k->n_fetches_done != w->n_fetches_done_at_start;
+  if (!has_new_fetch && !k->has_failed) return;
+  if (has_new_fetch && k->fetched_value)
     f->tensor = clv_tensor_ref(k->fetched_value);
   else
-    why = is_there ? k->fetch_error : k->failure;
+    why = has_new_fetch ? k->fetch_error : k->failure;
   end_fetch_wait(rt, f);
   api_future_finish(rt, f, &why);
 }
@@ -427,7 +427,7 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
   api_kept_ref *k;
   LOCKED(runtime);
   TRY_API(find_ref(runtime, handle, &k, error));
-  TRY_API(failure_of(k, error));
+  TRY_API(copy_failure_of(k, error));
   *ret_confirmed = k->is_confirmed;
   return CLEAVE_OK;
 }
@@ -448,17 +448,17 @@ cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
 static void take_fetched_value(cleave_runtime *rt, api_kept_ref *k, const api_peer *owner,
                                const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
-  bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
+  bool has_type_and_shape = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
   clv_tensor_unref(k->fetched_value);
-  k->fetched_value = fits && k->n_waiters ? clv_tensor_ref(p->tensor[0]) : NULL;
+  k->fetched_value = has_type_and_shape && k->n_waiters ? clv_tensor_ref(p->tensor[0]) : NULL;
   if (p->frame.has_failure) {
     api_failure_from_frame(owner, &p->frame, &k->fetch_error);
-  } else if (!fits) {
+  } else if (!has_type_and_shape) {
     api_fail(&k->fetch_error, CLV_BAD_ANSWER, "'%s' answered with a tensor of another shape",
              owner->name);
     api_set_error_node(&k->fetch_error, owner->name, k->module ? k->module->name : "");
   }
-  k->is_fetched |= fits && !p->frame.has_failure;
+  k->is_fetched |= has_type_and_shape && !p->frame.has_failure;
   k->is_fetching = false;
   k->n_fetches_done++;
   rt->needs_wake = true;
@@ -478,7 +478,7 @@ static void on_answer(cleave_runtime *rt, const clv_packet *p) {
   api_kept_ref *k = api_id_table_get(&rt->kept_refs, p->frame.reference.ref_id);
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
-    k->owner_has_none = true;
+    k->owner_lacks_value = true;
     free_ref_if_unused(rt, k);
   } else if (p->frame.reference.fork_id == k->ids.fork_id && p->frame.kind == CLV_REF_ACK) {
     take_owner_answer(rt, k, &p->frame);

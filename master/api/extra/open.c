@@ -96,17 +96,18 @@ static void copy_path_end(char *to, size_t size, const char *path) {
 static clv_code open_record(const clv_session_config *c, const char *folder,
                             const clv_policy *policy, clv_egress_record **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_egress_line about = {.start.command = "program"};
-  copy_path_end(about.start.session, sizeof about.start.session, c->name);
-  copy_path_end(about.start.run, sizeof about.start.run, folder);
-  copy_path_end(about.start.policy, sizeof about.start.policy, clv_policy_path(policy));
-  copy_path_end(about.start.policy_sha256, sizeof about.start.policy_sha256,
+  clv_egress_line start_line = {.start.command = "program"};
+  copy_path_end(start_line.start.session, sizeof start_line.start.session, c->name);
+  copy_path_end(start_line.start.run, sizeof start_line.start.run, folder);
+  copy_path_end(start_line.start.policy, sizeof start_line.start.policy, clv_policy_path(policy));
+  copy_path_end(start_line.start.policy_sha256, sizeof start_line.start.policy_sha256,
                 clv_policy_sha256(policy));
-  copy_path_end(about.start.approver, sizeof about.start.approver, clv_policy_approver(policy));
+  copy_path_end(start_line.start.approver, sizeof start_line.start.approver,
+                clv_policy_approver(policy));
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_mkdirs(folder, err));
-  return clv_egress_open(path.data, &about, ret, err);
+  return clv_egress_open(path.data, &start_line, ret, err);
 }
 
 /* Reads the policy and opens the record, before anything is sent to a worker. A runtime that
@@ -156,7 +157,7 @@ static void switch_gate_on(cleave_runtime *rt) {
   api_fronts_switch_on(((held_program *)rt->gate.owner)->fronts);
 }
 
-static void give_gate(cleave_runtime *rt, held_program *program) {
+static void install_gate(cleave_runtime *rt, held_program *program) {
   LOCKED(rt);
   rt->gate = (api_gate){.user = program->gate,
                         .owner = program,
@@ -179,7 +180,7 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
   TRY(clv_alloc(1, sizeof *program, &program, &err));
   TRY_API(begin_program(config, &o, program, error));
   TRY_API(cleave_open_config(config, CLEAVE_BULK_LANES, &o, &rt, error));
-  give_gate(rt, clv_steal(&program));
+  install_gate(rt, clv_steal(&program));
   rt->own_config = clv_steal(&config);
   *ret_runtime = rt;
   return CLEAVE_OK;

@@ -23,7 +23,7 @@ static void parallel_free(cleave_parallel *p) {
 
 static void free_attached(api_attachment *a) { parallel_free((cleave_parallel *)a); }
 
-static uint32_t n_modules_of(const cleave_parallel *p, const clv_chain_segment *s) {
+static uint32_t count_modules_of(const cleave_parallel *p, const clv_chain_segment *s) {
   return s->is_sharded ? p->division->n_parts : 1;
 }
 
@@ -88,10 +88,10 @@ static cleave_status load_module(cleave_parallel *p, const cleave_parallel_optio
   CLV_AUTO(free_part_weights) part_weights w = {0};
   const clv_chain_segment *s = &p->division->segments[segment];
   char name[CLEAVE_NAME + 1];
-  clv_graph *copy;
+  clv_graph *graph_copy;
   snprintf(name, sizeof name, s->is_sharded ? "%s.%u.%u" : "%s.%u", p->name, segment, k);
   TRY(cut_weights(p, o, s->part_graphs[k], k, whole, &w, &err));
-  TRY(api_graph_copy(s->part_graphs[k], &copy, &err));
+  TRY(api_graph_copy(s->part_graphs[k], &graph_copy, &err));
   cleave_module_options m = {.size = sizeof m,
                              .name = name,
                              .at = s->is_sharded ? o->nodes[k] : o->at,
@@ -102,7 +102,7 @@ static cleave_status load_module(cleave_parallel *p, const cleave_parallel_optio
                              .n_weights = (size_t)w.params->n,
                              .frozen = w.frozen,
                              .n_frozen = w.n_frozen};
-  TRY_API(api_module_new(p->runtime, &m, s->is_sharded ? NULL : p->name, copy,
+  TRY_API(api_module_new(p->runtime, &m, s->is_sharded ? NULL : p->name, graph_copy,
                          &p->modules[p->n_modules], error));
   p->n_modules++;
   return CLEAVE_OK;
@@ -118,7 +118,7 @@ static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_opti
   clv_params_init(p->undivided_graph, p->params, block);
   TRY(clv_alloc((size_t)d->n_segments * d->n_parts, sizeof(cleave_module *), &p->modules, &err));
   for (uint32_t i = 0; i < d->n_segments; i++)
-    for (uint32_t k = 0; k < n_modules_of(p, &d->segments[i]); k++)
+    for (uint32_t k = 0; k < count_modules_of(p, &d->segments[i]); k++)
       TRY_API(load_module(p, o, i, k, block, error));
   return CLEAVE_OK;
 }
@@ -217,7 +217,7 @@ typedef struct segment_values {
 static cleave_status call_segment(cleave_parallel *p, const clv_chain_segment *s,
                                   cleave_module **modules, segment_values *f, cleave_error *error) {
   cleave_reference outputs[CLV_MAX_IN] = {0};
-  uint32_t n = n_modules_of(p, s);
+  uint32_t n = count_modules_of(p, s);
   const cleave_call_options o = {.size = sizeof o,
                                  .send_to = s->is_sharded ? cleave_module_node(modules[n]) : NULL};
   for (uint32_t k = 0; k < n; k++)

@@ -41,17 +41,17 @@ static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uin
   return api_await_decision(rt, until, error);
 }
 
-/* Begins to rejoin a worker. Until end_attempt only this thread uses the worker's link and channel.
+/* Begins to rejoin a worker. Until end_rejoin only this thread uses the worker's link and channel.
  * *ret_old, *ret_channel: receive the old link and channel, which the caller closes. */
-static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
-                          clv_rpc_channel **ret_channel) {
+static void begin_rejoin(api_peer *p, uint64_t until, clv_link **ret_old_link,
+                         clv_rpc_channel **ret_channel) {
   cleave_runtime *rt = p->runtime;
   clv_link_counts c;
   clv_err ignored;
-  *ret_old = clv_steal(&p->link);
+  *ret_old_link = clv_steal(&p->link);
   *ret_channel = clv_steal(&p->channel);
-  if (*ret_old) {
-    clv_link_get_counts(*ret_old, &c);
+  if (*ret_old_link) {
+    clv_link_get_counts(*ret_old_link, &c);
     p->bytes_up += c.bytes_out;
     p->bytes_down += c.bytes_in;
     (void)!clv_node_add_peer(rt->node, api_wire_name(p), NULL, &ignored);
@@ -61,9 +61,9 @@ static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
   snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, ++p->n_rejoins + 1);
 }
 
-static void end_attempt(api_peer *p, bool back) {
+static void end_rejoin(api_peer *p, bool has_rejoined) {
   p->connect_deadline_ns = 0;
-  if (back) return;
+  if (has_rejoined) return;
   (void)api_peer_on_event(&p->state, PEER_REJOIN_FAILS);
   if (--p->n_rejoins)
     snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, p->n_rejoins + 1);
@@ -75,7 +75,7 @@ static void clear_broken_link(cleave_runtime *rt, uint32_t node) {
     rt->broken_link_error.status = CLEAVE_OK;
 }
 
-static void end_contexts_at(cleave_runtime *rt, uint32_t node) {
+static void end_contexts_at_node(cleave_runtime *rt, uint32_t node) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
     if (!(c->nodes & NODE_BIT(node))) continue;
@@ -91,7 +91,7 @@ static cleave_status admit_worker(api_peer *p, cleave_error *error) {
     return api_fail(error, CLV_UNAVAILABLE, "worker '%s' was lost again at once", p->name);
   TRY(clv_node_add_peer(rt->node, api_wire_name(p), p->link, &err));
   clear_broken_link(rt, p->index);
-  end_contexts_at(rt, p->index);
+  end_contexts_at_node(rt, p->index);
   p->last_counts = (clv_link_counts){0};
   p->has_module = false;
   (void)api_peer_on_event(&p->state, PEER_REJOINS);
@@ -112,8 +112,8 @@ static cleave_status add_worker_to_error(const api_peer *p, cleave_status status
 }
 
 /* Closes the old link and connects again. Without the lock. */
-static cleave_status connect_again(api_peer *p, clv_link *old, clv_rpc_channel *channel,
-                                   cleave_error *error) {
+static cleave_status reconnect_worker(api_peer *p, clv_link *old, clv_rpc_channel *channel,
+                                      cleave_error *error) {
   if (old) clv_link_close(old);
   clv_link_unref(old);
   clv_rpc_channel_free(channel);
@@ -134,12 +134,12 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   TRY_API(find_lost_peer(runtime, worker, &p, error));
   TRY_API(wait_until_quiet(runtime, p, until, error));
   TRY_API(find_lost_peer(runtime, worker, &p, error)); /* another thread may have begun first */
-  begin_attempt(p, api_time_of_deadline(runtime, until), &old, &channel);
+  begin_rejoin(p, api_time_of_deadline(runtime, until), &old, &channel);
   api_unlock(runtime);
-  cleave_status status = connect_again(p, old, channel, error);
+  cleave_status status = reconnect_worker(p, old, channel, error);
   api_lock(runtime);
   if (status == CLEAVE_OK) status = admit_worker(p, error);
-  end_attempt(p, status == CLEAVE_OK);
+  end_rejoin(p, status == CLEAVE_OK);
   api_wake(runtime);
   return status == CLEAVE_OK ? status : add_worker_to_error(p, status, error);
 }
@@ -195,7 +195,7 @@ static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
+static cleave_status check_module_lost(const cleave_module *m, cleave_error *error) {
   cleave_error ignored;
   if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   TRY_API(api_check_node_present(m->runtime, m->node, error));
@@ -236,7 +236,7 @@ static cleave_status reload_module(cleave_module *m, const module_state *c, uint
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   p->n_loading++;
   cleave_status status = api_module_load_at_node(m, until, error);
-  bool may_be_there =
+  bool may_be_at_worker =
       /* after a missed deadline the module may be at the node */
       status == CLEAVE_OK || status == CLEAVE_DEADLINE;
   if (status == CLEAVE_OK) status = send_module_state(m, c, until, error);
@@ -245,7 +245,7 @@ static cleave_status reload_module(cleave_module *m, const module_state *c, uint
   m->weights_version++;
   if (status == CLEAVE_OK) m->n_rejoins = n_rejoins;
   if (status == CLEAVE_OK) m->needs_reload = m->resets_moments = false;
-  if (status != CLEAVE_OK && may_be_there) send_unload(m);
+  if (status != CLEAVE_OK && may_be_at_worker) send_unload(m);
   api_module_record_attempt(m, status);
   p->has_module |= status == CLEAVE_OK;
   api_module_unload_if_unused(m);
@@ -295,7 +295,7 @@ cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t d
   LOCKED(rt);
   TRY_API(api_check_no_pending_backward(rt, error));
   TRY_API(api_await_decision(rt, api_deadline_ns(rt, deadline_ms), error));
-  TRY_API(check_lost(r->module, error));
+  TRY_API(check_module_lost(r->module, error));
   TRY_API(reload_outputs(r->module, deadline_ms, error));
   return reload_module(r->module, &r->state, deadline_ms, error);
 }

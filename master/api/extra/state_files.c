@@ -122,9 +122,9 @@ static void drop_artifact_items(const cleave_module *m, const clv_weights_file *
   l->n = n;
 }
 
-static cleave_status match_file(const cleave_module *m, const clv_weights_file *f,
-                                const cleave_state_list *l, cleave_named_tensor *items,
-                                cleave_error *error) {
+static cleave_status check_file_items(const cleave_module *m, const clv_weights_file *f,
+                                      const cleave_state_list *l, cleave_named_tensor *items,
+                                      cleave_error *error) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   clv_err why;
   TRY(clv_alloc(l->n, sizeof *found, &found, &err));
@@ -153,6 +153,6 @@ cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
   TRY_API(cleave_state_list_of(module, kind, &l, error));
   drop_artifact_items(module, f, &l);
   TRY(clv_alloc(l.n, sizeof *items, &items, &err));
-  TRY_API(match_file(module, f, &l, items, error));
+  TRY_API(check_file_items(module, f, &l, items, error));
   return cleave_state_write(runtime, module, kind, items, l.n, deadline_ms, error);
 }
