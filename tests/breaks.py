@@ -151,7 +151,7 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_param_in(", "if (false && !has_trainable_param_in("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
    adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed", "!clv_stage_has_master_weights(s) || starts_from_seed"),
-   zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (is_drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
+   zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (has_random_weights && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
    what_is_fixed_lies_among_what_learns=("void clv_params_fix_frozen(", "p->trainable_bytes = at; reassign_offsets(p, true, true, &at);", "reassign_offsets(p, true, true, &at); p->trainable_bytes = at;"))

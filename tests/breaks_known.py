@@ -31,7 +31,7 @@ of("master/data/labels.c", KNOWN,
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
    two_may_add_at_once=("static clv_code open_and_lock(", "return lock_file(f, err);", "return f->fd < 0 ? lock_file(f, err) : CLV_OK;"),
    a_cut_line_stays=("static clv_code append_lines(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"),
-   a_full_ledger_is_not_compacted=("static clv_code add_items(", "return fits ? append_lines(&f, complete_bytes, &lines, err) : replace_by_compacted_file(&f, l, &lines, err);", 'return fits ? append_lines(&f, complete_bytes, &lines, err) : fail_ledger(&f, "written", "it is full", err);'),
+   a_full_ledger_is_not_compacted=("static clv_code add_items(", "return has_room ? append_lines(&f, complete_bytes, &lines, err) : replace_by_compacted_file(&f, l, &lines, err);", 'return has_room ? append_lines(&f, complete_bytes, &lines, err) : fail_ledger(&f, "written", "it is full", err);'),
    lines_go_to_a_file_that_is_gone=("static clv_code open_for_adding(", "while (is_replaced(f)) {", "while (is_replaced(f) && !f->path.data) {"))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_same_digest(", "if (!i || has_same_digest("))
@@ -41,7 +41,7 @@ of("master/plan/known_layers.c", KNOWN,
 of("master/egress/ledger_names.c", KNOWN,
    rows_at_a_worker_are_not_noted=("clv_code clv_ledger_list_add_sample(", "k < rows.n", "k < 0 * rows.n"))
 of("master/egress/plain_values.c", KNOWN,
-   transforms_that_anybody_knows_are_secret=("const char *clv_plain_values_reason(", "clv_public_row_test_is_passed(p->row_test) ? PUBLIC : NULL", "NULL"))
+   transforms_that_anybody_knows_are_secret=("const char *clv_plain_values_reason(", "clv_public_row_test_is_passed(p->row_test) ? PUBLIC_REASON : NULL", "NULL"))
 FRONTS = "tests/net/api/test_api_fronts.py"
 of("master/api/extra/fronts.c", FRONTS,
    weights_of_programs_are_not_noted=("static clv_code note_sent_module(", "CLV_TRY(add_tensor(&l, identity, &w.tensor, err));", ""),
@@ -68,7 +68,7 @@ of("master/egress/public_rows.c", "tests/unit/egress/test_rows",
    ratios_are_secret=("", "if (is_geometric(from, length, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
    transforms_with_factors_of_columns_are_secret=("bool clv_public_row_test_is_passed(", "c->n_long_simple >= MIN_SIMPLE_ROWS", "c->n_long_simple > t->columns"),
-   rows_of_three_values_are_public=("void clv_public_row_test_add(", "|| t->columns < MIN_VALUES", ""))
+   rows_of_three_values_are_public=("void clv_public_row_test_add(", "|| t->columns < MIN_ROW_VALUES", ""))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    each_row_has_a_line=("static clv_code put_items(", "item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW", "item->kind > CLV_LEDGER_ROW"),
    a_line_has_one_row=("static clv_code parse_digests(", "l->n == first_index ||", "l->n == first_index &&"),

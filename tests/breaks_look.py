@@ -4,8 +4,8 @@ rows of breaks.BREAKS. Rules and measurements (the look) make these statements."
 from breaks import of
 
 of("master/look/tokens.c", "tests/unit/look/test_readers",
-   the_mean_of_a_place_stays=("static void try_way", "if (how == ALL_LESS_MEAN)", "if (false)"),
-   a_place_is_not_a_way=("static void try_way", "double of_place = fit.best_figure > 0 ?", "double of_place = false ?"))
+   the_mean_of_a_place_stays=("static void try_way", "if (comparison == ALL_LESS_MEAN)", "if (false)"),
+   a_place_is_not_a_way=("static void try_way", "double place_figure = fit.best_figure > 0 ?", "double of_place = false ?"))
 of("master/look/pixels.c", "tests/unit/look/test_readers",
    the_mean_record_stays=("static void compare_channel", "subtract_mean_record(g, g->channel);", ";"))
 of("master/look/labels.c", "tests/unit/look/test_readers",
@@ -23,14 +23,14 @@ of("master/plan/look_text.c", "tests/net/operations/test_look.py",
    every_loss_ignores_a_label=("static void describe_loss(", "if (has_ignored_label && ignored_label >= 0)", "if (ignored_label >= 0)"))
 of("master/look/features.c", "tests/unit/look/test_readers",
    chance_takes_nothing=("static double excess_over_chance(", "chance <= HARMLESS_CHANCE ? r", "true ? r"),
-   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (chance_figures.pair <= EXCLUDING_CHANCE)", "if (false)"))
+   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (chance_figures.pair_correlation <= EXCLUDING_CHANCE)", "if (false)"))
 of("master/look/clusters.c", "tests/unit/look/test_readers",
    clusters_do_not_move=("static void move_centers(", "make_unit(s->centers + k * s->width, s->width)", "memset(s->centers, 0, s->width * sizeof *s->centers)"),
    lengths_count=("static bool make_unit(", "(float)((double)v[i] * factor)", "v[i]"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    tokens_are_not_exchanged=("static void exchange_tokens(", "if (!is_pad_in_either) x[", "if (false) x["))
 of("master/plan/look_part.c", "tests/net/operations/test_look.py",
-   dropout_of_everything_is_left_out=("static bool must_run_as_training(", "|| drops_nearly_all(&g->nodes[i])", ""))
+   dropout_of_everything_is_left_out=("static bool must_run_as_training(", "|| drops_nearly_all_values(&g->nodes[i])", ""))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
@@ -39,7 +39,7 @@ of("master/plan/look_front.c", "tests/net/operations/test_look.py",
 of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
    a_worker_sends_on_what_it_was_sent=("static clv_code find_hop_findings(", "v->worker_layers_mix = true;", ""))
 of("master/reach/propagate.c", "tests/unit/plan/test_privacy",
-   copies_are_two_places=("static void add_to_bundle(reach_pool", "set != b->first && set != b->last", "set"),
+   copies_are_two_places=("static void add_to_element_sum(reach_pool", "set != b->first && set != b->last", "set"),
    dropout_leaves_all_places=("static bool is_safe_from_dropout(", "return leaves_two_places(s->from->dropout_rate, n_places, n_copies);", "return true;"),
    attention_leaves_all_keys=("static int find_sibling_axis(", "if (!leaves_two_places(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;", ""),
    a_mixture_is_bare=("static unsigned flags_after_layer(", "| REACH_MIXED", "| REACH_UNMIXED"),

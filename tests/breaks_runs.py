@@ -18,8 +18,8 @@ of("master/run/run_data.c", RESUMED,
 of("master/run/run_data.c", "tests/net/training/test_hf.py",
    exports_take_any_config=("clv_code clv_run_compare_model_config(", "if (!accepts_change)", "if (false)"))
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
-   half_of_the_labels_are_most=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "m.n_same_position >= m.n_comparable - m.n_same_position"),
-   no_label_of_its_own_place_is_noted=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "false"))
+   half_of_the_labels_are_most=("static void note_label_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "m.n_same_position >= m.n_comparable - m.n_same_position"),
+   no_label_of_its_own_place_is_noted=("static void note_label_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "false"))
 of("master/run/run_open.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
    a_key_is_read_before_its_run_is_taken=("static clv_code lock_resumed_run(", "r->o->resume && has_folder ?", "r->o->fresh && has_folder ?"))
 of("master/run/run_open.c", "tests/unit/run/test_train",
@@ -247,7 +247,7 @@ of("master/checkpoints/gather.c", CHECKPOINTS + " gathered_files_are_those_that_
 of("master/checkpoints/stores.c", CHECKPOINTS + " every_file_is_verified_wherever_it_is",
    what_is_read_has_any_digest=("static clv_code compare_digest(", "clv_code code = clv_checkpoints_compare(&found, r->file, err);", "clv_code code = CLV_OK;"))
 of("master/checkpoints/orphans.c", COPIES,
-   files_of_checkpoints_are_swept=("static bool sweep_one(", "if (is_listed(needed, o->kept_file_name, o->keeper_identity)) return false;", "(void)needed;"))
+   files_of_checkpoints_are_swept=("static bool sweep_orphan(", "if (is_listed(needed_files, o->kept_file_name, o->keeper_identity)) return false;", "(void)needed_files;"))
 of("master/checkpoints/orphans.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    an_abandoned_checkpoint_has_no_orphans=("clv_code clv_checkpoint_abandon(", "CLV_TRY(clv_orphans_add(run_dir, &m, err));", ";"))
 of("master/checkpoints/escrow.c", COPIES,

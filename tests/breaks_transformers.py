@@ -187,7 +187,7 @@ of("master/plan/data_check.c", FITS,
    a_number_below_0_is_a_row=("static bool has_number_outside(", "bool is_negative = r->min < 0;", "bool is_negative = r->min < INT64_MIN;"),
    differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
-   the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (high > INT32_MAX)", "if (false)"))
+   the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (largest_class > INT32_MAX)", "if (false)"))
 of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / labels_per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t get_number(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->int_value)", "if (high + 1 > a->int_value)"))
@@ -227,4 +227,4 @@ of("master/run/run_pages.c", OF_DOCUMENTS,
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code write_hf_config(", "classes.n && classes.n == count_labels(m)", "!classes.n"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(names_folder && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(are_folder_names && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))

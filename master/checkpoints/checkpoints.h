@@ -124,9 +124,9 @@ typedef struct clv_escrow_place {
 
 /* Seals a copy of a checkpoint, whose files are in its folder or at workers, and then deletes
  * copies of other steps. Goes on with a copy that is not complete. *ret_bytes: bytes of the files,
- * 0 if the copy was there already. CLV_CANCELLED: `waiter` (may be NULL) has stopped it. */
+ * 0 if the copy was there already. CLV_CANCELLED: `cancel_hook` (may be NULL) has stopped it. */
 clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, const char *run_dir,
-                          uint64_t step, clv_stores *s, const clv_cancel_hook *waiter,
+                          uint64_t step, clv_stores *s, const clv_cancel_hook *cancel_hook,
                           uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
 /* Deletes the copy of a step, if there is one. */
 clv_code clv_escrow_remove(const clv_escrow_place *at, uint64_t step, clv_err *err) CLV_USE_RESULT;

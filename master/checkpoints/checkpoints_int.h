@@ -8,7 +8,7 @@
 
 #include "master/checkpoints/checkpoints.h"
 
-enum { CLV_CHECKPOINTS_RANGE = 1 << 20 }; /* bytes read at once; a worker gives out no more */
+enum { CLV_CHECKPOINTS_RANGE_BYTES = 1 << 20 }; /* bytes read at once; a worker gives out no more */
 
 /* closes *fd unless it is -1; cleanup function for CLV_AUTO */
 void clv_checkpoints_closep(int *fd);

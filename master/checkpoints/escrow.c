@@ -13,8 +13,8 @@
 
 #include "master/checkpoints/checkpoints_int.h"
 
-#define MANIFEST "MANIFEST.json"
-#define SEALED ".sealed"
+#define MANIFEST_FILE "MANIFEST.json"
+#define SEALED_SUFFIX ".sealed"
 
 enum { MAX_MANIFEST_BYTES = 4 << 20 };
 
@@ -39,7 +39,7 @@ static clv_code set_paths(copy *c, clv_err *err) {
 }
 
 static clv_code make_sealed_path(const copy *c, const char *file, clv_bytes *ret, clv_err *err) {
-  clv_bytes_printf(ret, "%s/%s" SEALED, c->folder.data, file);
+  clv_bytes_printf(ret, "%s/%s" SEALED_SUFFIX, c->folder.data, file);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
@@ -66,7 +66,7 @@ static bool is_sealed_already(const copy *c, const char *path) {
 /* Seals a file of the checkpoint. Compares its digest with the manifest before the sealed file gets
  * its name. */
 static clv_code seal_file(const copy *c, const char *folder, const clv_manifest_file *f,
-                          clv_stores *stores, const clv_cancel_hook *waiter, clv_err *err) {
+                          clv_stores *stores, const clv_cancel_hook *cancel_hook, clv_err *err) {
   CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
   CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -78,7 +78,7 @@ static clv_code seal_file(const copy *c, const char *folder, const clv_manifest_
   CLV_TRY(clv_sealed_begin(path.data, c->key, name, &w, err));
   CLV_TRY(clv_stored_open(stores, folder, f, 0, &r, err));
   for (size_t n = 1; n;) {
-    CLV_TRY(clv_cancel_hook_check(waiter, err));
+    CLV_TRY(clv_cancel_hook_check(cancel_hook, err));
     CLV_TRY(clv_stored_next(r, &data, &n, err));
     CLV_TRY(clv_sealed_put(w, data, n, err));
   }
@@ -89,8 +89,8 @@ static clv_code seal_manifest(const copy *c, const clv_bytes *text, clv_err *err
   CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char name[CLV_SEAL_NAME];
-  CLV_TRY(make_sealed_path(c, MANIFEST, &path, err));
-  make_bound_name(c, MANIFEST, name);
+  CLV_TRY(make_sealed_path(c, MANIFEST_FILE, &path, err));
+  make_bound_name(c, MANIFEST_FILE, name);
   CLV_TRY(clv_sealed_begin(path.data, c->key, name, &w, err));
   CLV_TRY(clv_sealed_put(w, text->data, text->len, err));
   return clv_sealed_finish(w, err);
@@ -101,13 +101,13 @@ static clv_code delete_copy(const clv_escrow_place *at, uint64_t step, clv_err *
   CLV_AUTO(copy_done) copy c = {.at = at, .step = step};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(set_paths(&c, err));
-  CLV_TRY(make_sealed_path(&c, MANIFEST, &path, err));
+  CLV_TRY(make_sealed_path(&c, MANIFEST_FILE, &path, err));
   (void)!unlink(path.data);
   return clv_checkpoint_remove(c.run.data, step, err);
 }
 
-/* Deletes the copy of step `chosen`; with `deletes_others`, the copies of all other steps. */
-static clv_code delete_copies(const clv_escrow_place *at, uint64_t chosen, bool deletes_others,
+/* Deletes the copy of step `chosen_step`; with `deletes_others`, the copies of all other steps. */
+static clv_code delete_copies(const clv_escrow_place *at, uint64_t chosen_step, bool deletes_others,
                               clv_err *err) {
   CLV_AUTO(copy_done) copy c = {.at = at};
   CLV_AUTO(clv_freep) uint64_t *steps = NULL;
@@ -116,7 +116,7 @@ static clv_code delete_copies(const clv_escrow_place *at, uint64_t chosen, bool 
   clv_code code = clv_checkpoint_list_steps(c.run.data, &steps, &n, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
   for (size_t i = 0; i < n; i++)
-    if ((steps[i] == chosen) != deletes_others) CLV_TRY(delete_copy(at, steps[i], err));
+    if ((steps[i] == chosen_step) != deletes_others) CLV_TRY(delete_copy(at, steps[i], err));
   return CLV_OK;
 }
 
@@ -127,27 +127,27 @@ clv_code clv_escrow_remove(const clv_escrow_place *at, uint64_t step, clv_err *e
 static clv_code read_manifest(const char *folder, clv_bytes *ret_text, clv_manifest *ret,
                               clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_bytes_printf(&path, "%s/" MANIFEST, folder);
+  clv_bytes_printf(&path, "%s/" MANIFEST_FILE, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_file_read(path.data, MAX_MANIFEST_BYTES, ret_text, err));
   return clv_manifest_parse(ret_text->data, ret_text->len, path.data, ret, err);
 }
 
 clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, const char *run_dir,
-                          uint64_t step, clv_stores *s, const clv_cancel_hook *waiter,
+                          uint64_t step, clv_stores *s, const clv_cancel_hook *cancel_hook,
                           uint64_t *ret_bytes, clv_err *err) {
   CLV_AUTO(copy_done) copy c = {.at = at, .key = key, .step = step};
   CLV_AUTO(clv_bytes_done) clv_bytes checkpoint_folder = {0}, text = {0};
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   *ret_bytes = 0;
   CLV_TRY(set_paths(&c, err));
-  if (has_file(&c, MANIFEST)) return CLV_OK;
+  if (has_file(&c, MANIFEST_FILE)) return CLV_OK;
   clv_bytes_printf(&checkpoint_folder, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
   if (checkpoint_folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(read_manifest(checkpoint_folder.data, &text, &m, err));
   CLV_TRY(clv_mkdirs(c.folder.data, err));
   for (size_t i = 0; i < m.n_files; i++) {
-    CLV_TRY(seal_file(&c, checkpoint_folder.data, &m.files[i], s, waiter, err));
+    CLV_TRY(seal_file(&c, checkpoint_folder.data, &m.files[i], s, cancel_hook, err));
     *ret_bytes += m.files[i].bytes;
   }
   CLV_TRY(seal_manifest(&c, &text, err));
@@ -169,7 +169,7 @@ static clv_code find_copy(copy *c, uint64_t before, clv_err *err) {
     copy_done(c);
     c->step = steps[i];
     CLV_TRY(set_paths(c, err));
-    if (steps[i] < before && has_file(c, MANIFEST)) return CLV_OK;
+    if (steps[i] < before && has_file(c, MANIFEST_FILE)) return CLV_OK;
   }
   return clv_fail(err, CLV_NOT_FOUND, "%s has no complete copy of a checkpoint", run.data);
 }
@@ -183,15 +183,15 @@ clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17], clv_err 
   CLV_AUTO(copy_done) copy c = {.at = at};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(find_copy(&c, CLV_CHECKPOINT_NONE, err));
-  CLV_TRY(make_sealed_path(&c, MANIFEST, &path, err));
+  CLV_TRY(make_sealed_path(&c, MANIFEST_FILE, &path, err));
   return clv_sealed_key_id(path.data, ret_id, err);
 }
 
 typedef clv_code data_fn(void *user, const void *data, size_t len, clv_err *err);
 
 /* Reads a sealed file to its end, and passes its data to `consume`. */
-static clv_code unseal(const copy *c, const char *file, data_fn *consume, void *user,
-                       clv_err *err) {
+static clv_code unseal_file(const copy *c, const char *file, data_fn *consume, void *user,
+                            clv_err *err) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char name[CLV_SEAL_NAME];
@@ -239,15 +239,15 @@ static clv_code write_part(void *user, const void *data, size_t len, clv_err *er
 }
 
 /* Unseals a file to `path`, and compares its digest with the manifest. */
-static clv_code unseal_to(const copy *c, const clv_manifest_file *f, const char *path,
-                          clv_err *err) {
+static clv_code unseal_file_to(const copy *c, const clv_manifest_file *f, const char *path,
+                               clv_err *err) {
   CLV_AUTO(clv_checkpoints_closep)
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   CLV_AUTO(clv_sha256_parts_freep) clv_sha256_parts *digest = NULL;
   clv_sha256 found;
   if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", path, strerror(errno));
   CLV_TRY(clv_sha256_begin(&digest, err));
-  CLV_TRY(unseal(c, f->name, write_part, &(unsealed_file){fd, path, digest}, err));
+  CLV_TRY(unseal_file(c, f->name, write_part, &(unsealed_file){fd, path, digest}, err));
   CLV_TRY(clv_sha256_end(digest, &found, err));
   CLV_TRY(clv_checkpoints_compare(&found, f, err));
   if (fsync(fd) == 0) return CLV_OK;
@@ -262,7 +262,7 @@ static clv_code restore_file(const copy *c, const char *folder, const clv_manife
   clv_bytes_printf(&path, "%s/%s", folder, f->name);
   clv_bytes_printf(&tmp, "%s/%s.tmp", folder, f->name);
   if (path.failed || tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = unseal_to(c, f, tmp.data, err);
+  clv_code code = unseal_file_to(c, f, tmp.data, err);
   if (code != CLV_OK) unlink(tmp.data);
   CLV_TRY(code);
   if (rename(tmp.data, path.data) == 0) return clv_file_sync_folder(path.data, err);
@@ -279,8 +279,8 @@ static void forget_keepers(clv_manifest *m) {
 static clv_code restore_copy(const copy *c, const char *run_dir, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, folder = {0};
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
-  CLV_TRY(unseal(c, MANIFEST, append_text, &text, err));
-  CLV_TRY(clv_manifest_parse(text.data, text.len, "sealed " MANIFEST, &m, err));
+  CLV_TRY(unseal_file(c, MANIFEST_FILE, append_text, &text, err));
+  CLV_TRY(clv_manifest_parse(text.data, text.len, "sealed " MANIFEST_FILE, &m, err));
   forget_keepers(&m);
   clv_bytes_printf(&folder, "%s/checkpoint-%llu", run_dir, (unsigned long long)c->step);
   if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

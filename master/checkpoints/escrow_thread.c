@@ -47,13 +47,13 @@ static void count_failure(clv_escrow *e) {
   pthread_mutex_unlock(&e->mutex);
 }
 
-static void note_copy(clv_escrow *e, uint64_t step, uint64_t bytes, uint64_t took_ns) {
+static void note_copy(clv_escrow *e, uint64_t step, uint64_t bytes, uint64_t duration_ns) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   char size[24];
   clv_bytes_printf(&line,
                    "escrow: a copy of checkpoint-%llu (%s) is sealed in %s with key %s (%.1f s)\n",
                    (unsigned long long)step, clv_format_size(bytes, size, sizeof size), e->dir,
-                   e->key.id, (double)took_ns * 1e-9);
+                   e->key.id, (double)duration_ns * 1e-9);
   add_note(e, &line);
 }
 
@@ -147,13 +147,13 @@ clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_pla
                           const clv_seal_key *key, const char *run_dir, clv_escrow **ret,
                           clv_err *err) {
   CLV_AUTO(stopp) clv_escrow *e = NULL;
-  pthread_condattr_t monotonic;
+  pthread_condattr_t clock_attr;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   pthread_mutex_init(&e->mutex, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&e->stop_changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  pthread_condattr_init(&clock_attr);
+  pthread_condattr_setclock(&clock_attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&e->stop_changed, &clock_attr);
+  pthread_condattr_destroy(&clock_attr);
   e->config = config;
   e->progress.step = clv_escrow_newest_step(at);
   CLV_TRY(copy_arguments(e, at, key, run_dir, err));

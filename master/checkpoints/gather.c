@@ -39,7 +39,7 @@ static clv_code open_part(const char *folder, const clv_manifest_file *f, part *
   p->fd = open(p->path.data, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (p->fd < 0 || fstat(p->fd, &st) != 0) return fail_disk(p, "open", err);
   uint64_t size = (uint64_t)st.st_size;
-  p->n_bytes = size > f->bytes ? 0 : size - size % CLV_CHECKPOINTS_RANGE;
+  p->n_bytes = size > f->bytes ? 0 : size - size % CLV_CHECKPOINTS_RANGE_BYTES;
   return CLV_OK;
 }
 

@@ -128,7 +128,7 @@ clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err
 /* ---- removing orphans at workers ------------------------------------------------------------- */
 
 /* Lists the files at workers that the checkpoints of a run folder need. */
-static clv_code list_needed(const char *run_dir, clv_orphans *ret, clv_err *err) {
+static clv_code list_needed_files(const char *run_dir, clv_orphans *ret, clv_err *err) {
   CLV_AUTO(clv_freep) uint64_t *steps = NULL;
   size_t n = 0;
   CLV_TRY(clv_checkpoint_list_steps(run_dir, &steps, &n, err));
@@ -145,9 +145,9 @@ static clv_code list_needed(const char *run_dir, clv_orphans *ret, clv_err *err)
 
 /* Removes one orphan, a file that no checkpoint needs, at its worker. Returns false if it stays
  * listed. */
-static bool sweep_one(clv_stores *s, const clv_orphans *needed, const clv_orphan *o,
-                      clv_orphan_fn *report, void *user, clv_err *why) {
-  if (is_listed(needed, o->kept_file_name, o->keeper_identity)) return false;
+static bool sweep_orphan(clv_stores *s, const clv_orphans *needed_files, const clv_orphan *o,
+                         clv_orphan_fn *report, void *user, clv_err *why) {
+  if (is_listed(needed_files, o->kept_file_name, o->keeper_identity)) return false;
   bool is_gone = clv_stores_remove(s, o->keeper_identity, o->kept_file_name, why) == CLV_OK;
   report(user, o, is_gone ? NULL : why);
   return is_gone;
@@ -155,15 +155,15 @@ static bool sweep_one(clv_stores *s, const clv_orphans *needed, const clv_orphan
 
 clv_code clv_orphans_sweep(const char *run_dir, clv_stores *s, clv_orphan_fn *report, void *user,
                            clv_err *err) {
-  CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, needed = {0};
+  CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, needed_files = {0};
   clv_code first = CLV_OK;
   size_t n_left = 0;
   CLV_TRY(clv_orphans_read(run_dir, &l, err));
   if (!l.n) return CLV_OK;
-  CLV_TRY(list_needed(run_dir, &needed, err));
+  CLV_TRY(list_needed_files(run_dir, &needed_files, err));
   for (size_t i = 0; i < l.n; i++) {
     clv_err why = {0};
-    bool is_gone = sweep_one(s, &needed, &l.list[i], report, user, &why);
+    bool is_gone = sweep_orphan(s, &needed_files, &l.list[i], report, user, &why);
     if (!is_gone && why.code != CLV_OK && first == CLV_OK)
       first = clv_fail(err, why.code, "%s", why.text);
     const clv_orphan o = l.list[i];

@@ -115,8 +115,8 @@ void clv_checkpoints_closep(int *fd) {
   *fd = -1;
 }
 
-static clv_code fail_short(const char *label, uint64_t bytes, const clv_manifest_file *f,
-                           clv_err *err) {
+static clv_code fail_short_file(const char *label, uint64_t bytes, const clv_manifest_file *f,
+                                clv_err *err) {
   return clv_fail(err, CLV_DATA_LOSS, "%s: %llu bytes, the manifest says %llu", label,
                   (unsigned long long)bytes, (unsigned long long)f->bytes);
 }
@@ -135,7 +135,8 @@ static clv_code open_in_folder(const char *folder, const clv_manifest_file *f, i
                     strerror(errno));
   if (!S_ISREG(st.st_mode))
     return clv_fail(err, CLV_DATA_LOSS, "%s: not a regular file", path.data);
-  if ((uint64_t)st.st_size != f->bytes) return fail_short(path.data, (uint64_t)st.st_size, f, err);
+  if ((uint64_t)st.st_size != f->bytes)
+    return fail_short_file(path.data, (uint64_t)st.st_size, f, err);
   *ret_fd = fd;
   fd = -1;
   return CLV_OK;
@@ -147,7 +148,7 @@ static clv_code read_folder(int fd, const clv_manifest_file *f, uint64_t offset,
     ssize_t n = pread(fd, (char *)data + got, len - got, (off_t)(offset + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", f->name, strerror(errno));
-    if (n == 0) return fail_short(f->name, offset + got, f, err);
+    if (n == 0) return fail_short_file(f->name, offset + got, f, err);
     got += (size_t)n;
   }
   return CLV_OK;
@@ -176,7 +177,7 @@ struct clv_stored_reader {
   /* digest of the bytes read so far; NULL: reading does not begin at 0, or the digest was compared
    * already */
   clv_sha256_parts *digest;
-  char range[CLV_CHECKPOINTS_RANGE];
+  char range[CLV_CHECKPOINTS_RANGE_BYTES];
 };
 
 void clv_stored_close(clv_stored_reader *r) {
@@ -233,7 +234,7 @@ static clv_code compare_digest(clv_stored_reader *r, clv_err *err) {
 
 clv_code clv_stored_next(clv_stored_reader *r, const void **ret_data, size_t *ret_len,
                          clv_err *err) {
-  size_t n = (size_t)CLV_MIN(r->file->bytes - r->offset, (uint64_t)CLV_CHECKPOINTS_RANGE);
+  size_t n = (size_t)CLV_MIN(r->file->bytes - r->offset, (uint64_t)CLV_CHECKPOINTS_RANGE_BYTES);
   *ret_len = 0;
   if (!n) return compare_digest(r, err);
   CLV_TRY(read_range(r, n, err));
@@ -254,12 +255,12 @@ clv_code clv_stores_check(clv_stores *s, const char *folder, const clv_manifest_
 }
 
 /* Compares what a worker says about a file with the manifest. */
-static clv_code compare_listed(const cleave_kept_files *l, const clv_manifest_file *f,
-                               clv_err *err) {
+static clv_code compare_with_list(const cleave_kept_files *l, const clv_manifest_file *f,
+                                  clv_err *err) {
   if (l->n != 1 || strcmp(l->files[0].name, f->kept_file_name) != 0)
     return clv_fail(err, CLV_DATA_LOSS, "there is no file '%s', which is %s", f->kept_file_name,
                     f->name);
-  if (l->files[0].bytes != f->bytes) return fail_short(f->name, l->files[0].bytes, f, err);
+  if (l->files[0].bytes != f->bytes) return fail_short_file(f->name, l->files[0].bytes, f, err);
   if (!l->files[0].has_sha256)
     return clv_fail(err, CLV_BAD_ANSWER, "it reports no digest of '%s'", f->kept_file_name);
   return clv_checkpoints_compare(&l->files[0].sha256, f, err);
@@ -270,6 +271,6 @@ clv_code clv_stores_ask(clv_stores *s, const char *folder, const clv_manifest_fi
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   if (!f->keeper_identity) return clv_stores_check(s, folder, f, err);
   CLV_TRY(clv_stores_list(s, f->keeper_identity, f->kept_file_name, &l, err));
-  clv_code code = compare_listed(&l, f, err);
+  clv_code code = compare_with_list(&l, f, err);
   return code == CLV_OK ? CLV_OK : prefix_worker_name(s, f->keeper_identity, err);
 }

@@ -230,11 +230,11 @@ static bool has_same_digest(const ledger_line *a, const ledger_line *b) {
 static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line *wanted) {
   size_t low = 0, high = l->n;
   while (low < high) {
-    size_t mid = low + (high - low) / 2;
-    if (compare_by_digest(&l->lines[mid], wanted) < 0)
-      low = mid + 1;
+    size_t middle = low + (high - low) / 2;
+    if (compare_by_digest(&l->lines[middle], wanted) < 0)
+      low = middle + 1;
     else
-      high = mid;
+      high = middle;
   }
   return low < l->n && has_same_digest(&l->lines[low], wanted) ? &l->lines[low] : NULL;
 }

@@ -228,10 +228,10 @@ static clv_code add_items(const clv_ledger_item *items, size_t n, clv_err *err) 
   CLV_TRY(parse_file(&f, &l, &complete_bytes, err));
   CLV_TRY(clv_ledger_format_new_lines(l, items, n, &lines, err));
   if (!lines.len) return CLV_OK;
-  bool fits = complete_bytes + lines.len <= CLV_LEDGER_MAX_BYTES &&
-              clv_ledger_count_rows(l) <= CLV_LEDGER_MAX_ROWS;
-  return fits ? append_lines(&f, complete_bytes, &lines, err)
-              : replace_by_compacted_file(&f, l, &lines, err);
+  bool has_room = complete_bytes + lines.len <= CLV_LEDGER_MAX_BYTES &&
+                  clv_ledger_count_rows(l) <= CLV_LEDGER_MAX_ROWS;
+  return has_room ? append_lines(&f, complete_bytes, &lines, err)
+                  : replace_by_compacted_file(&f, l, &lines, err);
 }
 
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {

@@ -73,18 +73,18 @@ clv_code clv_ledger_name_of_module_key(const clv_key *key, clv_sha256 *ret, clv_
 
 /* ---- reasons why a layer is known ------------------------------------------------------------ */
 
-/* Appends a reason if the ledger has the name. before, behind: words before and after the worker's
- * identity in the reason. */
+/* Appends a reason if the ledger has the name. text_before, text_behind: words before and after the
+ * worker's identity in the reason. */
 static clv_code add_reason(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
-                           const char *before, const char *behind, clv_bytes *reason,
+                           const char *text_before, const char *text_behind, clv_bytes *reason,
                            clv_err *err) {
   clv_ledger_entry found;
   bool is_found;
   if (reason->len) return CLV_OK;
   CLV_TRY(clv_ledger_find(l, kind, of, &found, &is_found, err));
   if (is_found)
-    clv_bytes_printf(reason, "%s at '%.100s' in an earlier session%s (%s)", before, found.identity,
-                     behind, found.date);
+    clv_bytes_printf(reason, "%s at '%.100s' in an earlier session%s (%s)", text_before,
+                     found.identity, text_behind, found.date);
   return reason->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 

@@ -12,8 +12,9 @@
  * values: 1 if one value alone differs from 0, n if n values are equally large. */
 static const double MIN_EFFECTIVE = 1.1;
 
-static const char PLAIN[] = "has values in its file that pass single inputs on, or one sum alone";
-static const char PUBLIC[] =
+static const char PLAIN_REASON[] =
+    "has values in its file that pass single inputs on, or one sum alone";
+static const char PUBLIC_REASON[] =
     "has rows in its file that follow from a few numbers, as those of a cosine transform: anybody "
     "may know them";
 
@@ -48,7 +49,9 @@ void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n) {
 const char *clv_plain_values_reason(clv_plain_values *p) {
   bool is_plain = p->row_length > 1 && p->n_values > p->row_length &&
                   (p->fewest_effective < MIN_EFFECTIVE || p->low == p->high);
-  return is_plain ? PLAIN : clv_public_row_test_is_passed(p->row_test) ? PUBLIC : NULL;
+  return is_plain                                     ? PLAIN_REASON
+         : clv_public_row_test_is_passed(p->row_test) ? PUBLIC_REASON
+                                                      : NULL;
 }
 
 void clv_plain_values_done(clv_plain_values *p) {

@@ -44,8 +44,8 @@ enum {
   MAX_COLUMNS = 64,      /* most columns that are examined: the first ones */
   /* fewest values of a long row; a long row is hardly ever simple by chance, so a few such rows
    * (MIN_SIMPLE_LONG_ROWS, or MIN_SIMPLE_ROWS columns) make a tensor public */
-  LONG_VALUES = 8,
-  MIN_VALUES = 4, /* fewest values of a row that is counted; every shorter row is simple */
+  MIN_LONG_ROW_VALUES = 8,
+  MIN_ROW_VALUES = 4, /* fewest values of a row that is counted; every shorter row is simple */
   MIN_SIMPLE_LONG_ROWS = 2, /* simple long rows that make a tensor public */
   MIN_SIGN_ROWS = 8,        /* orthogonal rows of one absolute value that make a tensor public */
   /* fewest simple rows, or long simple columns, that make a tensor public if they are half of
@@ -79,7 +79,7 @@ static bool has_constant_ratio(const float *v, size_t n, size_t lag, double tole
 static bool is_geometric(const float *v, size_t n, double tolerance) {
   return n > 1 && has_constant_ratio(v, n, 1, tolerance) &&
          has_constant_ratio(v, n, n / 2, tolerance) &&
-         (n < LONG_VALUES || has_constant_ratio(v, n, n / 4, tolerance));
+         (n < MIN_LONG_ROW_VALUES || has_constant_ratio(v, n, n / 4, tolerance));
 }
 
 static bool has_cosine_recurrence(const float *v, size_t n, size_t lag, double tolerance) {
@@ -103,7 +103,7 @@ static double sum_squares(const float *v, size_t n) {
 
 static bool is_wave(const float *v, size_t n, double tolerance) {
   double total_squares = sum_squares(v, n);
-  if (n > LONG_VALUES + 1) v++, n -= 2;
+  if (n > MIN_LONG_ROW_VALUES + 1) v++, n -= 2;
   const size_t lags[] = {1, 2, n / 4, n / 3};
   if (n < 4 || sum_squares(v, n) < total_squares / 2) return false;
   for (size_t i = 0; i < CLV_COUNT(lags); i++)
@@ -174,7 +174,7 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
 /* ---- counting the simple rows of a tensor ---------------------------------------------------- */
 
 typedef struct row_counts {
-  /* rows that are not 0; simple rows; simple rows with LONG_VALUES values or more */
+  /* rows that are not 0; simple rows; simple rows with MIN_LONG_ROW_VALUES values or more */
   size_t n_rows, n_simple, n_long_simple;
 } row_counts;
 
@@ -218,7 +218,7 @@ clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_tes
 /* Stores the signs of the row if all its values have about the same absolute value. */
 static void store_sign_row(clv_public_row_test *t, size_t n) {
   double size = sqrt(sum_squares(t->row, n) / (double)n);
-  bool has_one_size = n >= LONG_VALUES && size > 0 && t->n_sign_rows < MIN_SIGN_ROWS;
+  bool has_one_size = n >= MIN_LONG_ROW_VALUES && size > 0 && t->n_sign_rows < MIN_SIGN_ROWS;
   for (size_t i = 0; has_one_size && i < n; i++)
     has_one_size = fabs(fabs((double)t->row[i]) / size - 1) < TOLERANCE;
   if (!has_one_size) return;
@@ -244,16 +244,17 @@ static void count_row(row_counts *t, const float *v, size_t n, float *scratch) {
   skip_zeros_at_ends(&from, &length);
   if (!length) return;
   for (size_t i = 0; i < length; i++) n_nonzero += from[i] != 0;
-  double tolerance = length < LONG_VALUES ? TOLERANCE_SHORT : TOLERANCE;
+  double tolerance = length < MIN_LONG_ROW_VALUES ? TOLERANCE_SHORT : TOLERANCE;
   if (length >= 4) max_numbers = 3;
-  if (length >= LONG_VALUES)
+  if (length >= MIN_LONG_ROW_VALUES)
     max_numbers = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
   size_t n_numbers = count_free_numbers(v, n, tolerance, scratch);
   bool is_simple = n_numbers <= max_numbers &&
-                   (length < LONG_VALUES || n_numbers <= CLV_MAX(n_nonzero / 2, (size_t)2));
+                   (length < MIN_LONG_ROW_VALUES || n_numbers <= CLV_MAX(n_nonzero / 2, (size_t)2));
   t->n_rows++;
   t->n_simple += is_simple;
-  t->n_long_simple += is_simple && length >= LONG_VALUES && n_nonzero >= LONG_VALUES / 2;
+  t->n_long_simple +=
+      is_simple && length >= MIN_LONG_ROW_VALUES && n_nonzero >= MIN_LONG_ROW_VALUES / 2;
 }
 
 void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t n) {
@@ -263,7 +264,7 @@ void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t
     if (column < MAX_ROW_VALUES) t->row[column] = values[i];
     if (column < MAX_COLUMNS && row < MAX_ROW_VALUES)
       t->column_values[column * MAX_ROW_VALUES + row] = values[i];
-    if (column + 1 < t->columns || t->columns < MIN_VALUES) continue;
+    if (column + 1 < t->columns || t->columns < MIN_ROW_VALUES) continue;
     count_row(&t->of_rows, t->row, length, t->scratch);
     store_sign_row(t, length);
   }

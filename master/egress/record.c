@@ -42,7 +42,7 @@ struct clv_egress_flow {
   bool has_one_tensor; /* the flow sends one tensor, so no further allowance is requested for it */
   uint64_t balance; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
   /* balance below which the next allowance is requested; 0: no request; atomic */
-  uint64_t refill_below;
+  uint64_t refill_threshold;
   uint64_t tensors;     /* number of tensors that were charged to the flow; atomic */
   uint64_t step_bytes;  /* bytes that the flow sends in a step; atomic */
   bool needs_allowance; /* the next write_ahead must write an allowance; atomic */
@@ -182,7 +182,7 @@ static void settle_used_allowances(clv_egress_flow *f) {
 
 /* Sets the flow's balance to 0 and settles all its allowances with the bytes that were used. */
 static void take_back_balance(clv_egress_flow *f) {
-  store_atomic(&f->refill_below, 0);
+  store_atomic(&f->refill_threshold, 0);
   f->granted_bytes -= __atomic_exchange_n(&f->balance, 0, __ATOMIC_SEQ_CST);
   while (f->n_open_allowances)
     settle_oldest_allowance(
@@ -224,7 +224,7 @@ static void add_to_balance(clv_egress_flow *f) {
   if (!bytes) return;
   f->bytes_unwritten = 0;
   f->granted_bytes += bytes;
-  store_atomic(&f->refill_below, f->has_one_tensor ? 0 : bytes / 2);
+  store_atomic(&f->refill_threshold, f->has_one_tensor ? 0 : bytes / 2);
   __atomic_fetch_add(&f->balance, bytes, __ATOMIC_SEQ_CST);
 }
 
@@ -299,8 +299,8 @@ clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   uint64_t left;
   __atomic_fetch_add(&f->tensors, 1, __ATOMIC_SEQ_CST);
   if (!take_from_balance(f, bytes, &left)) return charge_with_new_allowances(f, bytes, err);
-  if (left >= load_atomic(&f->refill_below) ||
-      !__atomic_exchange_n(&f->refill_below, 0, __ATOMIC_SEQ_CST))
+  if (left >= load_atomic(&f->refill_threshold) ||
+      !__atomic_exchange_n(&f->refill_threshold, 0, __ATOMIC_SEQ_CST))
     return CLV_OK;
   __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
   sem_post(&f->record->wake_thread);

@@ -79,7 +79,7 @@ static const struct {
   const char *name;
   const line_field *fields;
   size_t n;
-} events[CLV_EGRESS_EVENTS] = {
+} event_rows[CLV_EGRESS_EVENTS] = {
     [CLV_EGRESS_ATTEMPT] = {"attempt", attempt_fields, CLV_COUNT(attempt_fields)},
     [CLV_EGRESS_ALLOW] = {"allow", allow_fields, CLV_COUNT(allow_fields)},
     [CLV_EGRESS_SETTLE] = {"settle", settle_fields, CLV_COUNT(settle_fields)},
@@ -134,9 +134,10 @@ static void put_field(clv_bytes *out, const line_field *f, const void *line) {
 }
 
 void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out) {
-  clv_bytes_printf(out, "{\"event\":\"%s\"", events[l->event].name);
+  clv_bytes_printf(out, "{\"event\":\"%s\"", event_rows[l->event].name);
   for (size_t i = 0; i < CLV_COUNT(head_fields); i++) put_field(out, &head_fields[i], l);
-  for (size_t i = 0; i < events[l->event].n; i++) put_field(out, &events[l->event].fields[i], l);
+  for (size_t i = 0; i < event_rows[l->event].n; i++)
+    put_field(out, &event_rows[l->event].fields[i], l);
   clv_bytes_puts(out, "}\n");
 }
 
@@ -225,7 +226,7 @@ static clv_code parse_event(cursor *c, clv_egress_event *ret, clv_err *err) {
   char name[16] = "";
   if (skip_text(c, "{\"event\":") && parse_text(c, name, sizeof name))
     for (int e = 1; e < CLV_EGRESS_EVENTS; e++)
-      if (strcmp(name, events[e].name) == 0) {
+      if (strcmp(name, event_rows[e].name) == 0) {
         *ret = (clv_egress_event)e;
         return CLV_OK;
       }
@@ -241,7 +242,7 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
                     CLV_EGRESS_MAX_LINE);
   CLV_TRY(parse_event(&c, &l.event, err));
   CLV_TRY(parse_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
-  CLV_TRY(parse_fields(&c, events[l.event].fields, events[l.event].n, &l, err));
+  CLV_TRY(parse_fields(&c, event_rows[l.event].fields, event_rows[l.event].n, &l, err));
   clv_egress_line_format(&l, &rewritten);
   if (rewritten.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (rewritten.len != len + 1 || memcmp(rewritten.data, text, len) != 0)

@@ -51,8 +51,9 @@ bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b) {
 }
 
 /* Grows a list of n elements if it is full, so that one more element fits. */
-static clv_code reserve_element(void *list_pp, size_t n, size_t *cap, size_t size, clv_err *err) {
-  void **list = list_pp;
+static clv_code reserve_element(void *list_address, size_t n, size_t *cap, size_t size,
+                                clv_err *err) {
+  void **list = list_address;
   if (n < *cap) return CLV_OK;
   if (n >= CLV_EGRESS_MAX_ROWS)
     return clv_fail(err, CLV_EXHAUSTED,
@@ -77,7 +78,7 @@ static bool is_from_master(const clv_egress_row_sum *row) {
   return strcmp(row->key.from, CLV_EGRESS_MASTER) == 0;
 }
 
-static clv_egress_attempt *attempt_of(const record_reader *r, const clv_egress_line *l) {
+static clv_egress_attempt *find_attempt(const record_reader *r, const clv_egress_line *l) {
   return &r->summary.attempts[l->attempt - 1];
 }
 
@@ -110,7 +111,7 @@ static clv_code find_row(record_reader *r, const clv_egress_line *l, size_t *ret
 }
 
 static clv_code add_allowance(record_reader *r, const clv_egress_line *l, clv_err *err) {
-  clv_egress_attempt *a = attempt_of(r, l);
+  clv_egress_attempt *a = find_attempt(r, l);
   size_t at;
   if (l->allow.id != a->last_id + 1)
     return clv_fail(err, CLV_DATA_LOSS, "allowance %llu after %llu",
@@ -153,7 +154,7 @@ static clv_code remove_open_allowance(record_reader *r, const clv_egress_line *l
 }
 
 static clv_code settle_allowance(record_reader *r, const clv_egress_line *l, clv_err *err) {
-  clv_egress_attempt *a = attempt_of(r, l);
+  clv_egress_attempt *a = find_attempt(r, l);
   open_allowance_sum o = {0};
   CLV_TRY(remove_open_allowance(r, l, &o, err));
   clv_egress_row_sum *row = &r->summary.rows[o.row];
@@ -177,7 +178,7 @@ static clv_code add_hop(record_reader *r, const clv_egress_line *l, clv_err *err
 }
 
 static clv_code set_look(record_reader *r, const clv_egress_line *l, clv_err *err) {
-  clv_egress_attempt *a = attempt_of(r, l);
+  clv_egress_attempt *a = find_attempt(r, l);
   if (a->has_look)
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has a second look",
                     (unsigned long long)l->attempt);
@@ -187,7 +188,7 @@ static clv_code set_look(record_reader *r, const clv_egress_line *l, clv_err *er
 }
 
 static clv_code set_end(record_reader *r, const clv_egress_line *l, clv_err *err) {
-  clv_egress_attempt *a = attempt_of(r, l);
+  clv_egress_attempt *a = find_attempt(r, l);
   if (a->n_open_allowances || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the sums of the end differ from those of the lines before");
@@ -206,7 +207,7 @@ static clv_code handle_line(void *user, const char *text, size_t len, clv_err *e
   clv_egress_line l;
   CLV_TRY(clv_egress_line_parse(text, len, &l, err));
   bool has_begun = l.attempt && l.attempt <= r->summary.n_attempts;
-  if (l.event != CLV_EGRESS_ATTEMPT && (!has_begun || attempt_of(r, &l)->has_ended))
+  if (l.event != CLV_EGRESS_ATTEMPT && (!has_begun || find_attempt(r, &l)->has_ended))
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has not begun or has ended",
                     (unsigned long long)l.attempt);
   return handlers[l.event](r, &l, err);

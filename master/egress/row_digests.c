@@ -35,7 +35,7 @@ enum {
   LONG_VALUES = 8,
   MIN_VALUES = 4 /* fewest values that are not 0 of a row with a digest */
 };
-static const double CELL = 0.1;
+static const double SUM_CELL_SIZE = 0.1;
 /* fewest effective values of a row with a digest: (sum of squares)^2 / (sum of 4th powers) */
 static const double MIN_EFFECTIVE = 2;
 
@@ -148,7 +148,7 @@ static clv_code compute_line_digest(const line *l, clv_sha256 *ret, bool *ret_ha
       l->n >= MIN_VALUES && l->squares_sum * l->squares_sum >= MIN_EFFECTIVE * l->fourths_sum;
   if (!*ret_has_digest) return CLV_OK;
   for (int k = 0; k < N_SUMS; k++)
-    of.cell[k] = (int32_t)(fabs(l->sums[k]) / sqrt(l->squares_sum) / CELL);
+    of.cell[k] = (int32_t)(fabs(l->sums[k]) / sqrt(l->squares_sum) / SUM_CELL_SIZE);
   CLV_TRY(clv_sha256_of(&of, sizeof of, ret, err));
   ret->bytes[sizeof ret->bytes - 1] = l->n >= LONG_VALUES;
   return CLV_OK;

@@ -34,12 +34,12 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   clv_err ignored;
   if (shape->rank < 2 || (dtype != CLV_F32 && dtype != CLV_BF16)) return false;
   if (clv_shape_numel(shape, &n, &ignored) != CLV_OK || !n) return false;
-  bool takes_all = n <= CLV_SAMPLE_PARTS * CLV_SAMPLE_PART_LEN;
+  bool takes_all_values = n <= CLV_SAMPLE_PARTS * CLV_SAMPLE_PART_LEN;
   s->dtype = dtype;
   s->shape = *shape;
   s->n_values = n;
-  s->n_parts = takes_all ? 1 : CLV_SAMPLE_PARTS;
-  s->part_len = takes_all ? n : CLV_SAMPLE_PART_LEN;
+  s->n_parts = takes_all_values ? 1 : CLV_SAMPLE_PARTS;
+  s->part_len = takes_all_values ? n : CLV_SAMPLE_PART_LEN;
   s->value_sums = (clv_value_sums){0};
   s->row_digests = NULL;
   s->max_row_digests = CLV_ROW_MAX_KEPT;
@@ -144,12 +144,12 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
 
 enum { MIN_SAMPLED = 16 };
 /* FREQUENCY: lowest of the four frequencies of cosines and sines, of values with mean square 1.
- * CELL: width of the cells to which moments are rounded down, to be multiplied by the square root
- * of the number of values. NEAR_SHARE: a moment within this share of a cell from the next cell may
- * count there. */
-static const double FREQUENCY = 1.5, CELL = 0.2, NEAR_SHARE = 0.2;
+ * MEAN_CELL_SIZE: width of the cells to which moments are rounded down, to be multiplied by the
+ * square root of the number of values. NEAR_SHARE: a moment within this share of a cell from the
+ * next cell may count there. */
+static const double FREQUENCY = 1.5, MEAN_CELL_SIZE = 0.2, NEAR_SHARE = 0.2;
 /* least width of the cells for the moments of all values, divided by the number of values */
-static const double MIN_CELL = 1e-4;
+static const double MIN_MEAN_CELL_SIZE = 1e-4;
 
 static double value_at(const clv_weights_sample *s, size_t i) {
   float float_value;
@@ -175,7 +175,8 @@ static bool compute_sample_moments(const clv_weights_sample *s, clv_weights_mome
       ret->means[k] += k % 2 ? sin(angle) : cos(angle);
     }
   for (int k = 0; k < CLV_SPREAD_MEANS; k++)
-    ret->means[k] = (k % 2 ? fabs(ret->means[k]) : ret->means[k]) / (CELL * sqrt((double)n));
+    ret->means[k] =
+        (k % 2 ? fabs(ret->means[k]) : ret->means[k]) / (MEAN_CELL_SIZE * sqrt((double)n));
   return true;
 }
 
@@ -194,7 +195,8 @@ static double vector_length(double x, double y) { return sqrt(x * x + y * y); }
 static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
   const double *z = s->value_sums.unsigned_sums, *sign = s->value_sums.signed_sums,
                angle = atan2(z[1], z[0]);
-  double cell = fmax(CELL * sqrt((double)s->n_values), MIN_CELL * (double)s->n_values);
+  double cell =
+      fmax(MEAN_CELL_SIZE * sqrt((double)s->n_values), MIN_MEAN_CELL_SIZE * (double)s->n_values);
   *ret = (clv_weights_moments){
       .kind = "spread", .n_values = s->n_values, .means = {vector_length(z[0], z[1])}};
   if (!has_all_values(s) || ret->means[0] <= 0) return false;

@@ -16,7 +16,7 @@ enum {
   MAX_COMPARED_VALUES = 256, /* most values of a gradient that are compared */
   N_STARTS = 4,
   /* number of gradients that are tried as the center of a new cluster; the best one is taken */
-  N_TRIED = 3,
+  N_TRIED_CENTERS = 3,
   MAX_ROUNDS = 10,
 };
 
@@ -71,7 +71,7 @@ static clv_code cluster_set_new(const clv_look_gradients *g, cluster_set *s, clv
 
 /* ---- choosing the first centers -------------------------------------------------------------- */
 
-static float draw_below(cluster_set *s, float max) {
+static float draw_number_below(cluster_set *s, float max) {
   const clv_rng_key key = {.seed = 2, .layer = s->n_drawn++};
   float ret;
   clv_rng_uniform(&key, 0, 1, &ret, 1);
@@ -84,7 +84,7 @@ static size_t draw_row(cluster_set *s) {
   float weight_sum = 0;
   for (size_t i = 0; i < s->g->n_fit; i++)
     weight_sum += s->cluster_of[i] == UINT16_MAX ? 0 : 1 - s->similarity[i];
-  float left = draw_below(s, weight_sum);
+  float left = draw_number_below(s, weight_sum);
   size_t ret = 0;
   for (size_t i = 0; i < s->g->n_fit && left >= 0; i++) {
     if (s->cluster_of[i] == UINT16_MAX) continue;
@@ -111,7 +111,7 @@ static void seed_centers(cluster_set *s) {
   for (size_t k = 0; k < s->n_clusters; k++) {
     double best_sum = -INFINITY;
     size_t row = 0;
-    for (int t = 0; t < N_TRIED; t++) {
+    for (int t = 0; t < N_TRIED_CENTERS; t++) {
       size_t candidate = draw_row(s);
       double sum = try_center(s, candidate, s->next_similarity);
       if (sum > best_sum) best_sum = sum, row = candidate;

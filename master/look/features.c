@@ -30,7 +30,7 @@ enum {
 static const double HARMLESS_CHANCE = .7, EXCLUDING_CHANCE = .98, MAX_CHANCE = .95;
 /* Least size, relative to the largest feature, with which a feature counts in random sums. One-hot
  * columns beside standardized ones are about this small; sums hide smaller ones. */
-static const float MIN_SIZE = .25f;
+static const float MIN_FEATURE_SIZE = .25f;
 
 /* List of columns: the values of a feature or of a sent value over n records. Each half of a column
  * has mean 0 and length 1. */
@@ -47,17 +47,17 @@ typedef struct feature_reading {
   float size[MAX_FEATURES]; /* size of each feature, relative to the largest one */
 } feature_reading;
 
-static void list_done(column_list *l) {
+static void column_list_done(column_list *l) {
   free(l->values);
   free(l->is_spread);
 }
 
-static void reading_done(feature_reading *r) {
-  list_done(&r->features);
-  list_done(&r->values);
+static void feature_reading_done(feature_reading *r) {
+  column_list_done(&r->features);
+  column_list_done(&r->values);
 }
 
-static clv_code list_new(column_list *l, size_t n, size_t n_records, clv_err *err) {
+static clv_code column_list_new(column_list *l, size_t n, size_t n_records, clv_err *err) {
   CLV_TRY(clv_alloc(n * n_records, sizeof *l->values, &l->values, err));
   return clv_alloc(n, sizeof *l->is_spread, &l->is_spread, err);
 }
@@ -129,7 +129,7 @@ static clv_code list_features(feature_reading *r, clv_err *err) {
   const clv_look_features *f = r->f;
   size_t n = f->n_features, n_kept = CLV_MIN(n, (size_t)MAX_FEATURES), n_largest = n_kept / 2;
   CLV_TRY(clv_alloc(n, sizeof *columns, &columns, err));
-  CLV_TRY(list_new(&r->features, n_kept, r->half.n, err));
+  CLV_TRY(column_list_new(&r->features, n_kept, r->half.n, err));
   for (size_t k = 0; k < n; k++) columns[k] = (sized_column){k, compute_variance(f, k, r->half.n)};
   qsort(columns, n, sizeof *columns, compare_by_variance);
   for (size_t k = 0; k < n_kept; k++) {
@@ -144,17 +144,17 @@ static clv_code list_features(feature_reading *r, clv_err *err) {
 static clv_code list_values(feature_reading *r, clv_err *err) {
   const clv_look_features *f = r->f;
   size_t n = f->n_values, n_kept = CLV_MIN(n, (size_t)MAX_VALUES);
-  CLV_TRY(list_new(&r->values, n_kept, r->half.n, err));
+  CLV_TRY(column_list_new(&r->values, n_kept, r->half.n, err));
   for (size_t k = 0; k < n_kept; k++)
     add_column(f->values, f->row, k * n / n_kept, r->half, &r->values);
   return CLV_OK;
 }
 
 /* Makes sums with random weights, as a secret linear layer would of features of similar size. */
-static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *err) {
+static clv_code make_random_sums(const feature_reading *r, column_list *ret, clv_err *err) {
   size_t n = CLV_MAX(CLV_MIN(r->values.n * SUMS_PER_VALUE, (size_t)MAX_VALUES), (size_t)MIN_SUMS);
   float weight[MAX_FEATURES];
-  CLV_TRY(list_new(ret, n, r->half.n, err));
+  CLV_TRY(column_list_new(ret, n, r->half.n, err));
   for (size_t k = 0; k < n; k++) {
     const clv_rng_key key = {.seed = 1, .layer = (uint32_t)k};
     float *to = ret->values + ret->n * r->half.n;
@@ -162,7 +162,7 @@ static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *e
     memset(to, 0, r->half.n * sizeof *to);
     for (size_t f = 0; f < r->features.n; f++) {
       const float *from = r->features.values + f * r->half.n;
-      float factor = weight[f] * CLV_MAX(r->size[f], MIN_SIZE);
+      float factor = weight[f] * CLV_MAX(r->size[f], MIN_FEATURE_SIZE);
       for (size_t i = 0; i < r->half.n; i++) to[i] += factor * from[i];
     }
     end_column(ret, r->half);
@@ -181,7 +181,7 @@ typedef struct best_partner {
 /* Absolute correlations in the second half, with which the attack is tested: that of the best pair,
  * and the medians over features and over values of the correlation with the best partner. */
 typedef struct reading_figures {
-  double pair, features, values;
+  double pair_correlation, features, values;
 } reading_figures;
 
 static double compute_correlation(const feature_reading *r, const column_list *values,
@@ -223,7 +223,7 @@ static double find_best_partners(const feature_reading *r, const column_list *va
 static reading_figures compute_figures(const feature_reading *r, const column_list *values) {
   best_partner of_feature[MAX_FEATURES] = {0}, of_value[MAX_VALUES] = {0};
   double correlations[MAX_VALUES];
-  reading_figures ret = {.pair = find_best_partners(r, values, of_feature, of_value)};
+  reading_figures ret = {.pair_correlation = find_best_partners(r, values, of_feature, of_value)};
   for (size_t f = 0; values->n && f < r->features.n; f++)
     correlations[f] = compute_correlation(r, values, f, of_feature[f].partner, false);
   ret.features = compute_median(correlations, values->n ? r->features.n : 0);
@@ -235,7 +235,7 @@ static reading_figures compute_figures(const feature_reading *r, const column_li
 
 /* Lowers a correlation r of n records, if these are few, because it may be due to chance: atanh r
  * by two of its standard deviations, less those for FULL_HALF_RECORDS records. */
-static double lower_by_chance(double r, size_t n) {
+static double subtract_chance(double r, size_t n) {
   if (n >= FULL_HALF_RECORDS) return r;
   double reduction = 2 / sqrt((double)n - 3) - 2 / sqrt(FULL_HALF_RECORDS - 3);
   return tanh(CLV_MAX(atanh(CLV_MIN(r, 1 - 1e-12)) - reduction, 0.0));
@@ -245,33 +245,34 @@ static double excess_over_chance(double r, double chance) {
   return chance <= HARMLESS_CHANCE ? r : r > chance ? (r - chance) / (1 - chance) : 0;
 }
 
-static void keep_better(double figure, const char *by, clv_look_reading *ret) {
+static void keep_better_figure(double figure, const char *by, clv_look_reading *ret) {
   if (figure > ret->figure || !*ret->by) *ret = (clv_look_reading){CLV_MIN(figure, 1.0), by};
 }
 
 clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
                                 clv_look_reading *ret, clv_err *err) {
-  CLV_AUTO(reading_done) feature_reading r = {.f = f, .half = half};
-  CLV_AUTO(reading_done) feature_reading chance = {0}; /* only the member `values` is filled */
+  CLV_AUTO(feature_reading_done) feature_reading r = {.f = f, .half = half};
+  /* only the member `values` is filled */
+  CLV_AUTO(feature_reading_done) feature_reading chance = {0};
   size_t n_tested = half.n - half.n_fit;
   *ret = (clv_look_reading){.by = ""};
   if (!f->n_features || !f->n_values || half.n_fit < 2 || n_tested < MIN_TESTED_RECORDS)
     return CLV_OK;
   CLV_TRY(list_features(&r, err));
   CLV_TRY(list_values(&r, err));
-  CLV_TRY(make_sums(&r, &chance.values, err));
+  CLV_TRY(make_random_sums(&r, &chance.values, err));
   reading_figures value_figures = compute_figures(&r, &r.values),
                   chance_figures = compute_figures(&r, &chance.values);
-  keep_better(excess_over_chance(lower_by_chance(value_figures.values, n_tested),
-                                 CLV_MIN(chance_figures.values, MAX_CHANCE)),
-              "most values", ret);
+  keep_better_figure(excess_over_chance(subtract_chance(value_figures.values, n_tested),
+                                        CLV_MIN(chance_figures.values, MAX_CHANCE)),
+                     "most values", ret);
   if (chance_figures.features <= EXCLUDING_CHANCE)
-    keep_better(excess_over_chance(lower_by_chance(value_figures.features, n_tested),
-                                   chance_figures.features),
-                "a value for most", ret);
-  if (chance_figures.pair <= EXCLUDING_CHANCE)
-    keep_better(
-        excess_over_chance(lower_by_chance(value_figures.pair, n_tested), chance_figures.pair),
-        "one value", ret);
+    keep_better_figure(excess_over_chance(subtract_chance(value_figures.features, n_tested),
+                                          chance_figures.features),
+                       "a value for most", ret);
+  if (chance_figures.pair_correlation <= EXCLUDING_CHANCE)
+    keep_better_figure(excess_over_chance(subtract_chance(value_figures.pair_correlation, n_tested),
+                                          chance_figures.pair_correlation),
+                       "one value", ret);
   return CLV_OK;
 }

@@ -31,7 +31,7 @@ typedef struct label_reading {
   clv_look_reading reading; /* result for the column */
 } label_reading;
 
-static void reading_done(label_reading *r) {
+static void label_reading_done(label_reading *r) {
   look_groups_done(&r->groups);
   free(r->class);
   free(r->length);
@@ -46,15 +46,15 @@ static const float *get_row(const label_reading *r, size_t i) {
 
 size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret) {
   const int64_t *label = g->label + column * g->n;
-  int64_t seen[CLV_LOOK_MAX_CLASSES];
+  int64_t seen_classes[CLV_LOOK_MAX_CLASSES];
   size_t n = 0;
   for (size_t i = 0; i < g->n; i++) {
     size_t k = 0;
     ret[i] = LOOK_NO_CLASS;
     if (label[i] < 0) continue;
-    while (k < n && seen[k] != label[i]) k++;
+    while (k < n && seen_classes[k] != label[i]) k++;
     if (k == CLV_LOOK_MAX_CLASSES) continue;
-    if (k == n) seen[n++] = label[i];
+    if (k == n) seen_classes[n++] = label[i];
     ret[i] = (uint16_t)k;
   }
   return n;
@@ -66,7 +66,7 @@ static double compute_length(const float *v, size_t n) {
   return sqrt(sum);
 }
 
-static clv_code reading_new(const clv_look_gradients *g, label_reading *r, clv_err *err) {
+static clv_code label_reading_new(const clv_look_gradients *g, label_reading *r, clv_err *err) {
   *r = (label_reading){.g = g};
   CLV_TRY(clv_alloc(g->n, sizeof *r->class, &r->class, err));
   CLV_TRY(clv_alloc(g->n, sizeof *r->length, &r->length, err));
@@ -262,10 +262,10 @@ static clv_code read_column(label_reading *r, size_t column, clv_err *err) {
 }
 
 clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret, clv_err *err) {
-  CLV_AUTO(reading_done) label_reading r = {0};
+  CLV_AUTO(label_reading_done) label_reading r = {0};
   *ret = (clv_look_reading){.by = ""};
   if (!g->width || g->n_fit < 2 || g->n <= g->n_fit) return CLV_OK;
-  CLV_TRY(reading_new(g, &r, err));
+  CLV_TRY(label_reading_new(g, &r, err));
   CLV_TRY(find_clusters(&r, err));
   for (size_t k = 0; k < g->n_columns; k++) {
     CLV_TRY(read_column(&r, k, err));

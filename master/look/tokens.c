@@ -19,7 +19,7 @@ enum {
 
 /* Vectors with which a vector is compared: those of all places, those of all places less the mean
  * vector of their place, or those of the same place. */
-typedef enum compare_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, N_WAYS } compare_way;
+typedef enum comparison_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, N_WAYS } comparison_way;
 
 /* One place of one record, with the tokens that it covers. */
 typedef struct token_place {
@@ -38,7 +38,7 @@ typedef struct dictionary {
   /* [n_records * n_places] known_places: places that are learned from; asked_places: places
    * that are looked up */
   token_place *known_places, *asked_places;
-  size_t n_known, n_asked;
+  size_t n_known_places, n_asked_places;
   size_t from, to;     /* range of the records from which the attack learns */
   int64_t *vocabulary; /* tokens of the known places, ascending */
   size_t n_vocabulary;
@@ -154,7 +154,7 @@ static int compare_tokens(const void *a, const void *b) {
 
 static void list_vocabulary(dictionary *d) {
   size_t n = 0, from, to;
-  for (size_t i = 0; i < d->n_known; i++) {
+  for (size_t i = 0; i < d->n_known_places; i++) {
     get_covered_tokens(d, d->known_places[i].place, &from, &to);
     for (size_t s = from; s < to; s++)
       if (get_token(d, d->known_places[i].record, s) >= 0)
@@ -186,7 +186,7 @@ static token_place find_nearest(const dictionary *d, token_place at, bool same_p
   for (uint32_t r = (uint32_t)d->from; same_place && r < d->to; r++)
     if (has_token(d, (token_place){r, at.place}))
       keep_if_nearer(d, at, (token_place){r, at.place}, &best);
-  for (size_t i = 0; !same_place && i < d->n_known; i++)
+  for (size_t i = 0; !same_place && i < d->n_known_places; i++)
     keep_if_nearer(d, at, d->known_places[i], &best);
   return best.at;
 }
@@ -212,13 +212,13 @@ static size_t answer_place(dictionary *d, token_place at, token_place found, int
 
 /* Sorts the list. Returns the number of times that its commonest value occurs. */
 static size_t find_commonest(int64_t *list, size_t n, int64_t *ret) {
-  size_t n_most = 0;
+  size_t n_commonest = 0;
   qsort(list, n, sizeof *list, compare_tokens);
   for (size_t i = 0, n_equal = 0; i < n; i++) {
     n_equal = i && list[i] == list[i - 1] ? n_equal + 1 : 1;
-    if (n_equal > n_most) n_most = n_equal, *ret = list[i];
+    if (n_equal > n_commonest) n_commonest = n_equal, *ret = list[i];
   }
-  return n_most;
+  return n_commonest;
 }
 
 /* Finds the commonest token of each place, which is the best answer without any vector. */
@@ -235,21 +235,21 @@ static void make_guesses(dictionary *d) {
 /* Returns the share of right answers without any vector, by the commonest token of all places or of
  * each place. */
 static double compute_base(const dictionary *d, size_t place, int64_t *list, size_t n) {
-  int64_t unused;
+  int64_t unused_token;
   uint32_t count = d->n_asked_tokens[place];
-  size_t hits = CLV_MAX(find_commonest(list, n, &unused), (size_t)d->n_right_guesses[place]);
+  size_t hits = CLV_MAX(find_commonest(list, n, &unused_token), (size_t)d->n_right_guesses[place]);
   return count ? (double)hits / count : 1;
 }
 
 /* Figure (share that was read) over all places, and figure of the best place. */
-typedef struct lookup {
+typedef struct place_figures {
   double figure, best_figure;
   size_t best_place;
-} lookup;
+} place_figures;
 
 static double compute_base_of_place(const dictionary *d, size_t s, int64_t *list) {
   size_t n = 0;
-  for (size_t i = 0; i < d->n_asked; i++) {
+  for (size_t i = 0; i < d->n_asked_places; i++) {
     size_t from, to;
     get_covered_tokens(d, d->asked_places[i].place, &from, &to);
     int64_t token = s >= from && s < to ? get_token(d, d->asked_places[i].record, s) : -1;
@@ -265,30 +265,32 @@ static double compute_figure_of_place(const dictionary *d, size_t s) {
   return look_skill_score(d->n_hits[s] / n - 2 * sqrt(base * (1 - base) / n), base);
 }
 
-static lookup look_up_places(dictionary *d, size_t from, size_t middle, size_t to,
-                             compare_way how) {
-  size_t max_items = how == SAME_PLACE ? d->n_records * d->n_places : (size_t)MAX_ITEMS, n = 0;
+static place_figures look_up_places(dictionary *d, size_t from, size_t middle, size_t to,
+                                    comparison_way comparison) {
+  size_t max_items = comparison == SAME_PLACE ? d->n_records * d->n_places : (size_t)MAX_ITEMS,
+         n = 0;
   size_t total_index = d->tokens->n_tokens;
-  lookup ret = {0};
+  place_figures ret = {0};
   d->from = from;
   d->to = middle;
-  d->n_known = list_items(d, from, middle, max_items, d->known_places);
-  d->n_asked = list_items(d, middle, to, max_items, d->asked_places);
+  d->n_known_places = list_items(d, from, middle, max_items, d->known_places);
+  d->n_asked_places = list_items(d, middle, to, max_items, d->asked_places);
   memset(d->n_hits, 0, (total_index + 1) * sizeof *d->n_hits);
   memset(d->n_right_guesses, 0, (total_index + 1) * sizeof *d->n_right_guesses);
   memset(d->n_asked_tokens, 0, (total_index + 1) * sizeof *d->n_asked_tokens);
   make_guesses(d);
   list_vocabulary(d);
-  for (size_t i = 0; d->n_known && i < d->n_asked; i++)
-    n += answer_place(d, d->asked_places[i], find_nearest(d, d->asked_places[i], how == SAME_PLACE),
-                      d->answers + n);
+  for (size_t i = 0; d->n_known_places && i < d->n_asked_places; i++)
+    n +=
+        answer_place(d, d->asked_places[i],
+                     find_nearest(d, d->asked_places[i], comparison == SAME_PLACE), d->answers + n);
   if (!d->n_asked_tokens[total_index]) return ret;
   double share = (double)d->n_hits[total_index] / d->n_asked_tokens[total_index];
   ret.figure = look_skill_score(share, compute_base(d, total_index, d->answers, n));
   return ret;
 }
 
-static void find_best_place(const dictionary *d, lookup *ret) {
+static void find_best_place(const dictionary *d, place_figures *ret) {
   for (size_t s = 0; s < d->tokens->n_tokens; s++) {
     double figure = compute_figure_of_place(d, s);
     if (figure > ret->best_figure) ret->best_figure = figure, ret->best_place = s;
@@ -297,18 +299,18 @@ static void find_best_place(const dictionary *d, lookup *ret) {
 
 /* Tries one way to compare vectors. If it is the best so far within the first half, the figure of
  * the second half becomes the result. */
-static void try_way(dictionary *d, compare_way how, clv_look_split half, double *best,
+static void try_way(dictionary *d, comparison_way comparison, clv_look_split half, double *best,
                     clv_look_reading *ret) {
   copy_vectors(d);
-  if (how == ALL_LESS_MEAN) subtract_means(d, half.n_fit);
-  lookup fit = look_up_places(d, 0, half.n_fit / 2, half.n_fit, how);
+  if (comparison == ALL_LESS_MEAN) subtract_means(d, half.n_fit);
+  place_figures fit = look_up_places(d, 0, half.n_fit / 2, half.n_fit, comparison);
   find_best_place(d, &fit);
   double fit_figure = CLV_MAX(fit.figure, fit.best_figure);
   if (fit_figure <= *best && *ret->by) return;
   *best = fit_figure;
-  lookup report = look_up_places(d, 0, half.n_fit, half.n, how);
-  double of_place = fit.best_figure > 0 ? compute_figure_of_place(d, fit.best_place) : 0;
-  *ret = (clv_look_reading){CLV_MAX(report.figure, of_place), "the nearest vector"};
+  place_figures report = look_up_places(d, 0, half.n_fit, half.n, comparison);
+  double place_figure = fit.best_figure > 0 ? compute_figure_of_place(d, fit.best_place) : 0;
+  *ret = (clv_look_reading){CLV_MAX(report.figure, place_figure), "the nearest vector"};
 }
 
 clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
@@ -319,7 +321,8 @@ clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_
     CLV_AUTO(dictionary_done) dictionary d = {0};
     if (!views[k].n_channels || !views[k].n_rows || !views[k].n_columns) continue;
     CLV_TRY(dictionary_new(&views[k], tokens, half.n, &d, err));
-    for (int how = 0; how < N_WAYS; how++) try_way(&d, (compare_way)how, half, &best, ret);
+    for (int comparison = 0; comparison < N_WAYS; comparison++)
+      try_way(&d, (comparison_way)comparison, half, &best, ret);
   }
   return CLV_OK;
 }

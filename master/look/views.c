@@ -41,9 +41,9 @@ static size_t count_values(const clv_look_tensor *t) { return count_values_after
 bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret) {
   clv_look_view list[CLV_LOOK_MAX_VIEWS];
   view_list v = {t, list, 0};
-  bool image = t->shape.rank == 3;
-  if (!image && t->shape.rank != 2) return false;
-  size_t rows = image ? get_dim(t, 1) : 1, columns = get_dim(t, image ? 2 : 1);
+  bool is_image = t->shape.rank == 3;
+  if (!is_image && t->shape.rank != 2) return false;
+  size_t rows = is_image ? get_dim(t, 1) : 1, columns = get_dim(t, is_image ? 2 : 1);
   add_view(&v, 0, (size_t[]){rows, columns, get_dim(t, 0)}, (size_t[]){columns, 1, rows * columns});
   if (!v.n || rows * columns < CLV_LOOK_MIN_PLACES) return false;
   *ret = list[0];

@@ -207,13 +207,13 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
 /* ---- search for folders with adapters of a stage --------------------------------------------- */
 
 /* True if the folder has a tensor of the stage. If the stage names the folder itself
- * (names_folder), its adapters do not count, because the stage loads them anyway. Otherwise they
- * count, so that they are refused instead of ignored. */
+ * (are_folder_names), its adapters do not count, because the stage loads them anyway. Otherwise
+ * they count, so that they are refused instead of ignored. */
 static bool has_tensor_of_stage(const adapter_file *a, const clv_params *params,
-                                bool names_folder) {
+                                bool are_folder_names) {
   prefixed_name name;
   for (int i = 0; i < params->n; i++)
-    if (!(names_folder && clv_name_is_of_adapter(params->list[i].name)) &&
+    if (!(are_folder_names && clv_name_is_of_adapter(params->list[i].name)) &&
         clv_weights_find_entry(a->file, name_in_file(a, params->list[i].name, name)))
       return true;
   return false;

@@ -14,9 +14,11 @@
 
 enum { EVAL_WINDOW = CLV_EVAL_WINDOW };
 
-static const char *loss_op_name(const clv_session_config *c) { return clv_loss_name(c->loss.kind); }
+static const char *get_loss_op_name(const clv_session_config *c) {
+  return clv_loss_name(c->loss.kind);
+}
 
-static clv_model_inputs inputs_of_batch(const clv_model_inputs *sample, int64_t n) {
+static clv_model_inputs make_batch_inputs(const clv_model_inputs *sample, int64_t n) {
   clv_model_inputs ret = *sample;
   for (size_t i = 0; i < ret.n; i++)
     if (ret.inputs[i].shape.rank > 0) ret.inputs[i].shape.dim[0] = n;
@@ -47,7 +49,7 @@ void clv_blueprint_freep(clv_blueprint **b) {
 /* ---- making the stages ----------------------------------------------------------------------- */
 
 static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *spec,
-                            clv_stage_plan *s, bool *glob_used) {
+                            clv_stage_plan *s, bool *is_glob_used) {
   for (int i = 0; i < s->params->n; i++) {
     clv_param *p = &s->params->list[i];
     if (!p->trainable) continue;
@@ -55,7 +57,7 @@ static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *s
     for (size_t g = 0; g < c->train.freeze.n; g++) {
       if (fnmatch(c->train.freeze.items[g], p->name, 0) != 0) continue;
       p->frozen = true;
-      glob_used[g] = true;
+      is_glob_used[g] = true;
     }
     s->n_learning_params += !p->frozen;
   }
@@ -118,15 +120,15 @@ static clv_code make_packed_graph(clv_blueprint *b, clv_graph **ret, clv_err *er
 static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
-  const clv_model_inputs inputs = inputs_of_batch(&b->inputs, b->micro_size);
+  const clv_model_inputs inputs = make_batch_inputs(&b->inputs, b->micro_size);
   CLV_AUTO(clv_graph_freep) clv_graph *packed = NULL;
   CLV_TRY(clv_model_make_graph_of_inputs(c, &inputs, &b->full_graph, first, last, err));
   CLV_TRY(clv_adapters_add_to_graph(b, first, last, err));
   if (c->data.packed) CLV_TRY(make_packed_graph(b, &packed, err));
   CLV_TRY(clv_inputs_check(b, err));
-  CLV_AUTO(clv_freep) bool *glob_used = NULL;
-  CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
-  bool any_learns = false;
+  CLV_AUTO(clv_freep) bool *is_glob_used = NULL;
+  CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *is_glob_used, &is_glob_used, err));
+  bool has_learning_stage = false;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     const clv_stage_spec *spec = &c->stages[i];
@@ -135,7 +137,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     CLV_TRY(clv_params_make(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
     CLV_TRY(clv_stage_check_new(b, i, err));
-    CLV_TRY(mark_frozen(c, spec, s, glob_used));
+    CLV_TRY(mark_frozen(c, spec, s, is_glob_used));
     if (spec->lora.base_type == CLV_COMPUTE_BF16)
       clv_params_convert_frozen_to_bf16(s->graph, s->params);
     clv_params_fix_frozen(s->params);
@@ -143,20 +145,20 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     s->last_layer = last[i];
     s->planned_worker = spec->worker;
     s->worker = clv_session_worker_in_use(c, spec->worker);
-    s->input_needs_grad = any_learns;
-    s->has_backward = any_learns || s->n_learning_params;
-    any_learns |= s->n_learning_params > 0;
+    s->input_needs_grad = has_learning_stage;
+    s->has_backward = has_learning_stage || s->n_learning_params;
+    has_learning_stage |= s->n_learning_params > 0;
   }
   CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
     b->stages[i].sends_directly =
         is_worker_to_worker(b, i) &&
         are_at_linked_workers(b, b->stages[i].worker, b->stages[i + 1].worker);
-  if (!any_learns)
+  if (!has_learning_stage)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");
   CLV_TRY(clv_release_check(b, err));
-  return check_globs_used(c, glob_used, err);
+  return check_globs_used(c, is_glob_used, err);
 }
 
 static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
@@ -169,16 +171,17 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: loss %s counts the places of pads; cross_entropy "
                                "ignores them",
-                               loss_op_name(c));
+                               get_loss_op_name(c));
   if (clv_session_make_loss_graph(c, &out->shape, b->micro_size * CLV_MAX(out->max_positions, 1),
                                   &s->graph, &reason) != CLV_OK)
-    return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), reason.text);
+    return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", get_loss_op_name(c),
+                               reason.text);
   s->graph->nodes[0].max_positions = s->graph->nodes[1].max_positions = out->max_positions;
   /* the labels of several targets are f32: the trainer converts those that are classes to i64 */
   clv_dtype loss_dtype = c->loss.n_targets ? CLV_F32 : s->graph->nodes[1].dtype;
   if (loss_dtype != label_dtype)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
-                               loss_op_name(c), clv_dtype_name(loss_dtype),
+                               get_loss_op_name(c), clv_dtype_name(loss_dtype),
                                clv_dtype_name(label_dtype));
   CLV_TRY(clv_params_make(s->graph, &s->params, err));
   s->planned_worker = c->loss.worker;
@@ -320,7 +323,7 @@ size_t clv_blueprint_moment_count(const clv_blueprint *b) {
 
 /* Bytes of the optimiser's state as cleave_state_list_of lists it: each moment of learning
  * parameters, and the number of steps. */
-static uint64_t optimizer_bytes(const clv_blueprint *b, uint32_t i) {
+static uint64_t count_optimizer_bytes(const clv_blueprint *b, uint32_t i) {
   const clv_params *params = b->stages[i].params;
   size_t moments = clv_blueprint_moment_count(b);
   uint64_t bytes = 0;
@@ -332,7 +335,7 @@ static uint64_t optimizer_bytes(const clv_blueprint *b, uint32_t i) {
 static void add_state_rows(clv_blueprint *b, uint32_t i) {
   const char *name = b->config->stages[i].name;
   int worker = b->stages[i].planned_worker;
-  uint64_t bytes = optimizer_bytes(b, i);
+  uint64_t bytes = count_optimizer_bytes(b, i);
   if (worker < 0) return;
   add_row(b, CLV_EGRESS_WEIGHTS, i, 0, worker, NULL, false,
           is_sent_initial_weights(b, i) ? "weights of stage '%.40s' (start, resume, eval, predict)"
@@ -362,10 +365,11 @@ static void add_spare_rows(clv_blueprint *b) {
   }
 }
 
-static size_t max_spares(const clv_session_config *c) {
-  size_t n_max = 0;
-  for (size_t i = 0; i < c->n_workers; i++) n_max = CLV_MAX(n_max, c->workers[i].spares.n);
-  return n_max;
+static size_t count_most_spares(const clv_session_config *c) {
+  size_t n_most_spares = 0;
+  for (size_t i = 0; i < c->n_workers; i++)
+    n_most_spares = CLV_MAX(n_most_spares, c->workers[i].spares.n);
+  return n_most_spares;
 }
 
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r) {
@@ -379,7 +383,8 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   free(b->egress);
   b->n_egress = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_model_inputs;
-  CLV_TRY(clv_alloc(n_rows * (1 + max_spares(b->config)), sizeof *b->egress, &b->egress, err));
+  CLV_TRY(
+      clv_alloc(n_rows * (1 + count_most_spares(b->config)), sizeof *b->egress, &b->egress, err));
   for (uint32_t i = 0; i < b->n_stages; i++) add_input_rows(b, i);
   for (uint32_t i = 0; i < b->n_stages; i++) add_hop_rows(b, i);
   if (loss->planned_worker >= 0)
@@ -402,17 +407,17 @@ static void set_batch_sizes(clv_blueprint *b) {
   b->max_micro_batches = CLV_MAX(b->micro_batches, (uint32_t)EVAL_WINDOW);
 }
 
-static bool is_on_processor_here(const clv_stage_spec *s) {
+static bool is_on_master_cpu(const clv_stage_spec *s) {
   return s->worker < 0 && (strcmp(s->device, "auto") == 0 || strncmp(s->device, "cpu", 3) == 0);
 }
 
 /* Checks that this process can compute in the session's type. A worker checks the type itself when
  * it loads its stage. */
 static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
-  bool computes_here = false;
+  bool has_master_cpu_stage = false;
   clv_err reason;
-  for (size_t i = 0; i < c->n_stages; i++) computes_here |= is_on_processor_here(&c->stages[i]);
-  if (c->train.dtype != CLV_COMPUTE_BF16 || !computes_here) return CLV_OK;
+  for (size_t i = 0; i < c->n_stages; i++) has_master_cpu_stage |= is_on_master_cpu(&c->stages[i]);
+  if (c->train.dtype != CLV_COMPUTE_BF16 || !has_master_cpu_stage) return CLV_OK;
   if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", reason.text);
 }
@@ -422,7 +427,7 @@ static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
   clv_err reason;
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
-    if (!s->tf32 || !(is_on_processor_here(s) || strncmp(s->device, "cpu", 3) == 0)) continue;
+    if (!s->tf32 || !(is_on_master_cpu(s) || strncmp(s->device, "cpu", 3) == 0)) continue;
     if (clv_backend_check_tf32(clv_backend_cpu(), &reason) == CLV_OK) continue;
     return clv_session_fail_at(c, s->tf32_pos, err, "stage '%s': %s", s->name, reason.text);
   }

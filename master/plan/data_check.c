@@ -55,46 +55,48 @@ static clv_code check_same_shapes(const clv_blueprint *b, const data_set *train,
 /* Checks that the last layer outputs one vector of classes for each label, with the classes in its
  * last dimension. */
 static clv_code check_label_positions(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  char have[160], want[160];
+  char found_shape_text[160], wanted_shape_text[160];
   clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_layer(b)->shape;
   if (!y.rank || clv_dataset_y_dtype(s->ds) != CLV_I64) return CLV_OK;
-  clv_shape out_positions = out;
-  out_positions.dim[0] = 1;
-  out_positions.rank -= out_positions.rank > 0;
-  if (clv_shape_equal(&y, &out_positions)) return CLV_OK;
+  clv_shape positions_shape = out;
+  positions_shape.dim[0] = 1;
+  positions_shape.rank -= positions_shape.rank > 0;
+  if (clv_shape_equal(&y, &positions_shape)) return CLV_OK;
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s has labels of %s, one per %s, and the last layer ('%s') gives %s: it must give the "
       "classes of each %s, as the head '%s' does",
-      s->key, labels_file(s), format_record_shape(y, have, sizeof have),
+      s->key, labels_file(s), format_record_shape(y, found_shape_text, sizeof found_shape_text),
       y.rank > 1 ? "place" : "record", last_layer(b)->name,
-      format_record_shape(out, want, sizeof want), y.rank > 1 ? "place" : "record",
-      y.rank > 1 ? "token" : "sequence");
+      format_record_shape(out, wanted_shape_text, sizeof wanted_shape_text),
+      y.rank > 1 ? "place" : "record", y.rank > 1 ? "token" : "sequence");
 }
 
 static clv_code check_largest_class(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  int64_t low, high;
+  int64_t smallest_class, largest_class;
   size_t record;
   char record_text[48] = "";
   const clv_shape *out = &last_layer(b)->shape;
   /* index of the dimension of the output that has the classes */
   int class_dim = clv_dataset_y_shape(s->ds, 1).rank;
-  if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= class_dim ||
-      high < out->dim[class_dim])
+  if (!clv_dataset_label_range(s->ds, &smallest_class, &largest_class) || out->rank <= class_dim ||
+      largest_class < out->dim[class_dim])
     return CLV_OK;
   long long n_outputs = out->dim[class_dim];
   if (clv_dataset_largest_label(s->ds, &record))
     snprintf(record_text, sizeof record_text, " (record %zu)", record);
-  if (high > INT32_MAX)
+  if (largest_class > INT32_MAX)
     return clv_session_fail_at(b->config, s->key_pos, err,
                                "%s: %s: labels go up to %lld%s, which is the number of no class: "
                                "the last layer has %lld outputs",
-                               s->key, labels_file(s), (long long)high, record_text, n_outputs);
+                               s->key, labels_file(s), (long long)largest_class, record_text,
+                               n_outputs);
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s: labels go up to %lld%s, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
-      s->key, labels_file(s), (long long)high, record_text, n_outputs, (long long)high + 1);
+      s->key, labels_file(s), (long long)largest_class, record_text, n_outputs,
+      (long long)largest_class + 1);
 }
 
 bool clv_is_number_name(const char *name) {
@@ -112,10 +114,11 @@ const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c) {
  * data may lack the highest classes, so the scan only notes it (note_labels in run_data.c). */
 static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_find_labels_attr(b->config);
-  size_t n = clv_dataset_class_count(s->ds), n_number_names = 0;
+  size_t n = clv_dataset_class_count(s->ds), n_numeric_class_names = 0;
   char first[100], last[100];
-  while (n_number_names < n && clv_is_number_name(clv_dataset_class_name(s->ds, n_number_names)))
-    n_number_names++;
+  while (n_numeric_class_names < n &&
+         clv_is_number_name(clv_dataset_class_name(s->ds, n_numeric_class_names)))
+    n_numeric_class_names++;
   if (!n || !a || a->int_value <= (int64_t)n) return CLV_OK;
   return clv_session_fail_at(
       b->config, a->pos, err,
@@ -123,24 +126,26 @@ static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_e
       (long long)a->int_value, s->key, n,
       clv_text_truncate(clv_dataset_class_name(s->ds, 0), first, sizeof first),
       clv_text_truncate(clv_dataset_class_name(s->ds, n - 1), last, sizeof last),
-      n_number_names == n ? " in the order of their names as texts, not as numbers" : "", n,
-      n_number_names == n ? ", or give the data a record of each class that is missing" : "");
+      n_numeric_class_names == n ? " in the order of their names as texts, not as numbers" : "", n,
+      n_numeric_class_names == n ? ", or give the data a record of each class that is missing"
+                                 : "");
 }
 
 static clv_code check_target_shape(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  char have[160], want[160];
+  char found_shape_text[160], wanted_shape_text[160];
   clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_layer(b)->shape;
   if (clv_dataset_target_count(s->ds)) return clv_targets_check(b->config, s->ds, s->key, err);
   if (clv_dataset_y_dtype(s->ds) != CLV_F32 || !clv_dataset_has_labels(s->ds)) return CLV_OK;
   out.dim[0] = 1;
   if (clv_shape_equal(&y, &out)) return CLV_OK;
-  return clv_session_fail_at(b->config, s->key_pos, err,
-                             "%s: %s has labels of %s, and the last layer ('%s') gives %s: "
-                             "loss.kind %s compares number by "
-                             "number, so both need the same shape (classes go with cross_entropy)",
-                             s->key, labels_file(s), format_record_shape(y, have, sizeof have),
-                             last_layer(b)->name, format_record_shape(out, want, sizeof want),
-                             clv_loss_name(b->config->loss.kind));
+  return clv_session_fail_at(
+      b->config, s->key_pos, err,
+      "%s: %s has labels of %s, and the last layer ('%s') gives %s: "
+      "loss.kind %s compares number by "
+      "number, so both need the same shape (classes go with cross_entropy)",
+      s->key, labels_file(s), format_record_shape(y, found_shape_text, sizeof found_shape_text),
+      last_layer(b)->name, format_record_shape(out, wanted_shape_text, sizeof wanted_shape_text),
+      clv_loss_name(b->config->loss.kind));
 }
 
 static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -267,39 +272,40 @@ static clv_code check_inputs(const clv_blueprint *b, const data_set *s, clv_err 
 
 /* Message about a record whose padding does not follow the rule of the model: what is wrong, and
  * what helps. */
-typedef struct pad_text {
+typedef struct pad_message {
   const char *fault, *remedy;
-} pad_text;
+} pad_message;
 
-static const pad_text pad_inside = {
+static const pad_message pad_inside_message = {
     "is a pad, and the record has the length",
     "this model numbers places without pads, here all are numbered: take pads out of texts, and "
     "give data.inputs lengths where texts are shorter"};
-static const pad_text pad_last = {
+static const pad_message pad_last_message = {
     "has its last token that is no pad, and the record has the length",
     "head: sequence scores that token in transformers, and the last of the length here: let no "
     "text end with the pad, fill with it behind the length alone, and give data.inputs lengths "
     "where texts are shorter"};
-static const pad_text pad_alone = {
+static const pad_message pad_alone_message = {
     "has its first pad, with no token before or behind it, and the record has the length",
     "head: sequence scores that place in transformers: leave the record out, or let its length be "
     "1"};
-static const pad_text pad_id_is_no_token = {
+static const pad_message pad_id_message = {
     "has its last number, and the record has the length",
     "no token is that number, so head: sequence scores the last place in transformers, pad or not: "
     "let pad_token_id be the token that fills texts"};
 
-static const pad_text *pad_text_of(clv_pad_rule rule, int64_t token, const clv_pad_fault *f) {
-  if (rule == CLV_PADS_NOT_INSIDE) return &pad_inside;
-  if (f->is_empty) return &pad_alone;
-  return token == CLV_PAD_NOT_A_TOKEN ? &pad_id_is_no_token : &pad_last;
+static const pad_message *find_pad_message(clv_pad_rule rule, int64_t token,
+                                           const clv_pad_fault *f) {
+  if (rule == CLV_PADS_NOT_INSIDE) return &pad_inside_message;
+  if (f->is_empty) return &pad_alone_message;
+  return token == CLV_PAD_NOT_A_TOKEN ? &pad_id_message : &pad_last_message;
 }
 
 static clv_code check_pads(const clv_blueprint *b, const data_set *s, clv_pad_rule rule,
                            int64_t token, clv_err *err) {
   clv_pad_fault fault;
   if (clv_dataset_has_valid_pads(s->ds, rule, token, &fault)) return CLV_OK;
-  const pad_text *t = pad_text_of(rule, token, &fault);
+  const pad_message *t = find_pad_message(rule, token, &fault);
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
                              "%lld): %s",

@@ -34,11 +34,11 @@ static void append_text_memory(const clv_blueprint *b, const clv_placed_schedule
 
 static clv_code append_text_bubble(const clv_placed_schedule *l, const clv_sched_costs *costs,
                                    clv_bytes *out, clv_err *err) {
-  clv_sched_run simulated;
-  CLV_TRY(clv_sched_simulate(l->sched, costs, false, &simulated, err));
+  clv_sched_run simulated_run;
+  CLV_TRY(clv_sched_simulate(l->sched, costs, false, &simulated_run, err));
   clv_bytes_printf(out, "bubble %.1f %% with equal stages and free links\n",
-                   100 * simulated.bubble);
-  clv_sched_run_clear(&simulated, l->sched);
+                   100 * simulated_run.bubble);
+  clv_sched_run_clear(&simulated_run, l->sched);
   return CLV_OK;
 }
 

@@ -137,9 +137,10 @@ static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, c
     clv_row_names names;
     CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
     if (!names.n) continue;
-    clv_sha256 *grown = reallocarray(r->worker_rows, r->n_worker_rows + names.n, sizeof *grown);
-    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    r->worker_rows = grown;
+    clv_sha256 *grown_rows =
+        reallocarray(r->worker_rows, r->n_worker_rows + names.n, sizeof *grown_rows);
+    if (!grown_rows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    r->worker_rows = grown_rows;
     memcpy(r->worker_rows + r->n_worker_rows, names.names, names.n * sizeof *names.names);
     r->n_worker_rows += names.n;
   }
@@ -201,9 +202,9 @@ static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_s
 static clv_code add_worker_names(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
   size_t n, n_needed = r->n_worker_names + CLV_SAMPLE_NAMES;
   if (n_needed > r->worker_names_cap) {
-    clv_sha256 *grown = reallocarray(r->worker_names, 2 * n_needed, sizeof *grown);
-    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    r->worker_names = grown;
+    clv_sha256 *grown_rows = reallocarray(r->worker_names, 2 * n_needed, sizeof *grown_rows);
+    if (!grown_rows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    r->worker_names = grown_rows;
     r->worker_names_cap = 2 * n_needed;
   }
   CLV_TRY(clv_weights_sample_names(s, r->worker_names + r->n_worker_names, &n, err));

@@ -55,7 +55,7 @@ typedef struct shuffled_statistics {
 } shuffled_statistics;
 
 /* Computes the statistics of the labels in a random order. Sorts `labels`. */
-static shuffled_statistics compute_shuffle(double *labels, size_t n) {
+static shuffled_statistics compute_shuffled_statistics(double *labels, size_t n) {
   double squares_sum = 0, cubes_sum = 0, n_labels = (double)n;
   shuffled_statistics ret = {0};
   qsort(labels, n, sizeof *labels, compare_values);
@@ -105,7 +105,7 @@ clv_label_order clv_label_order_compute(double *labels, size_t n) {
     if (share > best.equal_share)
       best = (clv_label_order){.lag = (uint32_t)lag, .equal_share = share};
   }
-  const shuffled_statistics s = compute_shuffle(labels, n);
+  const shuffled_statistics s = compute_shuffled_statistics(labels, n);
   neighbours.shuffled_share = best.shuffled_share = s.share;
   double n_sigmas =
       has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS;
@@ -133,9 +133,9 @@ clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b, 
 }
 
 void clv_sampling_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
-  bool shows = clv_data_samples(&b->config->data) && sends_records(b);
-  if (json) clv_bytes_puts(out, shows ? "true" : "false");
-  if (json || !shows) return;
+  bool shows_sampling = clv_data_samples(&b->config->data) && sends_records(b);
+  if (json) clv_bytes_puts(out, shows_sampling ? "true" : "false");
+  if (json || !shows_sampling) return;
   if (b->config->data.sampling == CLV_SAMPLING_COLUMN) {
     clv_bytes_puts(
         out,

@@ -47,24 +47,24 @@ static clv_code find_node(const clv_session_config *c, const char *option, const
 }
 
 /* Splits "name=" off the front of an option's argument. */
-static clv_code split_name(const char *option, const char *arg, const char *form,
+static clv_code split_name(const char *option, const char *arg, const char *option_form,
                            char name[NAME_LEN], const char **ret_value, clv_err *err) {
   const char *equals = strchr(arg, '=');
   if (!equals || equals == arg || equals - arg >= NAME_LEN)
-    return clv_fail(err, CLV_INVALID, "%s %.80s: write it as %s", option, arg, form);
+    return clv_fail(err, CLV_INVALID, "%s %.80s: write it as %s", option, arg, option_form);
   snprintf(name, NAME_LEN, "%.*s", (int)(equals - arg), arg);
   *ret_value = equals + 1;
   return CLV_OK;
 }
 
-static clv_code parse_link(const clv_session_config *c, const char *arg, clv_links *l,
+static clv_code parse_link(const clv_session_config *c, const char *arg, clv_link_estimates *l,
                            clv_err *err) {
-  static const char form[] = "WORKER=RTT_MS:MBIT, as in w1=20:1000";
+  static const char option_form[] = "WORKER=RTT_MS:MBIT, as in w1=20:1000";
   char name[NAME_LEN], *other_name;
   const char *at, *end;
   double rtt_ms, mbit;
   int node, other_node = -1;
-  CLV_TRY(split_name("--link", arg, form, name, &at, err));
+  CLV_TRY(split_name("--link", arg, option_form, name, &at, err));
   if ((other_name = strchr(name, '+'))) *other_name++ = '\0';
   CLV_TRY(find_node(c, "--link", name, false, &node, err));
   if (other_name) CLV_TRY(find_node(c, "--link", other_name, false, &other_node, err));
@@ -76,7 +76,7 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
     return clv_fail(err, CLV_INVALID,
                     "--link %.80s: '%.40s' is no round trip of 0 to 60000 ms and rate of 0.001 to "
                     "1000000 Mbit/s; write it as %s",
-                    arg, at, form);
+                    arg, at, option_form);
   clv_link_estimate *to =
       other_name
           ? &l->hops[(size_t)CLV_MIN(node, other_node) * l->n + (size_t)CLV_MAX(node, other_node)]
@@ -85,25 +85,25 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
   return CLV_OK;
 }
 
-static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_links *l,
+static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_link_estimates *l,
                             clv_err *err) {
-  static const char form[] = "NODE=FACTOR, as in w1=8";
+  static const char option_form[] = "NODE=FACTOR, as in w1=8";
   char name[NAME_LEN];
   const char *at, *end;
   double factor;
   int node;
-  CLV_TRY(split_name("--speed", arg, form, name, &at, err));
+  CLV_TRY(split_name("--speed", arg, option_form, name, &at, err));
   CLV_TRY(find_node(c, "--speed", name, true, &node, err));
   if (!parse_number(at, 1e-3, 1e6, &factor, &end) || *end)
     return clv_fail(err, CLV_INVALID,
                     "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; write it as %s", arg,
-                    at, form);
+                    at, option_form);
   l->speeds[node < 0 ? l->n : (size_t)node] = factor;
   return CLV_OK;
 }
 
 /* Gives each direct hop that no option sets the worse values of its two workers' links. */
-static void set_default_hops(clv_links *l) {
+static void set_default_hops(clv_link_estimates *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {
       clv_link_estimate *hop = &l->hops[i * l->n + k];
@@ -113,13 +113,13 @@ static void set_default_hops(clv_links *l) {
     }
 }
 
-static void note_link(clv_links *l, const char *name, const clv_link_estimate *link) {
+static void note_link(clv_link_estimates *l, const char *name, const clv_link_estimate *link) {
   clv_bytes_printf(&l->notes, "%s%s %.6g ms, %.9g Mbit/s%s", l->notes.len ? "; " : "", name,
                    2e3 * link->latency_s, link->bytes_per_s * 8e-6,
                    link->is_given ? "" : " (assumed)");
 }
 
-static void note_links_and_speeds(const clv_session_config *c, clv_links *l) {
+static void note_links_and_speeds(const clv_session_config *c, clv_link_estimates *l) {
   char pair_name[160];
   for (size_t i = 0; i < l->n; i++) note_link(l, c->workers[i].name, &l->worker_links[i]);
   for (size_t i = 0; i < l->n * l->n; i++) {
@@ -135,8 +135,8 @@ static void note_links_and_speeds(const clv_session_config *c, clv_links *l) {
                        l->speeds[i]);
 }
 
-static clv_code parse_options(const clv_session_config *c, const clv_run_options *o, clv_links *l,
-                              clv_err *err) {
+static clv_code parse_options(const clv_session_config *c, const clv_run_options *o,
+                              clv_link_estimates *l, clv_err *err) {
   l->n = c->n_workers;
   CLV_TRY(clv_alloc(l->n, sizeof *l->worker_links, &l->worker_links, err));
   CLV_TRY(clv_alloc(l->n * l->n, sizeof *l->hops, &l->hops, err));
@@ -151,16 +151,16 @@ static clv_code parse_options(const clv_session_config *c, const clv_run_options
   return CLV_OK;
 }
 
-clv_code clv_links_parse(const clv_session_config *c, const clv_run_options *o, clv_links **ret,
-                         clv_err *err) {
-  CLV_AUTO(clv_links_freep) clv_links *l = NULL;
+clv_code clv_link_estimates_parse(const clv_session_config *c, const clv_run_options *o,
+                                  clv_link_estimates **ret, clv_err *err) {
+  CLV_AUTO(clv_link_estimates_freep) clv_link_estimates *l = NULL;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   CLV_TRY(parse_options(c, o, l, err));
   *ret = clv_steal(&l);
   return CLV_OK;
 }
 
-void clv_links_freep(clv_links **l) {
+void clv_link_estimates_freep(clv_link_estimates **l) {
   if (!*l) return;
   free((*l)->worker_links);
   free((*l)->hops);

@@ -32,9 +32,9 @@ double clv_look_limit(clv_look_reader reader) { return readers[reader].limit; }
 /* ---- draws of the secret weights ------------------------------------------------------------- */
 
 static bool uses_workers(const clv_blueprint *b) {
-  bool uses_any = false;
-  for (size_t i = 0; i < b->config->n_workers; i++) uses_any |= b->is_worker_used[i];
-  return uses_any;
+  bool has_used_worker = false;
+  for (size_t i = 0; i < b->config->n_workers; i++) has_used_worker |= b->is_worker_used[i];
+  return has_used_worker;
 }
 
 /* Derives the seed of the secret weights for one draw of the look. A preview (`plan`, `check`) has
@@ -51,7 +51,7 @@ static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, u
  * could read counts. The first draw decides whether the attack could run, because later draws may
  * lack the time. */
 static void merge_result(clv_look_result *all, const clv_look_result *one, bool is_first) {
-  bool have_both_run = one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ;
+  bool have_both_run = one->state == CLV_LOOK_RAN && all->state == CLV_LOOK_RAN;
   if (is_first || (have_both_run && one->figure > all->figure)) *all = *one;
 }
 
@@ -90,7 +90,7 @@ clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_loo
 /* ---- findings from the results of the look --------------------------------------------------- */
 
 static bool is_above_limit(const clv_look *look, clv_look_reader k) {
-  return look->results[k].state == CLV_LOOK_READ && look->results[k].figure > readers[k].limit;
+  return look->results[k].state == CLV_LOOK_RAN && look->results[k].figure > readers[k].limit;
 }
 
 static clv_findings findings_of_reader(const clv_look *look, int k) {

@@ -22,10 +22,10 @@ typedef struct look_tensors {
   clv_look_part *parts;
   size_t n_tensors, width; /* width: values of one record in all tensors */
   clv_look_tensor *tensors;
-  uint32_t *stage_of; /* [n_tensors] stage that outputs the tensor; n_stages: the tensor is a model
-                       * input */
-  float *values;      /* values of the tensors, [records][width] */
-  uint64_t run_ns;    /* time that run_all_records took for all records */
+  /* [n_tensors] stage that outputs the tensor; n_stages: the tensor is a model input */
+  uint32_t *stage_of_tensor;
+  float *values;             /* values of the tensors, [records][width] */
+  uint64_t run_ns;           /* time that run_all_records took for all records */
   int64_t *exchanged_tokens; /* tokens of the records that run_exchanged_tokens has made */
 } look_tensors;
 
@@ -33,7 +33,7 @@ static void free_look_tensors(look_tensors *f) {
   for (uint32_t i = 0; f->parts && i < f->n_parts; i++) clv_look_part_done(&f->parts[i]);
   free(f->parts);
   free(f->tensors);
-  free(f->stage_of);
+  free(f->stage_of_tensor);
   free(f->values);
   free(f->exchanged_tokens);
 }
@@ -65,7 +65,7 @@ static clv_code add_tensor(look_tensors *f, uint32_t stage, const clv_shape *sha
   clv_look_tensor *t = &f->tensors[f->n_tensors];
   *t = (clv_look_tensor){.first = f->width, .shape = record_shape(shape)};
   CLV_TRY(clv_shape_numel(&t->shape, &n, err));
-  f->stage_of[f->n_tensors++] = stage;
+  f->stage_of_tensor[f->n_tensors++] = stage;
   return clv_add_size(f->width, n, &f->width) ? CLV_OK
                                               : clv_fail(err, CLV_EXHAUSTED, "too many values");
 }
@@ -77,7 +77,7 @@ static clv_code list_tensors(look_tensors *f, clv_err *err) {
     if (is_output_sent(f->b, i)) f->n_parts = i + 1;
   for (uint32_t i = 0; i < f->n_parts; i++) max_tensors += clv_blueprint_cut_values(f->b, i, NULL);
   CLV_TRY(clv_alloc(max_tensors, sizeof *f->tensors, &f->tensors, err));
-  CLV_TRY(clv_alloc(max_tensors, sizeof *f->stage_of, &f->stage_of, err));
+  CLV_TRY(clv_alloc(max_tensors, sizeof *f->stage_of_tensor, &f->stage_of_tensor, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
     uint32_t n = is_output_sent(f->b, i) ? clv_blueprint_cut_values(f->b, i, values) : 0;
     for (uint32_t k = 0; k < n; k++) CLV_TRY(add_tensor(f, i, &values[k]->shape, err));
@@ -141,12 +141,12 @@ static void store_output(const look_tensors *f, uint32_t stage, size_t record) {
   const clv_node *out = &p->graph->nodes[p->graph->output_node];
   size_t at = 0, step = 0, first = SIZE_MAX;
   for (size_t k = 0; k < f->n_tensors; k++) {
-    if (f->stage_of[k] != stage) continue;
+    if (f->stage_of_tensor[k] != stage) continue;
     if (first == SIZE_MAX) first = f->tensors[k].first;
     step = (k + 1 < f->n_tensors ? f->tensors[k + 1].first : f->width) - first;
   }
   for (size_t k = 0; k < f->n_tensors; k++) {
-    if (f->stage_of[k] != stage) continue;
+    if (f->stage_of_tensor[k] != stage) continue;
     at = f->tensors[k].first - first;
     store_values(f, k, (const char *)p->output + at * clv_dtype_size(out->dtype), out->dtype, step,
                  record, (size_t)p->batch_size);
@@ -169,7 +169,7 @@ static clv_code run_batch(look_tensors *f, size_t record, clv_err *err) {
 
 static void store_inputs(const look_tensors *f, size_t n) {
   size_t k = 0;
-  while (k < f->n_tensors && f->stage_of[k] < f->b->n_stages) k++;
+  while (k < f->n_tensors && f->stage_of_tensor[k] < f->b->n_stages) k++;
   for (uint32_t input = 0; input < f->b->inputs.n; input++) {
     const clv_tensor *x = f->r->sample->x[input];
     if (is_input_sent(f->b, input))
@@ -231,7 +231,7 @@ static void set_result(clv_look_result *ret, clv_code code, const clv_look_readi
     clv_look_set_skipped(ret, err);
     return;
   }
-  ret->state = CLV_LOOK_READ;
+  ret->state = CLV_LOOK_RAN;
   ret->figure = reading->figure;
   ret->method = reading->by;
 }
@@ -284,8 +284,8 @@ static clv_code list_views(const look_tensors *f, const clv_look_view *records, 
                            look_views *ret, clv_err *err) {
   clv_look_view tensor_views[CLV_LOOK_MAX_VIEWS];
   clv_shape shapes[MAX_SHAPES];
-  size_t max_views = f->n_tensors * MAX_SHAPES * CLV_LOOK_MAX_VIEWS + 1;
-  CLV_TRY(clv_alloc(max_views, sizeof *ret->list, &ret->list, err));
+  size_t max_list_views = f->n_tensors * MAX_SHAPES * CLV_LOOK_MAX_VIEWS + 1;
+  CLV_TRY(clv_alloc(max_list_views, sizeof *ret->list, &ret->list, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
     size_t n_shapes = list_possible_shapes(f, k, shapes);
     for (size_t s = 0; s < n_shapes; s++) {
@@ -326,16 +326,16 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
 
 /* Finds the first input with tokens. If a token has further numbers, such as those of a box, only
  * the first number, the token itself, counts. */
-static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens,
-                        size_t *values_per_token) {
+static bool find_token_tensor(const look_tensors *f, uint32_t *ret, size_t *n_tokens,
+                              size_t *n_values_per_token) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_shape s = record_shape(&f->b->inputs.inputs[k].shape);
     if (f->b->inputs.inputs[k].dtype != CLV_I64 || clv_graph_length_limit(f->b->full_graph, (int)k))
       continue;
     *ret = k;
     *n_tokens = s.rank ? (size_t)s.dim[0] : 1;
-    *values_per_token = s.rank > 1 ? (size_t)s.dim[1] : 1;
-    return s.rank < 3 && *n_tokens && *values_per_token;
+    *n_values_per_token = s.rank > 1 ? (size_t)s.dim[1] : 1;
+    return s.rank < 3 && *n_tokens && *n_values_per_token;
   }
   return false;
 }
@@ -348,13 +348,13 @@ static int64_t length_of_record(const look_tensors *f, size_t record) {
 }
 
 static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_tokens,
-                            size_t values_per_token, int64_t **ret, clv_err *err) {
+                            size_t n_values_per_token, int64_t **ret, clv_err *err) {
   const int64_t *x = f->r->sample->x[input]->data;
   size_t n = f->r->sample->record_split.n;
   CLV_TRY(clv_alloc(n * n_tokens, sizeof **ret, ret, err));
   for (size_t i = 0; i < n * n_tokens; i++) {
     bool is_pad = (int64_t)(i % n_tokens) >= length_of_record(f, i / n_tokens);
-    (*ret)[i] = is_pad ? -1 : x[i * values_per_token];
+    (*ret)[i] = is_pad ? -1 : x[i * n_values_per_token];
   }
   return CLV_OK;
 }
@@ -401,19 +401,19 @@ static void recognize_repeated_records(const look_tensors *f, clv_look_result *r
   /* nothing to read: why_no_tokens has set the reason */
   if (!number_repeated_tokens(f, tokens)) return;
   read_nearest_tokens(f, &t, ret);
-  if (ret->state == CLV_LOOK_READ) ret->method = "the nearest vector (records repeat)";
+  if (ret->state == CLV_LOOK_RAN) ret->method = "the nearest vector (records repeat)";
 }
 
 static void read_tokens(look_tensors *f, clv_look_result *ret) {
   CLV_AUTO(clv_freep) int64_t *tokens = NULL;
-  size_t n_tokens, values_per_token;
+  size_t n_tokens, n_values_per_token;
   uint32_t input;
   clv_err err;
-  if (!find_tokens(f, &input, &n_tokens, &values_per_token)) {
+  if (!find_token_tensor(f, &input, &n_tokens, &n_values_per_token)) {
     recognize_repeated_records(f, ret);
     return;
   }
-  clv_code code = list_tokens(f, input, n_tokens, values_per_token, &tokens, &err);
+  clv_code code = list_tokens(f, input, n_tokens, n_values_per_token, &tokens, &err);
   const clv_look_tokens t = {tokens, n_tokens};
   if (code == CLV_OK)
     read_nearest_tokens(f, &t, ret);
@@ -426,10 +426,10 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
  * chosen yet. */
 static const char *why_no_tokens(const look_tensors *f) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
-  size_t n_tokens, values_per_token;
+  size_t n_tokens, n_values_per_token;
   uint32_t input;
   clv_err choose_err;
-  if (find_tokens(f, &input, &n_tokens, &values_per_token)) return NULL;
+  if (find_token_tensor(f, &input, &n_tokens, &n_values_per_token)) return NULL;
   if (clv_look_choose_records(f->r, CLV_LOOK_MAX_RECORDS, &choose_err) != CLV_OK &&
       !f->r->sample->record_split.n)
     return NULL;
@@ -442,7 +442,7 @@ static const char *why_no_tokens(const look_tensors *f) {
  * the values after them are model inputs. */
 static size_t count_master_values(const look_tensors *f) {
   size_t k = 0;
-  while (k < f->n_tensors && f->stage_of[k] < f->b->n_stages) k++;
+  while (k < f->n_tensors && f->stage_of_tensor[k] < f->b->n_stages) k++;
   return k < f->n_tensors ? f->tensors[k].first : f->width;
 }
 
@@ -452,9 +452,9 @@ static bool is_features_input(const look_tensors *f, uint32_t input) {
 
 static const char *why_no_features(const look_tensors *f) {
   uint32_t input;
-  size_t n_tokens, values_per_token;
+  size_t n_tokens, n_values_per_token;
   bool has_features =
-      find_tokens(f, &input, &n_tokens, &values_per_token) && !is_input_sent(f->b, input);
+      find_token_tensor(f, &input, &n_tokens, &n_values_per_token) && !is_input_sent(f->b, input);
   for (uint32_t k = 0; k < f->b->inputs.n; k++) has_features |= is_features_input(f, k);
   if (!has_features) return "records have no numbers, or they leave as they are";
   return count_master_values(f) ? NULL : "only records leave";
@@ -487,7 +487,7 @@ static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
 }
 
 /* Returns a number below n that depends only on `draw`. */
-static size_t draw_below(uint64_t draw, size_t n) {
+static size_t draw_index_below(uint64_t draw, size_t n) {
   uint64_t h = (draw + 1) * UINT64_C(0x9e3779b97f4a7c15);
   h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
   return (size_t)((h ^ h >> 29) % n);
@@ -496,13 +496,13 @@ static size_t draw_below(uint64_t draw, size_t n) {
 /* Replaces each token of record r by the token at the same position of a record that is drawn from
  * the first n records. */
 static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
-                            size_t values_per_token) {
+                            size_t n_values_per_token) {
   for (size_t s = 0; s < n_tokens; s++) {
-    size_t from = draw_below(r * n_tokens + s, n);
+    size_t from = draw_index_below(r * n_tokens + s, n);
     bool is_pad_in_either =
         (int64_t)s >= CLV_MIN(length_of_record(f, r), length_of_record(f, from));
     if (!is_pad_in_either)
-      x[(r * n_tokens + s) * values_per_token] = x[(from * n_tokens + s) * values_per_token];
+      x[(r * n_tokens + s) * n_values_per_token] = x[(from * n_tokens + s) * n_values_per_token];
   }
 }
 
@@ -512,7 +512,7 @@ static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t 
  * at the same position of a record that is drawn from the first quarter. The draw is separate for
  * each position, so an attack on a vector reads its own token and not its neighbours. */
 static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_tokens,
-                                     size_t values_per_token, clv_err *err) {
+                                     size_t n_values_per_token, clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
   clv_look_split split = f->r->sample->record_split;
   CLV_AUTO(clv_freep) int64_t *original_tokens = NULL;
@@ -522,10 +522,10 @@ static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_t
   CLV_TRY(clv_alloc(x->n, sizeof *original_tokens, &original_tokens, err));
   memcpy(original_tokens, x->data, x->n * sizeof *original_tokens);
   for (size_t r = split.n_fit / 2; r < split.n; r++)
-    exchange_tokens(f, x->data, r, split.n_fit / 2, n_tokens, values_per_token);
+    exchange_tokens(f, x->data, r, split.n_fit / 2, n_tokens, n_values_per_token);
   clv_code code = run_all_records(f, err);
   if (code == CLV_OK)
-    code = list_tokens(f, input, n_tokens, values_per_token, &f->exchanged_tokens, err);
+    code = list_tokens(f, input, n_tokens, n_values_per_token, &f->exchanged_tokens, err);
   memcpy(x->data, original_tokens, x->n * sizeof *original_tokens);
   return code;
 }
@@ -534,11 +534,12 @@ static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_t
  * other records. Stores the result in *ret if it is worse than *ret, or if either of the two
  * attacks did not run. Call it last, because it replaces f->values. */
 static void read_exchanged_tokens(look_tensors *f, clv_look_result *ret) {
-  size_t n_tokens, values_per_token;
+  size_t n_tokens, n_values_per_token;
   uint32_t input;
   clv_err err;
-  if (!find_tokens(f, &input, &n_tokens, &values_per_token) || is_input_sent(f->b, input)) return;
-  clv_code code = run_exchanged_tokens(f, input, n_tokens, values_per_token, &err);
+  if (!find_token_tensor(f, &input, &n_tokens, &n_values_per_token) || is_input_sent(f->b, input))
+    return;
+  clv_code code = run_exchanged_tokens(f, input, n_tokens, n_values_per_token, &err);
   const clv_look_tokens t = {f->exchanged_tokens, n_tokens};
   clv_look_result one = {0};
   if (code == CLV_OK)
@@ -546,8 +547,8 @@ static void read_exchanged_tokens(look_tensors *f, clv_look_result *ret) {
   else
     clv_look_set_skipped(&one, &err);
   one.findings = CLV_FINDING_TOKENS;
-  if (one.state == CLV_LOOK_READ) one.method = "the nearest vector of the same token";
-  if (one.state != CLV_LOOK_READ || ret->state != CLV_LOOK_READ || is_worse(&one, ret)) *ret = one;
+  if (one.state == CLV_LOOK_RAN) one.method = "the nearest vector of the same token";
+  if (one.state != CLV_LOOK_RAN || ret->state != CLV_LOOK_RAN || is_worse(&one, ret)) *ret = one;
 }
 
 static void read_features(look_tensors *f, clv_look_result *ret) {
@@ -555,9 +556,8 @@ static void read_features(look_tensors *f, clv_look_result *ret) {
     clv_look_result one = {0};
     if (!is_features_input(f, k)) continue;
     read_input_features(f, k, &one);
-    if (one.state != CLV_LOOK_READ || ret->state != CLV_LOOK_READ || is_worse(&one, ret))
-      *ret = one;
-    if (one.state != CLV_LOOK_READ) return;
+    if (one.state != CLV_LOOK_RAN || ret->state != CLV_LOOK_RAN || is_worse(&one, ret)) *ret = one;
+    if (one.state != CLV_LOOK_RAN) return;
   }
   read_exchanged_tokens(f, ret);
 }
@@ -588,13 +588,13 @@ void clv_look_read_front(const clv_look_draw *r, clv_look_result results[CLV_LOO
   CLV_AUTO(free_look_tensors) look_tensors f = {.r = r, .b = r->weights.b};
   clv_err err;
   clv_code code = list_tensors(&f, &err);
-  bool has_listed = code == CLV_OK, any_sent = has_listed && f.n_tensors;
-  if (any_sent) code = prepare_and_run(&f, &err);
+  bool has_listed = code == CLV_OK, has_sent_tensor = has_listed && f.n_tensors;
+  if (has_sent_tensor) code = prepare_and_run(&f, &err);
   for (size_t k = 0; k < CLV_COUNT(readers); k++) {
     clv_look_result *ret = &results[readers[k].reader];
-    const char *why = any_sent     ? readers[k].why_nothing_to_read(&f)
-                      : has_listed ? "no tensor made of records leaves"
-                                   : NULL;
+    const char *why = has_sent_tensor ? readers[k].why_nothing_to_read(&f)
+                      : has_listed    ? "no tensor made of records leaves"
+                                      : NULL;
     set_not_read(ret, why, code, &err);
     if (code == CLV_OK && !why) readers[k].read(&f, ret);
   }

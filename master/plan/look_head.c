@@ -12,15 +12,16 @@
 #include "master/plan/look_int.h"
 
 enum {
-  SAMPLES = 512,     /* approximate number of gradients to read labels from */
-  MAX_DRAWS = 64,    /* most random inputs per record */
-  MAX_PARTS = 8,     /* most values that cross the cut and have one vector for each label */
-  MAX_COLUMNS = 256, /* most numbers to read of a numeric label */
+  N_READ_GRADIENTS = 512, /* approximate number of gradients to read labels from */
+  MAX_DRAWS = 64,         /* most random inputs per record */
+  MAX_PARTS = 8,          /* most values that cross the cut and have one vector for each label */
+  MAX_COLUMNS = 256,      /* most numbers to read of a numeric label */
   MAX_BATCH = 64,
   MAX_WIDTH = 16384, /* most values to read of a gradient */
 };
-/* Random inputs are uniform in [-SPREAD, SPREAD], so their standard deviation is 1. */
-static const float SPREAD = 1.7320508f;
+/* Random inputs are uniform in [-MAX_RANDOM_INPUT, MAX_RANDOM_INPUT], so their standard deviation
+ * is 1. */
+static const float MAX_RANDOM_INPUT = 1.7320508f;
 static const double MIN_MACS_PER_S = 1e10; /* multiply-adds per second of the slowest machine */
 
 /* The part of a record's gradient that belongs to one label. */
@@ -45,15 +46,16 @@ typedef struct look_gradients {
   clv_call *loss_call;
   size_t batch, width; /* records of a batch; values of a record's gradient */
   size_t n_outputs;    /* values of the prediction of one record */
-  size_t labels_per_record;
+  size_t n_labels_per_record;
   gradient_part label_parts[MAX_PARTS];
-  size_t n_label_parts, values_per_label; /* values of the gradient that belong to one label */
+  size_t n_label_parts, n_values_per_label; /* values of the gradient that belong to one label */
   /* input [batch][width], its gradient [batch][width], gradient of the prediction */
   float *x, *dx, *dout;
-  size_t step, kept_per_label; /* every step-th of the values of a label is kept */
-  float *kept_values;          /* values of the kept gradients, [capacity][kept_per_label] */
-  int64_t *kept_labels;        /* [capacity] class of each kept gradient's label */
-  size_t *kept_records;        /* [capacity] record of each kept gradient */
+  size_t step, n_kept_per_label; /* every step-th of the values of a label is kept */
+  /* values of the kept gradients, [capacity][n_kept_per_label] */
+  float *kept_gradient_values;
+  int64_t *kept_labels; /* [capacity] class of each kept gradient's label */
+  size_t *kept_records; /* [capacity] record of each kept gradient */
   /* n: number of kept gradients; capacity: most of them; n_fit: number of those, in the first half,
    * that the attack learns from */
   size_t n, capacity, n_fit;
@@ -68,14 +70,14 @@ static void free_look_gradients(look_gradients *h) {
   free(h->x);
   free(h->dx);
   free(h->dout);
-  free(h->kept_values);
+  free(h->kept_gradient_values);
   free(h->kept_labels);
   free(h->kept_records);
 }
 
 /* ---- layers behind the last worker ----------------------------------------------------------- */
 
-static size_t values_per_record(const clv_shape *s) {
+static size_t count_record_values(const clv_shape *s) {
   size_t n = 1;
   for (int i = 1; i < s->rank; i++) n *= (size_t)s->dim[i];
   return n;
@@ -118,7 +120,7 @@ static clv_code make_loss(look_gradients *h, clv_err *err) {
   CLV_TRY(clv_session_make_loss_graph(h->b->config, &out, (int64_t)h->batch, &h->loss, err));
   CLV_TRY(clv_params_make(h->loss, &h->no_params, err));
   CLV_TRY(clv_plan_new(h->loss, h->no_params, &po, &h->loss_plan, err));
-  h->n_outputs = values_per_record(&out);
+  h->n_outputs = count_record_values(&out);
   return clv_alloc(h->batch * h->n_outputs, sizeof *h->dout, &h->dout, err);
 }
 
@@ -128,25 +130,26 @@ static clv_code find_label_parts(look_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   uint32_t n = clv_blueprint_cut_values(h->b, h->last_worker_stage, values);
   size_t at = 0;
-  bool is_label_per_position = h->r->sample->y->dtype == CLV_I64 && h->labels_per_record > 1;
+  bool is_label_per_position = h->r->sample->y->dtype == CLV_I64 && h->n_labels_per_record > 1;
   for (uint32_t k = 0; k < n; k++) {
-    size_t n_values = values_per_record(&values[k]->shape), width = n_values / h->labels_per_record;
+    size_t n_values = count_record_values(&values[k]->shape),
+           width = n_values / h->n_labels_per_record;
     bool has_vector_per_label =
-        values[k]->shape.rank > 2 && (size_t)values[k]->shape.dim[1] == h->labels_per_record;
+        values[k]->shape.rank > 2 && (size_t)values[k]->shape.dim[1] == h->n_labels_per_record;
     if (is_label_per_position && has_vector_per_label && h->n_label_parts < MAX_PARTS) {
       h->label_parts[h->n_label_parts++] = (gradient_part){at, width, width};
-      h->values_per_label += width;
+      h->n_values_per_label += width;
     }
     at += n_values;
   }
   h->width = at;
   if (!is_label_per_position) {
     h->label_parts[h->n_label_parts++] = (gradient_part){0, at, 0};
-    h->values_per_label = at;
+    h->n_values_per_label = at;
   }
   if (h->n_label_parts) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED, "labels have %zu places, and the gradient has none",
-                  h->labels_per_record);
+                  h->n_labels_per_record);
 }
 
 /* Makes the plans of the layers for as many records at once as fit into the memory. */
@@ -169,12 +172,13 @@ static clv_code make_plan(look_gradients *h, clv_err *err) {
 /* ---- gradients that would be sent ------------------------------------------------------------ */
 
 static clv_code alloc_gradients(look_gradients *h, clv_err *err) {
-  h->step = CLV_MAX((h->values_per_label + MAX_WIDTH - 1) / MAX_WIDTH, (size_t)1);
-  h->kept_per_label = (h->values_per_label + h->step - 1) / h->step;
-  h->capacity = (size_t)2 * SAMPLES;
+  h->step = CLV_MAX((h->n_values_per_label + MAX_WIDTH - 1) / MAX_WIDTH, (size_t)1);
+  h->n_kept_per_label = (h->n_values_per_label + h->step - 1) / h->step;
+  h->capacity = (size_t)2 * N_READ_GRADIENTS;
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->x, &h->x, err));
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->dx, &h->dx, err));
-  CLV_TRY(clv_alloc(h->capacity * h->kept_per_label, sizeof *h->kept_values, &h->kept_values, err));
+  CLV_TRY(clv_alloc(h->capacity * h->n_kept_per_label, sizeof *h->kept_gradient_values,
+                    &h->kept_gradient_values, err));
   CLV_TRY(clv_alloc(h->capacity, sizeof *h->kept_labels, &h->kept_labels, err));
   return clv_alloc(h->capacity, sizeof *h->kept_records, &h->kept_records, err);
 }
@@ -187,7 +191,7 @@ static int64_t class_of_label(const look_gradients *h, int64_t label) {
 
 /* Keeps the gradient of one label. Of a long gradient it keeps every step-th value. */
 static void keep_label_gradient(look_gradients *h, size_t row, size_t position) {
-  float *to = h->kept_values + h->n * h->kept_per_label;
+  float *to = h->kept_gradient_values + h->n * h->n_kept_per_label;
   size_t at = 0;
   for (size_t k = 0; k < h->n_label_parts; k++) {
     const gradient_part *p = &h->label_parts[k];
@@ -206,8 +210,8 @@ static void keep_gradients(look_gradients *h, size_t record, size_t draw, double
   const clv_tensor *y = h->r->sample->y;
   bool are_classes = y->dtype == CLV_I64;
   for (size_t row = 0; row < h->batch; row++)
-    for (size_t position = 0; position < (are_classes ? h->labels_per_record : 1); position++) {
-      size_t at = (record + row) * h->labels_per_record + position;
+    for (size_t position = 0; position < (are_classes ? h->n_labels_per_record : 1); position++) {
+      size_t at = (record + row) * h->n_labels_per_record + position;
       int64_t label = are_classes ? class_of_label(h, ((const int64_t *)y->data)[at]) : 0;
       if (label < 0 || h->n == h->capacity || !is_label_chosen(draw * 7919 + at, share)) continue;
       keep_label_gradient(h, row, position);
@@ -247,7 +251,7 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
   key.step = draw + 1;
   key.layer = UINT32_MAX;
   key.micro_batch = (uint32_t)record;
-  clv_rng_uniform(&key, -SPREAD, SPREAD, h->x, h->batch * h->width);
+  clv_rng_uniform(&key, -MAX_RANDOM_INPUT, MAX_RANDOM_INPUT, h->x, h->batch * h->width);
   if (!h->has_layers_behind) return run_loss(h, h->x, record, h->dx, err);
   uint32_t n = clv_look_part_inputs(h->b, &h->parts[0], input);
   for (uint32_t k = 1; k < n; k++) {
@@ -263,13 +267,13 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
  * and are tested with the second), with different random inputs. */
 static clv_code run_all_records(look_gradients *h, clv_err *err) {
   size_t n_records = h->r->sample->record_split.n,
-         n_draws = CLV_MAX(SAMPLES / n_records, (size_t)2);
+         n_draws = CLV_MAX(N_READ_GRADIENTS / n_records, (size_t)2);
   double n_labels;
   if (h->r->sample->y->dtype == CLV_I64)
-    n_draws = CLV_MAX(n_draws / h->labels_per_record, (size_t)2);
+    n_draws = CLV_MAX(n_draws / h->n_labels_per_record, (size_t)2);
   n_draws = CLV_MIN(n_draws - n_draws % 2, (size_t)MAX_DRAWS);
   n_labels = (double)(n_draws * n_records *
-                      (h->r->sample->y->dtype == CLV_I64 ? h->labels_per_record : 1));
+                      (h->r->sample->y->dtype == CLV_I64 ? h->n_labels_per_record : 1));
   for (size_t draw = 0; draw < n_draws; draw++) {
     if (draw == n_draws / 2) h->n_fit = h->n;
     for (size_t at = 0; at + h->batch <= n_records; at += h->batch) {
@@ -353,8 +357,8 @@ static int compare_by_variance(const void *a, const void *b) {
 static clv_code choose_columns(const look_gradients *h, number_column **ret, size_t *n_ret,
                                clv_err *err) {
   size_t n = 0;
-  CLV_TRY(clv_alloc(h->labels_per_record, sizeof **ret, ret, err));
-  for (size_t k = 0; k < h->labels_per_record; k++) {
+  CLV_TRY(clv_alloc(h->n_labels_per_record, sizeof **ret, ret, err));
+  for (size_t k = 0; k < h->n_labels_per_record; k++) {
     double variance = variance_of(h, k);
     if (variance > 0) (*ret)[n++] = (number_column){k, variance};
   }
@@ -370,7 +374,7 @@ static clv_code choose_columns(const look_gradients *h, number_column **ret, siz
 static size_t one_hot_class(const look_gradients *h, size_t record) {
   const float *v = numeric_labels_of(h, record);
   size_t ret = SIZE_MAX;
-  for (size_t k = 0; k < h->labels_per_record; k++) {
+  for (size_t k = 0; k < h->n_labels_per_record; k++) {
     bool is_one = v[k] == 1;
     if ((!is_one && v[k] != 0) || (is_one && ret != SIZE_MAX)) return SIZE_MAX;
     if (is_one) ret = k;
@@ -379,7 +383,7 @@ static size_t one_hot_class(const look_gradients *h, size_t record) {
 }
 
 static bool are_one_hot(const look_gradients *h) {
-  bool are_all_one_hot = h->labels_per_record > 1;
+  bool are_all_one_hot = h->n_labels_per_record > 1;
   for (size_t i = 0; are_all_one_hot && i < h->r->sample->record_split.n; i++)
     are_all_one_hot = one_hot_class(h, i) != SIZE_MAX;
   return are_all_one_hot;
@@ -437,18 +441,18 @@ static size_t count_gradient_lengths(const look_gradients *h) {
 static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
                             clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
-  h->labels_per_record = y->n / (size_t)y->shape.dim[0];
+  h->n_labels_per_record = y->n / (size_t)y->shape.dim[0];
   CLV_TRY(make_layers(h, err));
   CLV_TRY(find_label_parts(h, err));
   CLV_TRY(make_plan(h, err));
   CLV_TRY(alloc_gradients(h, err));
   CLV_TRY(run_all_records(h, err));
   size_t n_lengths = count_gradient_lengths(h);
-  clv_look_gradients g = {.values = h->kept_values,
+  clv_look_gradients g = {.values = h->kept_gradient_values,
                           .label = h->kept_labels,
                           .n = h->n,
                           .n_fit = h->n_fit,
-                          .width = h->kept_per_label,
+                          .width = h->n_kept_per_label,
                           .n_columns = 1,
                           .n_lengths = &n_lengths,
                           .are_of_outputs = !h->has_layers_behind || !h->parts[0].params->n};
@@ -472,14 +476,14 @@ static void set_nothing_to_read(clv_look_result *ret, const char *why) {
 }
 
 static void set_result(clv_look_result *ret, const clv_look_reading *read) {
-  ret->state = CLV_LOOK_READ;
+  ret->state = CLV_LOOK_RAN;
   ret->figure = read->figure;
   ret->method = read->by;
 }
 
 void clv_look_read_head(const clv_look_draw *r, clv_look_result *labels, clv_look_result *groups) {
   CLV_AUTO(free_look_gradients) look_gradients h = {.r = r, .b = r->weights.b};
-  clv_look_reading label_reading, same_label_reading;
+  clv_look_reading label_reading, group_reading;
   clv_err err;
   h.last_worker_stage = clv_look_last_worker_stage(h.b);
   const char *why = why_no_labels(r, h.last_worker_stage);
@@ -489,15 +493,15 @@ void clv_look_read_head(const clv_look_draw *r, clv_look_result *labels, clv_loo
     return;
   }
   clv_code code = clv_look_choose_records(r, CLV_LOOK_MAX_RECORDS, &err);
-  if (code == CLV_OK) code = read_labels(&h, &label_reading, &same_label_reading, &err);
+  if (code == CLV_OK) code = read_labels(&h, &label_reading, &group_reading, &err);
   if (code != CLV_OK) {
     clv_look_set_skipped(labels, &err);
     clv_look_set_skipped(groups, &err);
     return;
   }
   set_result(labels, &label_reading);
-  if (*same_label_reading.by)
-    set_result(groups, &same_label_reading);
+  if (*group_reading.by)
+    set_result(groups, &group_reading);
   else
     set_nothing_to_read(groups, "labels are no classes");
 }

@@ -30,7 +30,7 @@ typedef struct clv_look_sample {
 
 void clv_look_sample_done(clv_look_sample *s); /* frees and zeroes */
 
-/* Sets the state to CLV_LOOK_NOT_LOOKED_AT (the attack could not run), with the text of `why` as
+/* Sets the state to CLV_LOOK_COULD_NOT_RUN (the attack could not run), with the text of `why` as
  * the reason. */
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why);
 /* Returns the last stage that is at a worker; n_stages: no stage is. */

@@ -13,7 +13,7 @@
 static const double NEARLY_ALL_P = 0.9;
 
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why) {
-  ret->state = CLV_LOOK_NOT_LOOKED_AT;
+  ret->state = CLV_LOOK_COULD_NOT_RUN;
   snprintf(ret->reason, sizeof ret->reason, "%.*s", (int)sizeof ret->reason - 1, why->text);
 }
 
@@ -170,7 +170,7 @@ static clv_code refuse_wait_layers(const clv_graph *g, clv_err *err) {
 
 /* True if the dropout drops nearly all values. The look runs such a dropout, because then hardly
  * any values are sent but those that bypass it, as in a residual. */
-static bool drops_nearly_all(const clv_node *n) {
+static bool drops_nearly_all_values(const clv_node *n) {
   return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL_P;
 }
 
@@ -178,7 +178,7 @@ static bool drops_nearly_all(const clv_node *n) {
  * dropout drops nearly all values. Weaker dropouts are not run. */
 static bool must_run_as_training(const clv_graph *g) {
   for (int i = 0; i < g->n_nodes; i++)
-    if (g->nodes[i].op == CLV_OP_BATCHNORM || drops_nearly_all(&g->nodes[i])) return true;
+    if (g->nodes[i].op == CLV_OP_BATCHNORM || drops_nearly_all_values(&g->nodes[i])) return true;
   return false;
 }
 
@@ -258,9 +258,9 @@ uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
 
 /* ---- execution plan of the stages ------------------------------------------------------------ */
 
-static void freeze_all(clv_look_part *p) {
+static void freeze_all_params(clv_look_part *p) {
   for (int i = 0; p->runs_as_training && !p->needs_input_grad && i < p->graph->n_nodes; i++)
-    if (!drops_nearly_all(&p->graph->nodes[i])) p->graph->nodes[i].attrs.p = 0;
+    if (!drops_nearly_all_values(&p->graph->nodes[i])) p->graph->nodes[i].attrs.p = 0;
   for (int i = 0; i < p->params->n; i++) p->params->list[i].frozen = p->params->list[i].trainable;
   clv_params_update_ties(p->params);
 }
@@ -274,7 +274,7 @@ clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
                          .training = p->runs_as_training || p->needs_input_grad,
                          .needs_input_grad = {p->needs_input_grad},
                          .threads = 1};
-  freeze_all(p);
+  freeze_all_params(p);
   CLV_TRY(clv_graph_set_batch(p->graph, batch, err));
   CLV_TRY(clv_plan_new(p->graph, p->params, &po, &p->plan, err));
   const clv_plan_info *info = clv_plan_get_info(p->plan);

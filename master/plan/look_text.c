@@ -18,11 +18,11 @@ static void append_limit(double figure, double limit, double max_read, clv_bytes
 static const double MIN_EXPLAINED_GROUPS = 0.5;
 
 static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
-                                     [CLV_LOOK_READ] = "looked at",
-                                     [CLV_LOOK_NOT_LOOKED_AT] = "not looked at"};
+                                     [CLV_LOOK_RAN] = "looked at",
+                                     [CLV_LOOK_COULD_NOT_RUN] = "not looked at"};
 
 void clv_look_result_text(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEXT]) {
-  if (r->state == CLV_LOOK_READ)
+  if (r->state == CLV_LOOK_RAN)
     snprintf(ret, CLV_LOOK_RESULT_TEXT, "%.2f", r->figure);
   else
     snprintf(ret, CLV_LOOK_RESULT_TEXT, "%s", states[r->state]);
@@ -44,7 +44,7 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
   char words[CLV_LOOK_RESULT_TEXT];
   clv_look_result_text(r, words);
   clv_bytes_printf(out, "%s%s %s", k == CLV_LOOK_GROUPS ? "label " : "", clv_look_name(k), words);
-  if (r->state != CLV_LOOK_READ) {
+  if (r->state != CLV_LOOK_RAN) {
     clv_bytes_printf(out, " (%s)", r->reason);
     return;
   }
@@ -97,7 +97,7 @@ void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
 static void append_json_result(const clv_look *look, clv_look_reader k, clv_bytes *out) {
   const clv_look_result *r = &look->results[k];
   clv_bytes_printf(out, ",\"%s\":{\"state\":\"%s\"", clv_look_name(k), states[r->state]);
-  if (r->state == CLV_LOOK_READ)
+  if (r->state == CLV_LOOK_RAN)
     clv_bytes_printf(out, ",\"read\":%.4f,\"limit\":%.2f,\"by\":\"%s\"}", r->figure,
                      clv_look_limit(k), r->method);
   else {

@@ -41,14 +41,14 @@ static void add_layer(const clv_blueprint *b, uint32_t i, const clv_node *layer,
       to = b->stages[i].planned_worker;
   if (last && strcmp(last->name, layer->name) == 0) return; /* another parameter of the layer */
   if (is_known ? is_same_place(m->checkpoint_config, from, b->config, to) : to < 0) return;
-  clv_moved_layer *moved = &m->list[m->n++];
-  *moved = (clv_moved_layer){
+  clv_moved_layer *moved_layer = &m->list[m->n++];
+  *moved_layer = (clv_moved_layer){
       .layer = layer->layer,
       .stage = i,
       .from = is_known ? name_of_place(m->checkpoint_config, from) : "an unknown place",
       .to = name_of_place(b->config, to),
       .needs_release = from < 0 && to >= 0};
-  snprintf(moved->name, sizeof moved->name, "%s", layer->name);
+  snprintf(moved_layer->name, sizeof moved_layer->name, "%s", layer->name);
 }
 
 static clv_code add_stage(const clv_blueprint *b, uint32_t i, const clv_checkpoint *c,

@@ -82,15 +82,15 @@ typedef enum clv_look_reader {
 
 typedef enum clv_look_state {
   CLV_LOOK_NOTHING_TO_READ, /* the session has no such data, or sends nothing that shows it */
-  CLV_LOOK_READ,            /* the reader (attack) ran; `figure` says how much it could read */
-  CLV_LOOK_NOT_LOOKED_AT,   /* the reader (attack) could not run; `reason` says why */
+  CLV_LOOK_RAN,             /* the reader (attack) ran; `figure` says how much it could read */
+  CLV_LOOK_COULD_NOT_RUN,   /* the reader (attack) could not run; `reason` says why */
 } clv_look_state;
 
 enum {
   CLV_LOOK_MAX_RECORDS = 64,
   CLV_LOOK_DRAWS = 3, /* draws of the initial weights in a preview (`plan`, `check`) */
   CLV_LOOK_MAX_SECONDS = 10,
-  CLV_LOOK_WHY = 200 /* bytes of a reason with its final NUL */
+  CLV_LOOK_REASON_BYTES = 200 /* bytes of a reason with its final NUL */
 };
 
 typedef struct clv_look_result {
@@ -102,7 +102,7 @@ typedef struct clv_look_result {
   /* in state READ: findings (clv_findings) to report if `figure` is above the limit; 0: those that
    * this attack usually has */
   unsigned findings;
-  char reason[CLV_LOOK_WHY]; /* in other states: why the attack read nothing */
+  char reason[CLV_LOOK_REASON_BYTES]; /* in other states: why the attack read nothing */
 } clv_look_result;
 
 /* Limit of clv_look_result.figure, the share that an attack of the look has read. From this figure
@@ -460,10 +460,10 @@ typedef struct clv_run_scan {
 /* Reads the records of data.train and data.test; those of training with the same random crops and
  * flips as training. CLV_DATA_LOSS: a record has a value that is not finite; the message names the
  * first such record. With data.non_finite: skip such records are removed from the rows and counted
- * in *ret_left_out, and `notes` gets a line for each set. `notes` also names a set whose records
+ * in *ret_n_left_out, and `notes` gets a line for each set. `notes` also names a set whose records
  * all have one class, and a validation fraction that would hold back no record. */
 clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
-                           const clv_run_scan *options, uint64_t *ret_left_out, clv_bytes *notes,
+                           const clv_run_scan *options, uint64_t *ret_n_left_out, clv_bytes *notes,
                            clv_err *err) CLV_USE_RESULT;
 
 /* Checks that records, labels, outputs and batch sizes fit together (data_check.c). CLV_INVALID:
@@ -644,7 +644,7 @@ typedef struct clv_link_estimate {
   double latency_s, bytes_per_s;
   bool is_given; /* an option gives the values; false: they are defaults */
 } clv_link_estimate;
-typedef struct clv_links {
+typedef struct clv_link_estimates {
   size_t n;                        /* number of workers of the session */
   clv_link_estimate *worker_links; /* [n] link of each worker to the master */
   /* [n][n] direct hops (transfers from worker to worker), from the lower to the higher index */
@@ -652,16 +652,16 @@ typedef struct clv_links {
   double *speeds;  /* [n + 1] speed of each worker, and of the master as the last, compared
                             * with this machine */
   clv_bytes notes; /* latencies and speeds that were given or assumed: "w1 20 ms, 1000 Mbit/s" */
-} clv_links;
+} clv_link_estimates;
 /* Parses --link and --speed. A link that no option gives has 1 ms and 1 Gbit/s; a direct hop has
  * the worse values of its two workers' links. CLV_INVALID: an option cannot be parsed; the message
  * names its wrong word. */
-clv_code clv_links_parse(const clv_session_config *c, const clv_run_options *o, clv_links **ret,
-                         clv_err *err) CLV_USE_RESULT;
-void clv_links_freep(clv_links **l);
+clv_code clv_link_estimates_parse(const clv_session_config *c, const clv_run_options *o,
+                                  clv_link_estimates **ret, clv_err *err) CLV_USE_RESULT;
+void clv_link_estimates_freep(clv_link_estimates **l);
 
 /* Times the layers, searches for the best cuts, and prints them beside those of the session. */
-clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_link_estimates *links, bool json,
+                          clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
 #endif

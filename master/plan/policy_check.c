@@ -113,7 +113,7 @@ static clv_code check_look_readings(const clv_blueprint *b, clv_err *err) {
     const clv_look_result *found = &b->look.results[k];
     const clv_policy_reading r = {
         .reader = k,
-        .share = found->state == CLV_LOOK_NOT_LOOKED_AT ? -1 : found->figure,
+        .share = found->state == CLV_LOOK_COULD_NOT_RUN ? -1 : found->figure,
         .why_not_run = found->reason};
     CLV_TRY(clv_policy_check_reading(b->policy, &r, err));
   }

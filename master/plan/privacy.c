@@ -52,15 +52,16 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
   const clv_node *n = &v->g->nodes[k];
   bool is_adapter = clv_name_is_of_adapter(n->name),
        starts_from_seed = v->layers[k].starts_from_seed && !is_adapter;
-  bool is_drawn = is_adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed;
-  if (is_drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
+  bool has_random_weights =
+      is_adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed;
+  if (has_random_weights && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (is_adapter && s->lora.from) return "has adapters from a file";
   if (s->weights_artifact && !starts_from_seed) return "has weights from a worker";
   if (!is_adapter && v->b->stages[v->layers[k].weights_stage].folder_has_other_params)
     return "has weights from a folder of adapters";
   if (clv_stage_has_master_weights(s) && !starts_from_seed && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
-  if (is_drawn && b->config->train.seed.is_guessable)
+  if (has_random_weights && b->config->train.seed.is_guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
   if (has_transposed_twin(v, k)) return "has the transposed weights of another layer at the master";
   if (b->known_reasons && b->known_reasons[k]) return b->known_reasons[k];
@@ -167,15 +168,16 @@ static clv_findings findings_of_input(const clv_graph *g, int k) {
 
 /* True if the layer hides its input: each of its outputs sums at least two positions by secret
  * weights. */
-static bool is_hiding(const clv_privacy_view *v, const clv_reach *r, int k) {
+static bool hides_input(const clv_privacy_view *v, const clv_reach *r, int k) {
   return clv_privacy_is_mixing(v, k) && v->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
 }
 
 static uint32_t count_front_layers(const clv_privacy_view *v, int k) {
-  uint32_t n_fewest = CLV_NO_PATH;
+  uint32_t n_fewest_layers = CLV_NO_PATH;
   for (int i = 0; i < v->g->nodes[k].n_in; i++)
-    n_fewest = CLV_MIN(n_fewest, v->n_front_layers[v->g->nodes[k].in[i]]);
-  return n_fewest == CLV_NO_PATH ? n_fewest : n_fewest + is_hiding(v, v->record_reach, k);
+    n_fewest_layers = CLV_MIN(n_fewest_layers, v->n_front_layers[v->g->nodes[k].in[i]]);
+  return n_fewest_layers == CLV_NO_PATH ? n_fewest_layers
+                                        : n_fewest_layers + hides_input(v, v->record_reach, k);
 }
 
 /* Returns the last layer whose value is sent to another node. */
@@ -251,8 +253,9 @@ clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k) 
 }
 
 uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k) {
-  return v->n_head_layers[k] == CLV_NO_PATH ? CLV_NO_PATH
-                                            : v->n_head_layers[k] + is_hiding(v, v->label_reach, k);
+  return v->n_head_layers[k] == CLV_NO_PATH
+             ? CLV_NO_PATH
+             : v->n_head_layers[k] + hides_input(v, v->label_reach, k);
 }
 
 static clv_code follow_labels_back(clv_privacy_view *v, clv_err *err) {

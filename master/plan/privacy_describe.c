@@ -13,8 +13,8 @@
 static clv_findings findings_at_cut_behind(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
     return b->stages[i].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
-  bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
-  return sent ? b->stages[i].output_findings : CLV_FINDING_MIXED;
+  bool is_sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+  return is_sent ? b->stages[i].output_findings : CLV_FINDING_MIXED;
 }
 
 /* Returns how records can be read from any tensor that is sent. False: no tensor made of records is
@@ -51,14 +51,14 @@ static bool has_single_output(const clv_blueprint *b) {
   return n == 1;
 }
 
-static const char *label_exposure(const clv_blueprint *b, uint32_t at) {
+static const char *get_label_exposure(const clv_blueprint *b, uint32_t at) {
   if (b->stages[b->n_stages].worker >= 0) return "leave";
   if (at == b->n_stages) return "stay";
   return b->stages[at].gradient_findings & CLV_FINDING_LABELS_READABLE ? "readable" : "inferable";
 }
 
 static void append_text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
-  const char *exposure = label_exposure(b, at);
+  const char *exposure = get_label_exposure(b, at);
   clv_bytes_puts(out, "labels: ");
   if (strcmp(exposure, "leave") == 0)
     clv_bytes_printf(out, "LEAVE, to %s (privacy.labels_leave)\n",
@@ -206,7 +206,7 @@ static void append_json_findings(bool sends_records, clv_findings findings, clv_
 
 static void append_json_privacy(const clv_blueprint *b, uint32_t at, bool sends_records,
                                 clv_findings findings, clv_bytes *out) {
-  const char *exposure = label_exposure(b, at);
+  const char *exposure = get_label_exposure(b, at);
   bool is_inferable = strcmp(exposure, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", exposure,
                    is_inferable ? b->stages[at].n_head_layers : 0,

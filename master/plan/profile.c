@@ -56,16 +56,16 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
 }
 
 /* Allocates a value and fills it: floats with small numbers of both signs, integers (tokens,
- * classes, lengths) with `integer`. */
-static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t integer, void **ret,
+ * classes, lengths) with `integer_value`. */
+static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t integer_value, void **ret,
                            clv_err *err) {
   size_t bytes;
   clv_rng_key key = {.layer = stream};
   CLV_TRY(clv_shape_bytes(&n->shape, n->dtype, &bytes, err));
   CLV_TRY(clv_alloc_aligned(bytes, ret, err));
   memset(*ret, 0, bytes);
-  for (size_t i = 0; n->dtype == CLV_I64 && i < bytes / sizeof integer; i++)
-    ((int64_t *)*ret)[i] = integer;
+  for (size_t i = 0; n->dtype == CLV_I64 && i < bytes / sizeof integer_value; i++)
+    ((int64_t *)*ret)[i] = integer_value;
   if (n->dtype == CLV_F32) clv_rng_uniform(&key, -1, 1, *ret, bytes / sizeof(float));
   return CLV_OK;
 }

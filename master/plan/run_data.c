@@ -552,8 +552,8 @@ static clv_code refuse_not_finite(const clv_session_config *c, const scan_progre
   return CLV_DATA_LOSS;
 }
 
-static void note_strays(const clv_dataset *ds, const scan_progress *w, const char *folder,
-                        clv_bytes *notes) {
+static void note_stray_files(const clv_dataset *ds, const scan_progress *w, const char *folder,
+                             clv_bytes *notes) {
   const char *first;
   size_t n = clv_dataset_stray_files(ds, &first);
   if (n)
@@ -565,8 +565,8 @@ static void note_strays(const clv_dataset *ds, const scan_progress *w, const cha
 
 /* Notes that records are taken for images of one channel, if the first layer would also accept them
  * as they are in the file. */
-static void note_channel(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
-                         const char *file, clv_bytes *notes) {
+static void note_added_channel(const clv_session_config *c, const clv_dataset *ds,
+                               const scan_progress *w, const char *file, clv_bytes *notes) {
   char shape[160];
   clv_shape x = clv_dataset_x_shape(ds, 1);
   if (!clv_dataset_adds_channel(ds) || !clv_model_takes_sequences_or_images(c)) return;
@@ -576,8 +576,8 @@ static void note_channel(const clv_session_config *c, const clv_dataset *ds, con
                    w->key, file, clv_shape_format(&x, shape, sizeof shape));
 }
 
-static void note_truncated(const clv_session_config *c, const clv_dataset *ds,
-                           const scan_progress *w, clv_bytes *notes) {
+static void note_truncated_texts(const clv_session_config *c, const clv_dataset *ds,
+                                 const scan_progress *w, clv_bytes *notes) {
   size_t n = clv_dataset_truncated(ds);
   if (n)
     clv_bytes_printf(notes,
@@ -624,8 +624,8 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
 
 /* Notes labels of which most are the token of their own position, so that they are not shifted. If
  * nearly all are, clv_run_data_check_fit refuses the data. */
-static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
-                       clv_bytes *notes) {
+static void note_label_shift(const clv_session_config *c, const clv_dataset *ds,
+                             const scan_progress *w, clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;
   clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
   if (m.n_same_position > m.n_comparable - m.n_same_position && !clv_labels_are_own_tokens(&m))
@@ -637,18 +637,19 @@ static void note_shift(const clv_session_config *c, const clv_dataset *ds, const
 
 static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
                          const scan_progress *w, const clv_text_list *files, clv_config_pos pos,
-                         clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
+                         clv_subset *rows[2], uint64_t *n_left_out, clv_bytes *notes,
+                         clv_err *err) {
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
   clv_err reason;
   so->user = (void *)(uintptr_t)w;
-  note_strays(ds, w, files->items[0], notes);
+  note_stray_files(ds, w, files->items[0], notes);
   clv_plan_note_broken_records(w->key, clv_dataset_broken(ds), notes);
-  *left_out += clv_dataset_broken(ds)->n;
-  note_truncated(c, ds, w, notes);
-  note_channel(c, ds, w, files->items[0], notes);
+  *n_left_out += clv_dataset_broken(ds)->n;
+  note_truncated_texts(c, ds, w, notes);
+  note_added_channel(c, ds, w, files->items[0], notes);
   note_pages(c, ds, w, notes);
   note_labels(c, ds, w, notes);
-  note_shift(c, ds, w, notes);
+  note_label_shift(c, ds, w, notes);
   if (clv_dataset_scan(ds, so, &found, &reason) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, reason.text);
     if (err) err->code = reason.code;
@@ -661,7 +662,7 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
     return reason.code;
   }
   clv_plan_note_broken_records(w->key, &found.unreadable_errors, notes);
-  *left_out += found.unreadable_errors.n;
+  *n_left_out += found.unreadable_errors.n;
   for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.unreadable_images);
   if (!found.not_finite_records.n) return CLV_OK;
   if (c->data.non_finite == CLV_NON_FINITE_REFUSE) return refuse_not_finite(c, w, pos, &found, err);
@@ -669,7 +670,7 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
   if (!rows[0]->n)
     return clv_session_fail_at(c, pos, err, "%s: no record has finite values alone (%s)", w->key,
                                found.first_not_finite);
-  *left_out += found.not_finite_records.n;
+  *n_left_out += found.not_finite_records.n;
   clv_bytes_printf(notes,
                    "%s: %zu of %zu records left out (data.non_finite: skip); the first: %s\n",
                    w->key, found.not_finite_records.n, found.n_checked, found.first_not_finite);
@@ -701,7 +702,7 @@ static clv_code check_sets_left(const clv_session_config *c, const clv_run_data 
 }
 
 clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const clv_run_scan *o,
-                           uint64_t *ret_left_out, clv_bytes *notes, clv_err *err) {
+                           uint64_t *ret_n_left_out, clv_bytes *notes, clv_err *err) {
   clv_draw_seed draw = {0};
   CLV_TRY(clv_run_data_derive_seed(c, &draw.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
@@ -710,18 +711,18 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
       .decodes_images = o->decodes_images || c->data.broken == CLV_BROKEN_RECORD_SKIP,
       .draw = &draw,
       .progress = report_progress};
-  uint64_t left_out = 0;
+  uint64_t n_left_out = 0;
   const size_t n_before[3] = {d->train_rows.n, d->validation_rows.n, d->test_rows.n};
   if (d->train)
     CLV_TRY(scan_set(c, d->train, &so, &(scan_progress){o, "data.train"}, &c->data.train,
-                     c->data.train_pos, train, &left_out, notes, err));
+                     c->data.train_pos, train, &n_left_out, notes, err));
   so.draw = NULL;
   if (d->test)
     CLV_TRY(scan_set(c, d->test, &so, &(scan_progress){o, "data.test"}, &c->data.test,
-                     c->data.test_pos, test, &left_out, notes, err));
+                     c->data.test_pos, test, &n_left_out, notes, err));
   CLV_TRY(check_sets_left(c, d, n_before, err));
   note_sets(c, d, notes);
-  *ret_left_out = left_out;
+  *ret_n_left_out = n_left_out;
   return CLV_OK;
 }
 

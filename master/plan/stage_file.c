@@ -84,11 +84,11 @@ static clv_code check_same_values(const tied_pair *t, clv_err *err) {
   size_t n, bytes = (size_t)MAX_PART_VALUES * 4;
   CLV_TRY(clv_shape_numel(&t->wanted[0].shape, &n, err));
   CLV_TRY(clv_alloc(2, bytes, &parts, err));
-  for (size_t at = 0, part_values; at < n; at += part_values) {
-    part_values = CLV_MIN(n - at, (size_t)MAX_PART_VALUES);
+  for (size_t at = 0, n_part_values; at < n; at += n_part_values) {
+    n_part_values = CLV_MIN(n - at, (size_t)MAX_PART_VALUES);
     for (int i = 0; i < 2; i++)
-      CLV_TRY(read_tied_values(t, i, at, part_values, parts + bytes * (size_t)i, err));
-    if (memcmp(parts, parts + bytes, part_values * 4) != 0)
+      CLV_TRY(read_tied_values(t, i, at, n_part_values, parts + bytes * (size_t)i, err));
+    if (memcmp(parts, parts + bytes, n_part_values * 4) != 0)
       return clv_fail(err, CLV_INVALID,
                       "'%.90s' and '%.90s' have other values there, and are one parameter here: "
                       "untie them (tie_word_embeddings: false in config.json)",
@@ -273,10 +273,11 @@ static clv_code note_unused_tensors(const clv_blueprint *b, const clv_stage_spec
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *model_tensors = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
-  size_t n, n_known;
+  size_t n, n_model_tensors;
   CLV_TRY(clv_params_make(b->full_graph, &all, err));
-  CLV_TRY(list_model_tensors(all, &model_tensors, &n_known, err));
-  CLV_TRY(clv_weights_folder_list_unmatched(f->folder, model_tensors, n_known, &names, &n, err));
+  CLV_TRY(list_model_tensors(all, &model_tensors, &n_model_tensors, err));
+  CLV_TRY(clv_weights_folder_list_unmatched(f->folder, model_tensors, n_model_tensors, &names, &n,
+                                            err));
   CLV_TRY(check_ties_of_folder(all, f->folder, err));
   if (n)
     clv_bytes_printf(notes, "%s%s has %zu tensor%s that the model does not have: %s",

@@ -102,8 +102,8 @@ static const clv_node *output_node(const clv_stage_plan *s) {
  * the gradient of the input until it is sent. */
 static size_t value_bytes(const clv_blueprint *b, uint32_t i, uint32_t n_live) {
   const clv_stage_plan *s = &b->stages[i];
-  size_t gradient = s->input_needs_grad ? node_bytes(&s->graph->nodes[0]) : 0;
-  return n_live * node_bytes(output_node(s)) + gradient;
+  size_t gradient_bytes = s->input_needs_grad ? node_bytes(&s->graph->nodes[0]) : 0;
+  return n_live * node_bytes(output_node(s)) + gradient_bytes;
 }
 
 /* Adds the memory of the plan for evaluations, which exists beside the plan for training. */
@@ -178,14 +178,14 @@ static clv_code compute_in_dry_run(clv_cuda_dry_run_workspace workspace, const c
 
 clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t n_live,
                                  uint32_t n_versions, clv_stage_usage *ret, clv_err *err) {
-  clv_stage_usage with_most_workspace;
+  clv_stage_usage usage_with_most_workspace;
   if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)
     return compute_on_backend(clv_backend_cpu(), b, stage, n_live, n_versions, ret, err);
   CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MIN, b, stage, n_live, n_versions, ret, err));
   CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MAX, b, stage, n_live, n_versions,
-                             &with_most_workspace, err));
+                             &usage_with_most_workspace, err));
   ret->max_workspace =
-      with_most_workspace.memory - CLV_MIN(with_most_workspace.memory, ret->memory);
+      usage_with_most_workspace.memory - CLV_MIN(usage_with_most_workspace.memory, ret->memory);
   return CLV_OK;
 }
 

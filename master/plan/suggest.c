@@ -95,7 +95,7 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
  * is sent directly, a tensor between two workers is sent over two links, one after the other. */
 static void compute_tensor_times(const clv_cut_search *c, int from, int to, bool direct,
                                  double bytes, double *ret_latency_s, double *ret_serialise_s) {
-  const clv_links *l = c->links;
+  const clv_link_estimates *l = c->links;
   int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
   *ret_latency_s = *ret_serialise_s = 0;
   if (from == to) return;
@@ -328,8 +328,8 @@ static clv_code find_and_print_plans(clv_cut_search *c, clv_err *err) {
   return find_best_plans(c, err);
 }
 
-clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
-                          clv_err *err) {
+clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_link_estimates *links, bool json,
+                          clv_bytes *out, clv_err *err) {
   CLV_AUTO(free_cut_search) clv_cut_search c = {.b = b, .links = links};
   CLV_TRY(find_and_print_plans(&c, err));
   clv_cut_search_print(&c, json, out);

@@ -105,29 +105,29 @@ static const char *why_cut_stays(const clv_stage_spec *a, const clv_stage_spec *
 }
 
 /* Returns the first layer that learns; n_layers: no layer learns. */
-static uint32_t find_first_learning(const clv_cut_search *c) {
-  uint32_t first_learning = c->cuts.n_layers;
+static uint32_t find_first_learning_layer(const clv_cut_search *c) {
+  uint32_t first_learning_layer = c->cuts.n_layers;
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     const clv_stage_plan *stage = &c->b->stages[s];
     for (int i = 0; i < stage->params->n; i++) {
       const clv_param *p = &stage->params->list[i];
       uint32_t layer = stage->graph->nodes[p->node].layer;
-      if (p->trainable && !p->frozen) first_learning = CLV_MIN(first_learning, layer);
+      if (p->trainable && !p->frozen) first_learning_layer = CLV_MIN(first_learning_layer, layer);
     }
   }
-  return first_learning;
+  return first_learning_layer;
 }
 
 /* Findings (ways to read records or labels) of each cut, if the master had all layers on its side
  * of the cut. */
 typedef struct cut_findings {
   /* [n_layers] findings of the values that cross behind each layer, and of their gradients */
-  clv_findings *of_values, *of_gradients;
+  clv_findings *findings_of_values, *findings_of_gradients;
 } cut_findings;
 
 static void free_cut_findings(cut_findings *f) {
-  free(f->of_values);
-  free(f->of_gradients);
+  free(f->findings_of_values);
+  free(f->findings_of_gradients);
 }
 
 /* Finds how many of the first layers the master must keep, so that no new cut before the first
@@ -138,7 +138,7 @@ static void limit_front_cuts(clv_cut_search *c, const cut_findings *f) {
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
   if (s == 0 || s == b->n_stages) return;
   while (min_layer < b->stages[s - 1].last_layer &&
-         (f->of_values[min_layer] & ~b->stages[s - 1].output_findings))
+         (f->findings_of_values[min_layer] & ~b->stages[s - 1].output_findings))
     min_layer++;
   c->min_layers[s - 1] = min_layer;
   if (!min_layer) return;
@@ -161,7 +161,7 @@ static void limit_head_cuts(clv_cut_search *c, const cut_findings *f) {
       c->max_layers[s] = c->cuts.first_trained_layer - 1;
     return;
   }
-  while (max_layer > 0 && f->of_gradients[max_layer - 1] != CLV_FINDING_MIXED) max_layer--;
+  while (max_layer > 0 && f->findings_of_gradients[max_layer - 1] != CLV_FINDING_MIXED) max_layer--;
   c->max_layers[s] = max_layer - 1;
   clv_bytes_printf(&c->notes,
                    "the master keeps layer %u and those behind it, with the loss, between the "
@@ -169,16 +169,17 @@ static void limit_head_cuts(clv_cut_search *c, const cut_findings *f) {
                    max_layer);
 }
 
-static clv_code set_limits(clv_cut_search *c, clv_err *err) {
+static clv_code set_cut_limits(clv_cut_search *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_AUTO(free_cut_findings) cut_findings f = {0};
   uint32_t n_cuts = b->n_stages - 1;
-  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.of_values, &f.of_values, err));
-  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.of_gradients, &f.of_gradients, err));
-  CLV_TRY(clv_privacy_findings_of_cuts(b, f.of_values, f.of_gradients, err));
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.findings_of_values, &f.findings_of_values, err));
+  CLV_TRY(
+      clv_alloc(c->cuts.n_layers, sizeof *f.findings_of_gradients, &f.findings_of_gradients, err));
+  CLV_TRY(clv_privacy_findings_of_cuts(b, f.findings_of_values, f.findings_of_gradients, err));
   CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->min_layers, &c->min_layers, err));
   CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->max_layers, &c->max_layers, err));
-  c->cuts.first_trained_layer = find_first_learning(c);
+  c->cuts.first_trained_layer = find_first_learning_layer(c);
   for (uint32_t i = 0; i < n_cuts; i++) c->max_layers[i] = c->cuts.n_layers - 1;
   limit_front_cuts(c, &f);
   limit_head_cuts(c, &f);
@@ -209,7 +210,7 @@ static void add_pinned_places(clv_cut_search *c) {
 
 clv_code clv_cut_search_find_places(clv_cut_search *c, clv_err *err) {
   CLV_TRY(find_free_places(c, err));
-  CLV_TRY(set_limits(c, err));
+  CLV_TRY(set_cut_limits(c, err));
   add_pinned_places(c);
   return CLV_OK;
 }

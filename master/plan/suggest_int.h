@@ -30,7 +30,7 @@ typedef struct clv_cut_plan {
 
 typedef struct clv_cut_search {
   const clv_blueprint *b;
-  const clv_links *links;
+  const clv_link_estimates *links;
   /* [n_profiles] measured times of the layers, one profile for each number of threads */
   clv_profile *profiles[CLV_MAX_STAGES];
   uint32_t n_profiles, profile_of_stage[CLV_MAX_STAGES]; /* profile_of_stage: index in profiles */

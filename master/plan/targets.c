@@ -128,15 +128,15 @@ static void divide_labels(const clv_session_config *c, const float *y, size_t re
 clv_code clv_target_inputs_make(const clv_session_config *c, const float *y, size_t n_records,
                                 clv_target_inputs *ret, clv_err *err) {
   size_t n_numbers = count_targets_without_classes(c),
-         n_with_classes = c->loss.n_targets - n_numbers;
+         n_class_targets = c->loss.n_targets - n_numbers;
   int64_t *memory;
   /* the classes come first, because they need the larger alignment */
-  CLV_TRY(clv_alloc(n_records * (n_with_classes + (n_numbers + 1) / 2) + 1, sizeof *memory, &memory,
-                    err));
+  CLV_TRY(clv_alloc(n_records * (n_class_targets + (n_numbers + 1) / 2) + 1, sizeof *memory,
+                    &memory, err));
   *ret = (clv_target_inputs){.memory = memory, .n_numbers = n_numbers};
-  float *numbers = (float *)(void *)(memory + n_records * n_with_classes);
+  float *numbers = (float *)(void *)(memory + n_records * n_class_targets);
   if (n_numbers) ret->data[ret->n++] = numbers;
-  for (size_t i = 0; i < n_with_classes; i++) ret->data[ret->n++] = memory + i * n_records;
+  for (size_t i = 0; i < n_class_targets; i++) ret->data[ret->n++] = memory + i * n_records;
   for (size_t i = 0; i < n_records; i++)
     divide_labels(c, y + i * c->loss.n_targets, i, numbers + i * n_numbers, memory, n_records);
   return CLV_OK;

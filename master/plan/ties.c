@@ -9,20 +9,20 @@
 
 #include "master/plan/plan_int.h"
 
-typedef struct tied {
+typedef struct tied_layer {
   const clv_session_config *c;
   const clv_blueprint *b;
   /* stage of the layer with the tied weight, and stage of the layer that owns the weight */
   uint32_t stage, owner_stage;
   const char *name, *owner;
-} tied;
+} tied_layer;
 
-static const char *node_name_of(const tied *t, uint32_t stage) {
+static const char *node_name_of(const tied_layer *t, uint32_t stage) {
   int worker = t->b->stages[stage].worker;
   return worker < 0 ? "master" : t->c->workers[worker].name;
 }
 
-static clv_code check_node(const tied *t, clv_err *err) {
+static clv_code check_node(const tied_layer *t, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage], *owner_spec = &t->c->stages[t->owner_stage];
   if (s->worker != owner_spec->worker)
     return clv_session_fail_at(
@@ -43,7 +43,7 @@ static clv_code check_node(const tied *t, clv_err *err) {
 
 /* Refuses an asynchronous schedule, because its stages would step before the sum of both gradients
  * is complete. */
-static clv_code check_schedule(const tied *t, clv_err *err) {
+static clv_code check_schedule(const tied_layer *t, clv_err *err) {
   clv_pipeline_kind kind = t->c->pipeline.schedule;
   if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return CLV_OK;
   return clv_session_fail_at(
@@ -54,7 +54,7 @@ static clv_code check_schedule(const tied *t, clv_err *err) {
 }
 
 /* Checks that the layer is not frozen while the owner of its weight learns. */
-static clv_code check_frozen(const tied *t, bool is_owner_frozen, clv_err *err) {
+static clv_code check_frozen(const tied_layer *t, bool is_owner_frozen, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage];
   if (!s->freeze || is_owner_frozen) return CLV_OK;
   return clv_session_fail_at(t->c, s->pos, err,
@@ -65,7 +65,7 @@ static clv_code check_frozen(const tied *t, bool is_owner_frozen, clv_err *err) 
 
 /* Checks a tied weight in a stage with adapters. The stage freezes all parameters but adapters and
  * the modules that `lora.train` names, and this must fit a weight that another stage owns. */
-static clv_code check_adapters(const tied *t, const char *weight, bool is_owner_frozen,
+static clv_code check_adapters(const tied_layer *t, const char *weight, bool is_owner_frozen,
                                clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage], *owner_spec = &t->c->stages[t->owner_stage];
   bool is_frozen_by_lora = clv_is_param_frozen_by_lora(&s->lora, weight);
@@ -86,7 +86,8 @@ static clv_code check_adapters(const tied *t, const char *weight, bool is_owner_
       t->name, t->owner, owner_spec->name, t->name);
 }
 
-static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **ret, clv_err *err) {
+static clv_code find_owner(const clv_blueprint *b, tied_layer *t, const clv_param **ret,
+                           clv_err *err) {
   for (t->owner_stage = 0; t->owner_stage < b->n_stages; t->owner_stage++) {
     const clv_stage_plan *s = &b->stages[t->owner_stage];
     if ((*ret = clv_params_first_of_node(s->graph, s->params, t->owner)) != NULL) return CLV_OK;
@@ -98,7 +99,7 @@ static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **re
 
 static clv_code follow_tie(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv_err *err) {
   const clv_node *n = &b->stages[stage].graph->nodes[tie->param.node];
-  tied t = {.c = b->config, .b = b, .stage = stage, .name = n->name, .owner = n->tie_owner};
+  tied_layer t = {.c = b->config, .b = b, .stage = stage, .name = n->name, .owner = n->tie_owner};
   const clv_param *owner =
       tie->owner_index < 0 ? NULL : &b->stages[stage].params->list[tie->owner_index];
   t.owner_stage = stage;

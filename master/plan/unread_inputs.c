@@ -21,15 +21,15 @@ static bool is_read(const clv_graph *g, int input) {
 static size_t list_names(const clv_blueprint *b, const char *names[MAX_NAMES]) {
   static const char *const readable_names[] = {"ids", "lengths", "boxes"};
   int family = clv_model_hf_family(b->config);
-  size_t n = 0, n_read, n_readable = family < 0 || family == CLV_HF_VIT ? 0 : 2;
+  size_t n = 0, n_read_names, n_readable_names = family < 0 || family == CLV_HF_VIT ? 0 : 2;
   for (int i = 0; i < b->full_graph->n_nodes && n < CLV_DATA_MAX_INPUTS; i++)
     if (b->full_graph->nodes[i].op == CLV_OP_INPUT && is_read(b->full_graph, i))
       names[n++] = b->full_graph->nodes[i].name;
-  n_read = n;
-  if (family == CLV_HF_LAYOUTLM) n_readable = CLV_COUNT(readable_names);
-  for (size_t i = n_read > 0; i < n_readable; i++) {
+  n_read_names = n;
+  if (family == CLV_HF_LAYOUTLM) n_readable_names = CLV_COUNT(readable_names);
+  for (size_t i = n_read_names > 0; i < n_readable_names; i++) {
     bool is_listed = false;
-    for (size_t k = 0; k < n_read; k++) is_listed |= strcmp(names[k], readable_names[i]) == 0;
+    for (size_t k = 0; k < n_read_names; k++) is_listed |= strcmp(names[k], readable_names[i]) == 0;
     if (!is_listed) names[n++] = readable_names[i];
   }
   return n;

@@ -13,15 +13,15 @@
  * with more outputs, those of one row are one place */
 enum { MAX_OUTPUTS = 1 << 18 };
 
-typedef struct walk_back {
+typedef struct backward_walk {
   const clv_graph *g;
   const clv_reach_layer *layers;
   reach_pool pool;
   /* [n_nodes] gradient of each node, for the profiles REACH_EXPOSED and REACH_NARROW */
   reach_value *grads[REACH_WIDE];
-} walk_back;
+} backward_walk;
 
-static void walk_back_done(walk_back *w) {
+static void backward_walk_done(backward_walk *w) {
   for (int p = 0; p < REACH_WIDE; p++) {
     for (int k = 0; w->grads[p] && k < w->g->n_nodes; k++) reach_value_done(&w->grads[p][k]);
     free(w->grads[p]);
@@ -43,7 +43,7 @@ static void set_output_shape(const clv_graph *g, reach_value *ret) {
   ret->stored_extents[ret->sibling_axis] = 1;
 }
 
-static clv_code fill_outputs(walk_back *w, const reach_value *form, reach_value *ret,
+static clv_code fill_outputs(backward_walk *w, const reach_value *form, reach_value *ret,
                              clv_err *err) {
   *ret = *form;
   CLV_TRY(reach_value_alloc(ret, err));
@@ -62,7 +62,7 @@ static void replace_absent_by_nothing(reach_value *v) {
 
 /* Adds the gradient that node k passes to its input i to the gradients from other readers of that
  * input. */
-static clv_code pass_gradient_back(walk_back *w, int k, int i, int p, clv_reach *found,
+static clv_code pass_gradient_back(backward_walk *w, int k, int i, int p, clv_reach *found,
                                    clv_err *err) {
   const clv_node *n = &w->g->nodes[k];
   reach_relation relation;
@@ -88,7 +88,7 @@ static clv_code pass_gradient_back(walk_back *w, int k, int i, int p, clv_reach 
   return code;
 }
 
-static clv_code walk_nodes_back(walk_back *w, uint32_t first, clv_reach *ret, clv_err *err) {
+static clv_code walk_nodes_back(backward_walk *w, uint32_t first, clv_reach *ret, clv_err *err) {
   for (int k = w->g->n_nodes; k-- > 0;) {
     const clv_node *n = &w->g->nodes[k];
     bool passes = n->op != CLV_OP_INPUT && n->layer > first;
@@ -106,7 +106,7 @@ static clv_code walk_nodes_back(walk_back *w, uint32_t first, clv_reach *ret, cl
 
 clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, uint32_t first,
                             clv_reach *ret, clv_err *err) {
-  CLV_AUTO(walk_back_done) walk_back w = {.g = g, .layers = layers};
+  CLV_AUTO(backward_walk_done) backward_walk w = {.g = g, .layers = layers};
   reach_value outputs;
   memset(ret, 0, (size_t)g->n_nodes * sizeof *ret);
   for (int p = 0; p < REACH_WIDE; p++)

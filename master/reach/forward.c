@@ -409,7 +409,7 @@ clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, c
                         .layers = layers,
                         .is_known = is_known,
                         .last = UINT32_MAX,
-                        .back_to = first,
+                        .gradient_end_layer = first,
                         .follows_returned = true};
   return walk_under_all(&w, ret, err);
 }

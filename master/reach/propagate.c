@@ -13,23 +13,23 @@
 
 /* ---- indexes of the source along one axis ---------------------------------------------------- */
 
-typedef struct run {
+typedef struct index_run {
   int64_t first, step, n;
-} run;
+} index_run;
 
 /* Returns those of the n indexes first, first + step, ... that are within 0..extent - 1. */
-static run clip_run(int64_t first, int64_t step, int64_t n, int64_t extent) {
+static index_run clip_run(int64_t first, int64_t step, int64_t n, int64_t extent) {
   int64_t skip = first < 0 ? (-first + step - 1) / step : 0;
   first += skip * step;
   n = CLV_MIN(n - skip, first < extent ? (extent - 1 - first) / step + 1 : 0);
-  return (run){first, step, CLV_MAX(n, 0)};
+  return (index_run){first, step, CLV_MAX(n, 0)};
 }
 
 static int64_t greatest_common_divisor(int64_t a, int64_t b) {
   while (b) {
-    int64_t rest = a % b;
+    int64_t remainder = a % b;
     a = b;
-    b = rest;
+    b = remainder;
   }
   return a;
 }
@@ -37,41 +37,42 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
 /* Returns the windows (outputs of a convolution or pooling) that read index x: all w with w stride
  * - pad + u dilation = x for some index u of the kernel. Stride and dilation determine the distance
  * between these u, and so the distance between the windows. */
-static run windows_reading(const reach_axis *a, int64_t x, int64_t extent) {
+static index_run windows_reading(const reach_axis *a, int64_t x, int64_t extent) {
   int64_t divisor = greatest_common_divisor(a->stride, a->dilation), u = 0,
           kernel_distance = a->stride / divisor;
   while (u < CLV_MIN(a->kernel, kernel_distance) && (x + a->pad - u * a->dilation) % a->stride) u++;
-  if (u == CLV_MIN(a->kernel, kernel_distance)) return (run){0};
+  if (u == CLV_MIN(a->kernel, kernel_distance)) return (index_run){0};
   int64_t n = (a->kernel - 1 - u) / kernel_distance + 1, step = a->dilation / divisor;
   /* the smallest u of the kernel belongs to the last window */
   int64_t last = (x + a->pad - u * a->dilation) / a->stride;
   return clip_run(last - (n - 1) * step, step, n, extent);
 }
 
-static run window_indexes(const reach_axis *a, int64_t x, int64_t extent) {
+static index_run window_indexes(const reach_axis *a, int64_t x, int64_t extent) {
   return clip_run(x * a->stride - a->pad, a->dilation, a->kernel, extent);
 }
 
-static run head_indexes(const reach_axis *a, bool is_backward, int64_t x) {
+static index_run head_indexes(const reach_axis *a, bool is_backward, int64_t x) {
   int64_t head = x / a->a, at = x % a->a;
-  if (is_backward) return (run){head * a->b * a->a + at, a->a, a->b};
-  return (run){head / a->b * a->a + at, 1, 1};
+  if (is_backward) return (index_run){head * a->b * a->a + at, a->a, a->b};
+  return (index_run){head / a->b * a->a + at, 1, 1};
 }
 
-static run block_indexes(int64_t own, int64_t other, int64_t x) {
-  return (run){x / own * other, 1, other};
+static index_run block_indexes(int64_t own, int64_t other, int64_t x) {
+  return (index_run){x / own * other, 1, other};
 }
 
 /* Returns the index of the source whose element a flip or roll moves to index x; backwards, the
  * index to which it moves the element at x. */
-static run turned_index(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
+static index_run turned_index(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
   int64_t at = is_backward ? (x - a->a) * a->b : a->a + a->b * x;
-  return (run){(at % extent + extent) % extent, 1, 1};
+  return (index_run){(at % extent + extent) % extent, 1, 1};
 }
 
 /* Returns the outputs of a resize that read its input x, if is_backward, or else the inputs that
  * its output x reads. */
-static run resampled_indexes(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
+static index_run resampled_indexes(const reach_axis *a, bool is_backward, int64_t x,
+                                   int64_t extent) {
   const clv_resample *r = &a->resample;
   int axis = (int)a->a;
   clv_taps t = clv_taps_of(r, axis, is_backward ? 0 : x);
@@ -86,7 +87,7 @@ static run resampled_indexes(const reach_axis *a, bool is_backward, int64_t x, i
 
 /* Returns the indexes along an axis of the source, which has `extent` indexes, from which index x
  * of the target is made. */
-static run source_indexes(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
+static index_run source_indexes(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
   switch (a->kind) {
     case REACH_SHIFT:
       return clip_run(is_backward ? x - a->a : x + a->a, 1, 1, extent);
@@ -117,7 +118,7 @@ static int other_axis(const reach_axis *a, bool is_backward) {
 /* ---- a bundle, the sum that makes one element ------------------------------------------------ */
 
 /* State of a sum of elements: a bundle is the sum that makes one element of the result. */
-typedef struct bundle {
+typedef struct element_sum {
   uint32_t first, last; /* sets of places of the first and of the last added element */
   /* set of all places of the elements added so far; from the second different set on the union is
    * under construction in the pool instead (is_union_open) */
@@ -127,22 +128,22 @@ typedef struct bundle {
   bool has_places, has_several_sets, is_union_open;
   bool is_zero;     /* all added elements are zero */
   bool has_element; /* some element was added */
-} bundle;
+} element_sum;
 
-static void add_to_union(reach_pool *p, bundle *b, uint32_t set) {
+static void add_to_union(reach_pool *p, element_sum *b, uint32_t set) {
   if (!b->is_union_open) reach_pool_add(p, b->union_set);
   reach_pool_add(p, set);
   b->is_union_open = b->has_several_sets = true;
 }
 
-static uint32_t take_union(reach_pool *p, bundle *b) {
+static uint32_t take_union(reach_pool *p, element_sum *b) {
   if (b->is_union_open) b->union_set = reach_pool_take(p);
   b->is_union_open = false;
   return b->union_set;
 }
 
 /* Adds n equal elements to a bundle. */
-static void add_to_bundle(reach_pool *p, bundle *b, reach_element e, int64_t n) {
+static void add_to_element_sum(reach_pool *p, element_sum *b, reach_element e, int64_t n) {
   if (e == REACH_ABSENT) return;
   uint32_t set = reach_set_of(e);
   b->has_element = true;
@@ -170,17 +171,17 @@ static bool sums_siblings(const reach_step *s) {
 
 /* Largest share of outputs that may sum a single place, among the outputs for which dropout keeps
  * any place. Of n places with c elements each, dropout with rate p drops a place with probability l
- * = p^c (place_lost), all places with l^n, and all but one with n (1 - l) l^(n - 1). */
+ * = p^c (place_loss_chance), all places with l^n, and all but one with n (1 - l) l^(n - 1). */
 static const double MAX_ALONE_SHARE = 0.02;
 
 static bool leaves_two_places(double rate, int64_t n_places, int64_t n_copies) {
-  double place_lost = pow(rate, (double)n_copies), n = (double)n_places;
-  double all_lost = pow(place_lost, n),
-         all_but_one_lost = n * (1 - place_lost) * pow(place_lost, n - 1);
-  return rate <= 0 || all_but_one_lost <= MAX_ALONE_SHARE * (1 - all_lost);
+  double place_loss_chance = pow(rate, (double)n_copies), n = (double)n_places;
+  double all_loss_chance = pow(place_loss_chance, n),
+         all_but_one_loss_chance = n * (1 - place_loss_chance) * pow(place_loss_chance, n - 1);
+  return rate <= 0 || all_but_one_loss_chance <= MAX_ALONE_SHARE * (1 - all_loss_chance);
 }
 
-static bool is_safe_from_dropout(const reach_step *s, const bundle *b, uint32_t set) {
+static bool is_safe_from_dropout(const reach_step *s, const element_sum *b, uint32_t set) {
   bool is_unmixed = b->flags & REACH_UNMIXED;
   int64_t n_places = is_unmixed ? CLV_MIN(reach_set_count(s->pool, set), b->n) : b->n;
   int64_t n_copies = is_unmixed ? CLV_MAX(CLV_MIN(b->n / n_places, s->from->n_copies), 1) : 1;
@@ -189,7 +190,7 @@ static bool is_safe_from_dropout(const reach_step *s, const bundle *b, uint32_t 
   return leaves_two_places(s->from->dropout_rate, n_places, n_copies);
 }
 
-static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
+static bool sums_two(const reach_step *s, const element_sum *b, uint32_t set) {
   if (s->has_one_output) return s->has_several_inputs;
   if (b->has_several_sets) return true;
   bool can_be_different_sums =
@@ -217,7 +218,7 @@ static unsigned flags_after_layer(clv_reach_layer layer, unsigned flags) {
   return (flags & ~(unsigned)REACH_UNMIXED) | REACH_MIXED;
 }
 
-static reach_element finish_element(reach_step *s, bundle *b, uint32_t set) {
+static reach_element finish_element(reach_step *s, element_sum *b, uint32_t set) {
   if (!set) return b->is_zero && !s->has_bias ? REACH_NOTHING : REACH_CONSTANT;
   if (s->has_weights) {
     bool is_often_single = !s->has_one_output && !is_safe_from_dropout(s, b, set),
@@ -260,15 +261,15 @@ static void set_stored_extents(const reach_step *s, reach_value *ret) {
 /* ---- one step from source to result ---------------------------------------------------------- */
 
 /* Finds the source elements of one target index, as a run along each axis of the source.
- * *ret_alike: number of equal elements that each stored element in the runs represents. False:
- * there are no source elements. */
-static bool find_runs(const reach_step *s, const int64_t *index, run ret[CLV_MAX_RANK],
-                      int64_t *ret_alike) {
-  int64_t n_alike[CLV_MAX_RANK];
+ * *ret_n_equal_elements: number of equal elements that each stored element in the runs represents.
+ * False: there are no source elements. */
+static bool find_runs(const reach_step *s, const int64_t *index, index_run ret[CLV_MAX_RANK],
+                      int64_t *ret_n_equal_elements) {
+  int64_t n_equal_elements[CLV_MAX_RANK];
   bool has_sources = true;
   for (int i = 0; i < s->from->shape.rank; i++) {
-    ret[i] = (run){0, 1, s->from->stored_extents[i]};
-    n_alike[i] = s->from->shape.dim[i] / s->from->stored_extents[i];
+    ret[i] = (index_run){0, 1, s->from->stored_extents[i]};
+    n_equal_elements[i] = s->from->shape.dim[i] / s->from->stored_extents[i];
   }
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
@@ -278,19 +279,19 @@ static bool find_runs(const reach_step *s, const int64_t *index, run ret[CLV_MAX
       has_sources &= x == a->a;
       continue;
     }
-    run r = source_indexes(a, s->is_backward, x, s->from->shape.dim[other]);
+    index_run r = source_indexes(a, s->is_backward, x, s->from->shape.dim[other]);
     has_sources &= r.n > 0;
-    ret[other] = s->from->stored_extents[other] > 1 ? r : (run){0, 1, 1};
-    n_alike[other] = s->from->stored_extents[other] > 1 ? 1 : r.n;
+    ret[other] = s->from->stored_extents[other] > 1 ? r : (index_run){0, 1, 1};
+    n_equal_elements[other] = s->from->stored_extents[other] > 1 ? 1 : r.n;
   }
-  *ret_alike = 1;
-  for (int i = 0; i < s->from->shape.rank; i++) *ret_alike *= n_alike[i];
+  *ret_n_equal_elements = 1;
+  for (int i = 0; i < s->from->shape.rank; i++) *ret_n_equal_elements *= n_equal_elements[i];
   return has_sources;
 }
 
 /* Adds the elements of `from` in `runs` to the bundle. */
-static void add_runs(const reach_step *s, const reach_value *from, const run *runs,
-                     const int64_t *steps, int64_t n_alike, bundle *b) {
+static void add_runs(const reach_step *s, const reach_value *from, const index_run *runs,
+                     const int64_t *steps, int64_t n_equal_elements, element_sum *b) {
   int64_t at[CLV_MAX_RANK] = {0}, extents[CLV_MAX_RANK], index_steps[CLV_MAX_RANK];
   size_t first = 0;
   for (int i = 0; i < from->shape.rank; i++) {
@@ -299,22 +300,23 @@ static void add_runs(const reach_step *s, const reach_value *from, const run *ru
     index_steps[i] = runs[i].step * steps[i];
   }
   do
-    add_to_bundle(s->pool, b,
-                  from->element[first + reach_offset(at, index_steps, from->shape.rank)], n_alike);
+    add_to_element_sum(s->pool, b,
+                       from->element[first + reach_offset(at, index_steps, from->shape.rank)],
+                       n_equal_elements);
   while (reach_charge_work(s->pool, 1) && reach_next_index(at, extents, from->shape.rank));
 }
 
 static reach_element gather_element(reach_step *s, const int64_t *index, const int64_t *steps) {
-  run runs[CLV_MAX_RANK];
-  bundle b = {.is_zero = true};
-  int64_t n_alike;
-  if (!find_runs(s, index, runs, &n_alike))
+  index_run runs[CLV_MAX_RANK];
+  element_sum b = {.is_zero = true};
+  int64_t n_equal_elements;
+  if (!find_runs(s, index, runs, &n_equal_elements))
     return s->has_weights || s->has_bias ? finish_element(s, &b, REACH_EMPTY) : REACH_ABSENT;
-  add_runs(s, s->from, runs, steps, n_alike, &b);
+  add_runs(s, s->from, runs, steps, n_equal_elements, &b);
   if (s->undropped_from && !b.has_places &&
       b.flags) { /* all elements are of dropped columns, so these count */
-    b = (bundle){.is_zero = true};
-    add_runs(s, s->undropped_from, runs, steps, n_alike, &b);
+    b = (element_sum){.is_zero = true};
+    add_runs(s, s->undropped_from, runs, steps, n_equal_elements, &b);
   }
   uint32_t set = take_union(s->pool, &b);
   return b.has_element ? finish_element(s, &b, set) : REACH_ABSENT;
@@ -330,20 +332,21 @@ static bool is_running_sum(const reach_step *s, const reach_value *to) {
 }
 
 static void make_running_sums(reach_step *s, const int64_t *steps, reach_value *ret) {
-  bundle sum = {.is_zero = true};
-  int64_t n = ret->stored_extents[1], inner_extents[CLV_MAX_RANK], n_alike = 1;
+  element_sum sum = {.is_zero = true};
+  int64_t n = ret->stored_extents[1], inner_extents[CLV_MAX_RANK], n_equal_elements = 1;
   int rank = s->from->shape.rank;
   memcpy(inner_extents, s->from->stored_extents, sizeof inner_extents);
   inner_extents[1] = 1;
-  for (int i = 2; i < rank; i++) n_alike *= s->from->shape.dim[i] / s->from->stored_extents[i];
+  for (int i = 2; i < rank; i++)
+    n_equal_elements *= s->from->shape.dim[i] / s->from->stored_extents[i];
   for (int64_t i = 0; i < n; i++) {
     int64_t x = s->is_backward ? n - 1 - i : i, at[CLV_MAX_RANK] = {0};
     do {
       size_t from = (size_t)(x * steps[1]) + reach_offset(at, steps, rank);
-      add_to_bundle(s->pool, &sum, s->from->element[from], n_alike);
+      add_to_element_sum(s->pool, &sum, s->from->element[from], n_equal_elements);
     } while (reach_next_index(at, inner_extents, rank));
     uint32_t set = take_union(s->pool, &sum);
-    bundle sum_so_far = sum;
+    element_sum sum_so_far = sum;
     int64_t index[CLV_MAX_RANK] = {0, x};
     bool needs_dropped =
         s->undropped_from && !set && sum_so_far.flags; /* all elements are of dropped columns */
@@ -372,13 +375,14 @@ static int find_sibling_axis(const reach_step *s) {
 
 clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) {
   const reach_value *from = s->undropped_from ? s->undropped_from : s->from;
-  reach_element worst = REACH_ABSENT, narrow = REACH_ABSENT;
+  reach_element worst = REACH_ABSENT, narrowest = REACH_ABSENT;
   s->sums_two = false;
   for (size_t i = 0; i < reach_value_count(from); i++) {
     worst = reach_choose_path(s->pool, REACH_EXPOSED, worst, from->element[i]);
-    narrow = reach_choose_path(s->pool, REACH_NARROW, narrow, from->element[i]);
+    narrowest = reach_choose_path(s->pool, REACH_NARROW, narrowest, from->element[i]);
   }
-  if (reach_is_path(worst)) worst = reach_make_element(reach_set_of(narrow), worst & REACH_FLAGS);
+  if (reach_is_path(worst))
+    worst = reach_make_element(reach_set_of(narrowest), worst & REACH_FLAGS);
   return reach_value_fill(ret, &s->to, worst, err);
 }
 

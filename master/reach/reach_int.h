@@ -141,7 +141,7 @@ typedef enum reach_profile {
 
 /* Merges the paths of `other` into `to`, which may have no elements yet; frees `other`. product:
  * the values are multiplied, so an element is zero if it is zero in either. */
-clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
+clv_code reach_merge(reach_pool *p, reach_profile profile, bool is_product, reach_value *to,
                      reach_value *other, clv_err *err) CLV_USE_RESULT;
 /* Returns the one of the elements a and b that the profile keeps. */
 reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
@@ -264,8 +264,8 @@ typedef struct reach_walk {
   const clv_reach_layer *layers;
   /* [n_nodes] true: the node's value counts as a constant; NULL: no value does */
   const bool *is_known;
-  /* last: last layer to analyse; back_to: gradients are followed back to its values */
-  uint32_t last, back_to;
+  /* last: last layer to analyse; gradient_end_layer: gradients are followed back to its values */
+  uint32_t last, gradient_end_layer;
   bool follows_returned; /* true: `results` are those of gradients; false: those of values */
   bool channels_last;
   /* a flat record has the places of the shape to which the graph reshapes it */

@@ -42,9 +42,9 @@ static void relate_scaled(const clv_op_site *s, const clv_shape *out, int input,
   r->is_independent = s->attrs->factor == 0;
 }
 
-static int64_t last_extent(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
+static int64_t get_last_extent(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
 
-static int64_t trailing(const clv_op_site *s) {
+static int64_t count_trailing_values(const clv_op_site *s) {
   clv_shape all = clv_trailing_dims(s);
   int64_t n = 1;
   for (int i = 0; i < all.rank; i++) n *= all.dim[i];
@@ -250,10 +250,10 @@ static void relate_steps(const clv_op_site *s, const clv_shape *out, int input, 
 /* Relates a matrix product, [..., m, k] by [..., k, n], to one of its two factors. */
 static void relate_product(const clv_op_site *s, const clv_shape *out, int input,
                            reach_relation *r) {
-  int last = out->rank - 1, shared = input ? last : last - 1;
+  int last = out->rank - 1, shared_axis = input ? last : last - 1;
   (void)s;
   add_axes(r, 1, last - 1);
-  add_same(r, shared, shared);
+  add_same(r, shared_axis, shared_axis);
 }
 
 /* Relates the output of attention: a head's output is a mean of values, with scores from queries
@@ -302,7 +302,7 @@ static bool reads_scores(int to, int of) { return of < 2 || (of == 2 && to < 2);
 
 /* Relates the gradient of a factor of a product of [..., m, k] by [..., k, n] to the elements of
  * the other factor that it sums. */
-static void multiplied_back(const clv_op_site *s, int to, reach_relation *r) {
+static void relate_product_back(const clv_op_site *s, int to, reach_relation *r) {
   int last = s->in[to].rank - 1;
   add_axes(r, 1, last - 1);
   if (to)
@@ -333,76 +333,83 @@ static void spread_along_channel(const clv_op_site *s, reach_relation *r) {
 
 /* A row of the table: the relation, and the function that says which inputs the derivatives
  * read. */
-#define ROW(relation, derivative, ...) \
+#define OP_ROW(relation, derivative, ...) \
   { .relate = relation, .reads = reads_##derivative, __VA_ARGS__ }
-#define EACH(derivative, ...) \
-  ROW(relate_each, derivative, .channels = REACH_CHANNELS_EACH, __VA_ARGS__)
-#define NORM(axes, ...) ROW(relate_each, own, .spread = spread_along_##axes, __VA_ARGS__)
-#define FIRST .channels = REACH_CHANNELS_FIRST
-#define LAST .channels = REACH_CHANNELS_LAST
-#define PRODUCT .multiplies = true
+#define ELEMENTWISE_ROW(derivative, ...) \
+  OP_ROW(relate_each, derivative, .channels = REACH_CHANNELS_EACH, __VA_ARGS__)
+#define NORM_ROW(axes, ...) OP_ROW(relate_each, own, .spread = spread_along_##axes, __VA_ARGS__)
+#define CHANNELS_FIRST .channels = REACH_CHANNELS_FIRST
+#define CHANNELS_LAST .channels = REACH_CHANNELS_LAST
+#define IS_PRODUCT .multiplies = true
 #define OF(count) .normalizes = count
 
-static const reach_op op_linear = ROW(relate_row, nothing, ),
-                      op_conv2d = ROW(relate_windows, nothing, FIRST),
-                      op_conv1d = ROW(relate_windows, nothing, FIRST),
-                      op_conv_transpose2d = ROW(relate_transposed_windows, nothing, FIRST),
-                      op_conv_transpose1d = ROW(relate_transposed_windows, nothing, FIRST),
-                      op_lstm = ROW(relate_steps, own, LAST), op_gru = ROW(relate_steps, own, LAST),
-                      op_embedding = ROW(relate_looked_up, nothing, ),
-                      op_mean = ROW(relate_averaged, nothing, ),
-                      op_matmul = ROW(relate_product, other, PRODUCT, .back = multiplied_back),
-                      op_attention = ROW(relate_attention, scores, ),
-                      op_add = ROW(relate_each, nothing, ),
-                      op_where = ROW(relate_each, condition, .channels = REACH_CHANNELS_EACH),
-                      op_mul = ROW(relate_each, other, PRODUCT);
-static const reach_op op_maxpool = ROW(relate_pooled, own, FIRST),
-                      op_maxpool1d = ROW(relate_pooled, own, FIRST),
-                      op_avgpool = ROW(relate_pooled, nothing, FIRST),
-                      op_avgpool1d = ROW(relate_pooled, nothing, FIRST),
-                      op_adaptive_avgpool1d = ROW(relate_adaptive, nothing, FIRST),
-                      op_adaptive_avgpool2d = ROW(relate_adaptive, nothing, FIRST),
-                      op_upsample_nearest = ROW(relate_nearest, nothing, FIRST),
-                      op_upsample_bilinear = ROW(relate_bilinear, nothing, FIRST),
-                      op_globalavgpool = ROW(relate_pooled_whole, nothing, FIRST);
-static const reach_op op_relu = EACH(own, ), op_sigmoid = EACH(own, ), op_tanh = EACH(own, ),
-                      op_gelu = EACH(own, ), op_gelu_tanh = EACH(own, ), op_silu = EACH(own, ),
-                      op_leaky_relu = EACH(own, ), op_clamp = EACH(own, ),
-                      op_hardtanh = EACH(own, ), op_hardswish = EACH(own, ),
-                      op_hardsigmoid = EACH(own, ), op_elu = EACH(own, ), op_softplus = EACH(own, ),
-                      op_mish = EACH(own, ), op_sqrt = EACH(own, ), op_pow = EACH(own, ),
-                      op_prelu = ROW(relate_each, own, FIRST),
-                      op_stochastic_depth = EACH(nothing, ), op_dropout = EACH(nothing, ),
-                      op_wait = EACH(nothing, ),
-                      op_scale = ROW(relate_scaled, nothing, .channels = REACH_CHANNELS_EACH);
-static const reach_op op_positions = ROW(relate_each, nothing, ),
-                      op_rotary = ROW(relate_each, nothing, ), op_rmsnorm = NORM(last, ),
-                      op_softmax = NORM(last, OF(last_extent)),
-                      op_log_softmax = NORM(last, OF(last_extent)),
-                      op_layernorm = NORM(trailing, OF(trailing)),
-                      op_batchnorm = NORM(channel, FIRST),
-                      op_instancenorm = NORM(channel, OF(get_places), FIRST),
-                      op_groupnorm = NORM(group, OF(get_group_size), FIRST);
-static const reach_op op_flatten = ROW(relate_reshaped, nothing, ),
-                      op_reshape = ROW(relate_reshaped, nothing, ),
-                      op_permute = ROW(relate_permuted, nothing, ),
-                      op_concat = ROW(relate_joined, nothing, ),
-                      op_flip = ROW(relate_flipped, nothing, ),
-                      op_roll = ROW(relate_rolled, nothing, ),
-                      op_cumsum = ROW(relate_added_up, nothing, ),
-                      op_var = ROW(relate_averaged, own, ),
-                      op_slice = ROW(relate_sliced, nothing, ),
-                      op_prepend = ROW(relate_prepended, nothing, ),
-                      op_last = ROW(relate_last, nothing, );
-static const reach_op op_cross_entropy = ROW(relate_nothing, own, ),
-                      op_nll = ROW(relate_nothing, own, ), op_mse = ROW(relate_nothing, own, ),
-                      op_bce = ROW(relate_nothing, own, ),
-                      op_bce_with_logits = ROW(relate_nothing, own, ),
-                      op_smooth_l1 = ROW(relate_nothing, own, ),
-                      op_huber = ROW(relate_nothing, own, ),
-                      op_quantile = ROW(relate_nothing, own, ),
-                      op_poisson = ROW(relate_nothing, own, ),
-                      op_focal = ROW(relate_nothing, own, );
+static const reach_op op_linear = OP_ROW(relate_row, nothing, ),
+                      op_conv2d = OP_ROW(relate_windows, nothing, CHANNELS_FIRST),
+                      op_conv1d = OP_ROW(relate_windows, nothing, CHANNELS_FIRST),
+                      op_conv_transpose2d =
+                          OP_ROW(relate_transposed_windows, nothing, CHANNELS_FIRST),
+                      op_conv_transpose1d =
+                          OP_ROW(relate_transposed_windows, nothing, CHANNELS_FIRST),
+                      op_lstm = OP_ROW(relate_steps, own, CHANNELS_LAST),
+                      op_gru = OP_ROW(relate_steps, own, CHANNELS_LAST),
+                      op_embedding = OP_ROW(relate_looked_up, nothing, ),
+                      op_mean = OP_ROW(relate_averaged, nothing, ),
+                      op_matmul =
+                          OP_ROW(relate_product, other, IS_PRODUCT, .back = relate_product_back),
+                      op_attention = OP_ROW(relate_attention, scores, ),
+                      op_add = OP_ROW(relate_each, nothing, ),
+                      op_where = OP_ROW(relate_each, condition, .channels = REACH_CHANNELS_EACH),
+                      op_mul = OP_ROW(relate_each, other, IS_PRODUCT);
+static const reach_op op_maxpool = OP_ROW(relate_pooled, own, CHANNELS_FIRST),
+                      op_maxpool1d = OP_ROW(relate_pooled, own, CHANNELS_FIRST),
+                      op_avgpool = OP_ROW(relate_pooled, nothing, CHANNELS_FIRST),
+                      op_avgpool1d = OP_ROW(relate_pooled, nothing, CHANNELS_FIRST),
+                      op_adaptive_avgpool1d = OP_ROW(relate_adaptive, nothing, CHANNELS_FIRST),
+                      op_adaptive_avgpool2d = OP_ROW(relate_adaptive, nothing, CHANNELS_FIRST),
+                      op_upsample_nearest = OP_ROW(relate_nearest, nothing, CHANNELS_FIRST),
+                      op_upsample_bilinear = OP_ROW(relate_bilinear, nothing, CHANNELS_FIRST),
+                      op_globalavgpool = OP_ROW(relate_pooled_whole, nothing, CHANNELS_FIRST);
+static const reach_op op_relu = ELEMENTWISE_ROW(own, ), op_sigmoid = ELEMENTWISE_ROW(own, ),
+                      op_tanh = ELEMENTWISE_ROW(own, ), op_gelu = ELEMENTWISE_ROW(own, ),
+                      op_gelu_tanh = ELEMENTWISE_ROW(own, ), op_silu = ELEMENTWISE_ROW(own, ),
+                      op_leaky_relu = ELEMENTWISE_ROW(own, ), op_clamp = ELEMENTWISE_ROW(own, ),
+                      op_hardtanh = ELEMENTWISE_ROW(own, ), op_hardswish = ELEMENTWISE_ROW(own, ),
+                      op_hardsigmoid = ELEMENTWISE_ROW(own, ), op_elu = ELEMENTWISE_ROW(own, ),
+                      op_softplus = ELEMENTWISE_ROW(own, ), op_mish = ELEMENTWISE_ROW(own, ),
+                      op_sqrt = ELEMENTWISE_ROW(own, ), op_pow = ELEMENTWISE_ROW(own, ),
+                      op_prelu = OP_ROW(relate_each, own, CHANNELS_FIRST),
+                      op_stochastic_depth = ELEMENTWISE_ROW(nothing, ),
+                      op_dropout = ELEMENTWISE_ROW(nothing, ), op_wait = ELEMENTWISE_ROW(nothing, ),
+                      op_scale = OP_ROW(relate_scaled, nothing, .channels = REACH_CHANNELS_EACH);
+static const reach_op op_positions = OP_ROW(relate_each, nothing, ),
+                      op_rotary = OP_ROW(relate_each, nothing, ), op_rmsnorm = NORM_ROW(last, ),
+                      op_softmax = NORM_ROW(last, OF(get_last_extent)),
+                      op_log_softmax = NORM_ROW(last, OF(get_last_extent)),
+                      op_layernorm = NORM_ROW(trailing, OF(count_trailing_values)),
+                      op_batchnorm = NORM_ROW(channel, CHANNELS_FIRST),
+                      op_instancenorm = NORM_ROW(channel, OF(get_places), CHANNELS_FIRST),
+                      op_groupnorm = NORM_ROW(group, OF(get_group_size), CHANNELS_FIRST);
+static const reach_op op_flatten = OP_ROW(relate_reshaped, nothing, ),
+                      op_reshape = OP_ROW(relate_reshaped, nothing, ),
+                      op_permute = OP_ROW(relate_permuted, nothing, ),
+                      op_concat = OP_ROW(relate_joined, nothing, ),
+                      op_flip = OP_ROW(relate_flipped, nothing, ),
+                      op_roll = OP_ROW(relate_rolled, nothing, ),
+                      op_cumsum = OP_ROW(relate_added_up, nothing, ),
+                      op_var = OP_ROW(relate_averaged, own, ),
+                      op_slice = OP_ROW(relate_sliced, nothing, ),
+                      op_prepend = OP_ROW(relate_prepended, nothing, ),
+                      op_last = OP_ROW(relate_last, nothing, );
+static const reach_op op_cross_entropy = OP_ROW(relate_nothing, own, ),
+                      op_nll = OP_ROW(relate_nothing, own, ),
+                      op_mse = OP_ROW(relate_nothing, own, ),
+                      op_bce = OP_ROW(relate_nothing, own, ),
+                      op_bce_with_logits = OP_ROW(relate_nothing, own, ),
+                      op_smooth_l1 = OP_ROW(relate_nothing, own, ),
+                      op_huber = OP_ROW(relate_nothing, own, ),
+                      op_quantile = OP_ROW(relate_nothing, own, ),
+                      op_poisson = OP_ROW(relate_nothing, own, ),
+                      op_focal = OP_ROW(relate_nothing, own, );
 
 const reach_op *reach_op_of(clv_op op) {
   static const reach_op *const ops[] = {

@@ -11,14 +11,14 @@
 
 #include "master/reach/reach_int.h"
 
-typedef struct walk_returned {
+typedef struct returned_walk {
   reach_walk *w;
   reach_value *grads[REACH_PROFILES]; /* [n_nodes] gradient of each node */
   /* [n_nodes] badness (get_badness) of the worst share of each gradient so far */
   int *worst;
-} walk_returned;
+} returned_walk;
 
-static void walk_returned_done(walk_returned *r) {
+static void returned_walk_done(returned_walk *r) {
   for (int p = 0; p < REACH_PROFILES; p++) {
     for (int k = 0; r->grads[p] && k < r->w->g->n_nodes; k++) reach_value_done(&r->grads[p][k]);
     free(r->grads[p]);
@@ -37,7 +37,7 @@ static int get_badness(const reach_pool *p, const reach_value *v) {
 /* Adds a share to the gradient of node `to` and frees the share. reader: as in clv_reach.
  * is_direct: the reader reads the value of `to` directly; it then replaces an equally bad
  * reader. */
-static clv_code add_share(walk_returned *r, int to, int p, int reader, bool is_direct,
+static clv_code add_share(returned_walk *r, int to, int p, int reader, bool is_direct,
                           reach_value *share, clv_err *err) {
   int share_badness = get_badness(&r->w->pool, share);
   if (share_badness && share_badness >= r->worst[to] + !is_direct) {
@@ -75,7 +75,7 @@ static clv_code copy_value(const reach_value *from, reach_value *ret, clv_err *e
 
 /* Prepares a node for the walk back. If its op normalizes, all elements that it normalizes together
  * get a gradient. */
-static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
+static clv_code open_node(returned_walk *r, back_node *b, clv_err *err) {
   const clv_graph *g = r->w->g;
   const reach_op *op = reach_op_of(g->nodes[b->k].op);
   const reach_value *grad = &r->grads[b->p][b->k];
@@ -99,7 +99,7 @@ static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
 
 /* Adds the share that `from`, elements at the output of a node, has in the gradient of the node's
  * input i. */
-static clv_code add_input_share(walk_returned *r, const back_node *b, int i, int reader,
+static clv_code add_input_share(returned_walk *r, const back_node *b, int i, int reader,
                                 const reach_value *from, clv_err *err) {
   const clv_graph *g = r->w->g;
   int to = g->nodes[b->k].in[i];
@@ -125,7 +125,7 @@ static bool is_nothing(const reach_value *v) {
 
 /* Adds the other factor of a product by the op's own backward relation. If part of the gradient is
  * 0, that relation does not say which addends remain, so each element counts as a sum of one. */
-static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach_step *s,
+static clv_code read_directly(returned_walk *r, const back_node *b, int i, reach_step *s,
                               clv_err *err) {
   const clv_graph *g = r->w->g;
   int to = g->nodes[b->k].in[i];
@@ -142,7 +142,7 @@ static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach
 }
 
 /* Adds to the gradient of input i the elements of input `of` that the derivative reads. */
-static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of, clv_err *err) {
+static clv_code read_factor(returned_walk *r, const back_node *b, int i, int of, clv_err *err) {
   const clv_graph *g = r->w->g;
   reach_relation relation;
   reach_step s = reach_step_of(g, b->k, of, &r->w->pool, r->w->layers, &relation);
@@ -161,7 +161,7 @@ static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of,
   return code;
 }
 
-static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
+static clv_code walk_node(returned_walk *r, int k, int p, clv_err *err) {
   const clv_graph *g = r->w->g;
   const clv_node *n = &g->nodes[k];
   CLV_AUTO(back_node_done) back_node b = {.k = k, .p = p};
@@ -178,7 +178,7 @@ static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
 
 /* Starts the walk at the model's output: the derivative of the loss depends on the output, and may
  * be different from 0 at each of its elements. */
-static clv_code begin_at_output(walk_returned *r, clv_err *err) {
+static clv_code begin_at_output(returned_walk *r, clv_err *err) {
   reach_walk *w = r->w;
   int k = w->g->output_node;
   for (int p = 0; p < REACH_PROFILES; p++) {
@@ -192,7 +192,7 @@ static clv_code begin_at_output(walk_returned *r, clv_err *err) {
 }
 
 clv_code reach_walk_back(reach_walk *w, clv_err *err) {
-  CLV_AUTO(walk_returned_done) walk_returned r = {.w = w};
+  CLV_AUTO(returned_walk_done) returned_walk r = {.w = w};
   size_t n = (size_t)w->g->n_nodes;
   for (int p = 0; p < REACH_PROFILES; p++)
     CLV_TRY(clv_alloc(n, sizeof *r.grads[p], &r.grads[p], err));
@@ -200,7 +200,7 @@ clv_code reach_walk_back(reach_walk *w, clv_err *err) {
   for (size_t k = 0; k < n; k++) w->results[k] = (clv_reach){.reader = -1};
   CLV_TRY(begin_at_output(&r, err));
   for (int k = (int)n; k-- > 0;) {
-    bool passes = w->g->nodes[k].op != CLV_OP_INPUT && w->g->nodes[k].layer > w->back_to;
+    bool passes = w->g->nodes[k].op != CLV_OP_INPUT && w->g->nodes[k].layer > w->gradient_end_layer;
     for (int p = 0; p < REACH_PROFILES; p++) {
       if (!r.grads[p][k].element) continue;
       reach_summarize(&w->pool, &r.grads[p][k], &w->results[k]);

@@ -12,10 +12,10 @@
 enum {
   MAX_PLACES = 1 << 22,
   MAX_BYTES = 256 << 20, /* most memory of runs and sets */
-  FIRST_BITS = 12,
+  FIRST_TABLE_BITS = 12,
 };
 
-static size_t used_bytes(const reach_pool *p) {
+static size_t count_used_bytes(const reach_pool *p) {
   return p->n_spans * sizeof *p->spans + p->n_sets * sizeof *p->sets;
 }
 
@@ -24,14 +24,14 @@ static size_t used_bytes(const reach_pool *p) {
 static bool grow_array(reach_pool *p, void *array, size_t n, size_t *cap, size_t element) {
   void **at = array;
   if (n < *cap) return true;
-  size_t more = CLV_MAX(2 * *cap, (size_t)64);
-  void *grown = reallocarray(*at, more, element);
+  size_t new_cap = CLV_MAX(2 * *cap, (size_t)64);
+  void *grown = reallocarray(*at, new_cap, element);
   if (!grown) {
     p->has_failed = true;
     return false;
   }
   *at = grown;
-  *cap = more;
+  *cap = new_cap;
   return true;
 }
 
@@ -84,15 +84,16 @@ static uint32_t find_or_add_set(reach_pool *p, size_t n, int32_t count) {
   p->sets[p->n_sets] = (reach_set){(uint32_t)first, (uint32_t)n, count};
   add_to_table(p, (uint32_t)p->n_sets++);
   rehash(p);
-  p->is_over_budget |= used_bytes(p) > MAX_BYTES;
+  p->is_over_budget |= count_used_bytes(p) > MAX_BYTES;
   return (uint32_t)p->n_sets - 1;
 }
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) {
-  *p = (reach_pool){.n_places = CLV_MIN(places, (int64_t)MAX_PLACES), .table_bits = FIRST_BITS};
+  *p = (reach_pool){.n_places = CLV_MIN(places, (int64_t)MAX_PLACES),
+                    .table_bits = FIRST_TABLE_BITS};
   p->is_over_budget = places > MAX_PLACES;
   p->lowest = SIZE_MAX;
-  CLV_TRY(clv_alloc((size_t)1 << FIRST_BITS, sizeof *p->table, &p->table, err));
+  CLV_TRY(clv_alloc((size_t)1 << FIRST_TABLE_BITS, sizeof *p->table, &p->table, err));
   CLV_TRY(clv_alloc((size_t)p->n_places / 64 + 1, sizeof *p->bits, &p->bits, err));
   if (!grow_array(p, &p->sets, 0, &p->cap_sets, sizeof *p->sets))
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -113,17 +114,17 @@ void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n) {
   int64_t to = CLV_MIN(from + n, p->n_places);
   if (from >= to) return;
   size_t first = (size_t)from / 64, last = (size_t)(to - 1) / 64;
-  uint64_t head = ~0ull << from % 64, tail = ~0ull >> (63 - (to - 1) % 64);
+  uint64_t head_mask = ~0ull << from % 64, tail_mask = ~0ull >> (63 - (to - 1) % 64);
   p->work += last - first + 1;
   p->lowest = CLV_MIN(p->lowest, first);
   p->highest = CLV_MAX(p->highest, last);
   if (first == last) {
-    p->bits[first] |= head & tail;
+    p->bits[first] |= head_mask & tail_mask;
     return;
   }
-  p->bits[first] |= head;
+  p->bits[first] |= head_mask;
   for (size_t i = first + 1; i < last; i++) p->bits[i] = ~0ull;
-  p->bits[last] |= tail;
+  p->bits[last] |= tail_mask;
 }
 
 void reach_pool_add(reach_pool *p, uint32_t set) {

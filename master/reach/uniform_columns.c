@@ -37,9 +37,9 @@ typedef struct reach_columns {
 static size_t count_columns(const reach_step *s, reach_columns *ret) {
   size_t n = 1;
   for (int i = 0; i < s->from->shape.rank; i++) {
-    int64_t kept = s->from->stored_extents[i];
+    int64_t stored_extent = s->from->stored_extents[i];
     ret->distance[i] = get_distance(s, i);
-    ret->extent[i] = ret->distance[i] ? CLV_MIN(ret->distance[i], kept) : kept;
+    ret->extent[i] = ret->distance[i] ? CLV_MIN(ret->distance[i], stored_extent) : stored_extent;
     n *= (size_t)ret->extent[i];
   }
   return n;
@@ -107,7 +107,7 @@ static int compare_keys(const void *a, const void *b) {
 
 /* Moves the keys that occur at least twice to the beginning of the list, sorted, each once. Returns
  * their number. */
-static size_t keep_repeated(uint64_t *keys, size_t n) {
+static size_t keep_repeated_keys(uint64_t *keys, size_t n) {
   size_t n_kept = 0;
   qsort(keys, n, sizeof *keys, compare_keys);
   for (size_t i = 1; i < n; i++)
@@ -133,7 +133,7 @@ static clv_code find_repeats(const reach_step *s, const reach_columns *c, reach_
   ret->includes_full = flags & REACH_UNMIXED;
   ret->keys = list_keys(s, c);
   if (!ret->keys) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  ret->n = keep_repeated(ret->keys, n);
+  ret->n = keep_repeated_keys(ret->keys, n);
   return CLV_OK;
 }
 
@@ -144,21 +144,22 @@ static bool is_repeated(const reach_repeats *r, size_t column, uint32_t set) {
 }
 
 /* Removes the places of uniform columns. The kinds (REACH_KINDS) stay, since places that known
- * weights have mixed stay known. *ret_any: an element with places was left out; *ret_left: an
- * element with places remains. */
-static void remove_uniform(const reach_step *s, const reach_columns *c, const reach_column *columns,
-                           const reach_repeats *r, reach_value *ret, bool *ret_any,
-                           bool *ret_left) {
+ * weights have mixed stay known. *ret_has_dropped: an element with places was left out;
+ * *ret_has_remaining: an element with places remains. */
+static void remove_uniform_places(const reach_step *s, const reach_columns *c,
+                                  const reach_column *columns, const reach_repeats *r,
+                                  reach_value *ret, bool *ret_has_dropped,
+                                  bool *ret_has_remaining) {
   int64_t index[CLV_MAX_RANK] = {0};
-  *ret_any = *ret_left = false;
+  *ret_has_dropped = *ret_has_remaining = false;
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_element e = s->from->element[i];
     size_t column = get_column(c, index, ret->shape.rank);
     bool is_dropped = reach_is_path(e) && (!columns[column].has_several_sets ||
                                            is_repeated(r, column, reach_set_of(e)));
     ret->element[i] = is_dropped ? reach_make_element(REACH_EMPTY, e & REACH_FLAGS) : e;
-    *ret_any |= is_dropped;
-    *ret_left |= reach_is_path(e) && !is_dropped;
+    *ret_has_dropped |= is_dropped;
+    *ret_has_remaining |= reach_is_path(e) && !is_dropped;
     reach_next_index(index, ret->stored_extents, ret->shape.rank);
   }
 }
@@ -178,7 +179,7 @@ clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *er
                        .n_copies = s->from->n_copies};
   memcpy(ret->stored_extents, s->from->stored_extents, sizeof ret->stored_extents);
   CLV_TRY(reach_value_alloc(ret, err));
-  remove_uniform(s, &c, columns, &repeated, ret, &has_dropped, &has_remaining);
+  remove_uniform_places(s, &c, columns, &repeated, ret, &has_dropped, &has_remaining);
   (void)reach_charge_work(s->pool, 2 * reach_value_count(ret));
   if (!has_dropped || !has_remaining) reach_value_done(ret);
   return CLV_OK;

@@ -161,10 +161,10 @@ reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reac
   return is_worse(p, profile, b, a) ? b : a;
 }
 
-static reach_element merge_elements(const reach_pool *p, reach_profile profile, bool product,
+static reach_element merge_elements(const reach_pool *p, reach_profile profile, bool is_product,
                                     reach_element a, reach_element b) {
-  bool zero = a == REACH_NOTHING || b == REACH_NOTHING;
-  return product && zero ? REACH_NOTHING : reach_choose_path(p, profile, a, b);
+  bool has_zero = a == REACH_NOTHING || b == REACH_NOTHING;
+  return is_product && has_zero ? REACH_NOTHING : reach_choose_path(p, profile, a, b);
 }
 
 /* True if any element of v has places. If one of two merged values has none, the result takes
@@ -181,35 +181,35 @@ static int merge_sibling_axes(const reach_value *a, const reach_value *b) {
   return a->sibling_axis == b->sibling_axis ? a->sibling_axis : 0;
 }
 
-clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
+clv_code reach_merge(reach_pool *p, reach_profile profile, bool is_product, reach_value *to,
                      reach_value *other, clv_err *err) {
   int64_t index[CLV_MAX_RANK] = {0}, a[CLV_MAX_RANK], b[CLV_MAX_RANK];
-  reach_value made = {.shape = other->shape};
+  reach_value merged_value = {.shape = other->shape};
   if (!to->element) {
     *to = *other;
     *other = (reach_value){0};
     return CLV_OK;
   }
-  made.sibling_axis = merge_sibling_axes(to, other);
-  made.dropout_rate = CLV_MAX(to->dropout_rate, other->dropout_rate);
-  made.n_copies = to->dropout_rate <= 0      ? other->n_copies
-                  : other->dropout_rate <= 0 ? to->n_copies
-                                             : CLV_MIN(to->n_copies, other->n_copies);
-  for (int i = 0; i < made.shape.rank; i++)
-    made.stored_extents[i] = CLV_MAX(to->stored_extents[i], other->stored_extents[i]);
-  CLV_TRY(reach_value_alloc(&made, err));
+  merged_value.sibling_axis = merge_sibling_axes(to, other);
+  merged_value.dropout_rate = CLV_MAX(to->dropout_rate, other->dropout_rate);
+  merged_value.n_copies = to->dropout_rate <= 0      ? other->n_copies
+                          : other->dropout_rate <= 0 ? to->n_copies
+                                                     : CLV_MIN(to->n_copies, other->n_copies);
+  for (int i = 0; i < merged_value.shape.rank; i++)
+    merged_value.stored_extents[i] = CLV_MAX(to->stored_extents[i], other->stored_extents[i]);
+  CLV_TRY(reach_value_alloc(&merged_value, err));
   reach_value_steps(to, a);
   reach_value_steps(other, b);
-  for (size_t i = 0; i < reach_value_count(&made); i++) {
-    made.element[i] =
-        merge_elements(p, profile, product, to->element[reach_offset(index, a, made.shape.rank)],
-                       other->element[reach_offset(index, b, made.shape.rank)]);
-    reach_next_index(index, made.stored_extents, made.shape.rank);
+  for (size_t i = 0; i < reach_value_count(&merged_value); i++) {
+    merged_value.element[i] = merge_elements(
+        p, profile, is_product, to->element[reach_offset(index, a, merged_value.shape.rank)],
+        other->element[reach_offset(index, b, merged_value.shape.rank)]);
+    reach_next_index(index, merged_value.stored_extents, merged_value.shape.rank);
   }
-  (void)reach_charge_work(p, reach_value_count(&made));
+  (void)reach_charge_work(p, reach_value_count(&merged_value));
   reach_value_done(to);
   reach_value_done(other);
-  reach_compress(&made);
-  *to = made;
+  reach_compress(&merged_value);
+  *to = merged_value;
   return CLV_OK;
 }

@@ -60,9 +60,9 @@ static clv_code draw_schedule(const clv_run *r, clv_bytes *out, clv_err *err) {
 
 static clv_exit_code suggest_cuts(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_AUTO(clv_links_freep) clv_links *links = NULL;
+  CLV_AUTO(clv_link_estimates_freep) clv_link_estimates *links = NULL;
   clv_err err;
-  if (clv_links_parse(r->config, r->o, &links, &err) != CLV_OK)
+  if (clv_link_estimates_parse(r->config, r->o, &links, &err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_USAGE, &err);
   if (clv_run_open_blueprint(r, true, CLV_SCAN_NOTHING, &err) != CLV_OK ||
       clv_suggest_cuts(r->blueprint, links, r->o->json, &text, &err) != CLV_OK)

@@ -29,18 +29,18 @@ clv_code clv_seal_write(int fd, const char *path, const void *data, size_t len, 
   return CLV_OK;
 }
 
-clv_code clv_seal_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID], clv_err *err) {
+clv_code clv_seal_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID_BYTES], clv_err *err) {
   clv_sha256 digest;
   CLV_TRY(clv_hmac_sha256(secret, id_domain, sizeof id_domain - 1, &digest, err));
-  memcpy(ret, digest.bytes, CLV_SEAL_ID);
+  memcpy(ret, digest.bytes, CLV_SEAL_ID_BYTES);
   return CLV_OK;
 }
 
 static clv_code derive_file_key(const clv_seal_key *key, const uint8_t *salt, clv_sha256 *ret,
                                 clv_err *err) {
-  uint8_t text[sizeof file_domain - 1 + CLV_SEAL_SALT];
+  uint8_t text[sizeof file_domain - 1 + CLV_SEAL_SALT_BYTES];
   memcpy(text, file_domain, sizeof file_domain - 1);
-  memcpy(text + sizeof file_domain - 1, salt, CLV_SEAL_SALT);
+  memcpy(text + sizeof file_domain - 1, salt, CLV_SEAL_SALT_BYTES);
   return clv_hmac_sha256(&key->secret, text, sizeof text, ret, err);
 }
 
@@ -56,7 +56,8 @@ clv_code clv_seal_cipher_init(clv_seal_cipher *c, const clv_seal_key *key, const
     return clv_fail(err, CLV_INVALID, "the name of a sealed file has %zu bytes, expected 1..%d",
                     name_bytes, CLV_SEAL_NAME - 1);
   memcpy(c->name, name, name_bytes + 1);
-  CLV_TRY(derive_file_key(key, c->header + CLV_SEAL_HEADER - CLV_SEAL_SALT, &file_key, err));
+  CLV_TRY(derive_file_key(key, c->header + CLV_SEAL_HEADER_BYTES - CLV_SEAL_SALT_BYTES, &file_key,
+                          err));
   c->ctx = EVP_CIPHER_CTX_new();
   bool ok = c->ctx &&
             EVP_CipherInit_ex(c->ctx, EVP_aes_256_gcm(), NULL, file_key.bytes, NULL, encrypts) == 1;
@@ -89,7 +90,7 @@ clv_code clv_seal_encrypt(clv_seal_cipher *c, const void *data, size_t len, bool
   bool ok = begin_frame(c, is_last) &&
             (!len || EVP_CipherUpdate(c->ctx, dst, &n, data, (int)len) == 1) &&
             EVP_CipherFinal_ex(c->ctx, dst + n, &n_last) == 1 && (size_t)(n + n_last) == len &&
-            EVP_CIPHER_CTX_ctrl(c->ctx, EVP_CTRL_AEAD_GET_TAG, CLV_SEAL_TAG, dst + len) == 1;
+            EVP_CIPHER_CTX_ctrl(c->ctx, EVP_CTRL_AEAD_GET_TAG, CLV_SEAL_TAG_BYTES, dst + len) == 1;
   return ok ? CLV_OK : fail_cipher(err);
 }
 
@@ -97,6 +98,7 @@ bool clv_seal_decrypt(clv_seal_cipher *c, uint8_t *stored, size_t len, bool is_l
   int n = 0, n_last = 0;
   return begin_frame(c, is_last) &&
          (!len || EVP_CipherUpdate(c->ctx, dst, &n, stored, (int)len) == 1) &&
-         EVP_CIPHER_CTX_ctrl(c->ctx, EVP_CTRL_AEAD_SET_TAG, CLV_SEAL_TAG, stored + len) == 1 &&
+         EVP_CIPHER_CTX_ctrl(c->ctx, EVP_CTRL_AEAD_SET_TAG, CLV_SEAL_TAG_BYTES, stored + len) ==
+             1 &&
          EVP_CipherFinal_ex(c->ctx, dst + n, &n_last) == 1;
 }

@@ -20,7 +20,7 @@ void clv_seal_key_done(clv_seal_key *k) {
 }
 
 static clv_code set_id_and_path(clv_seal_key *k, const char *path, clv_err *err) {
-  uint8_t id[CLV_SEAL_ID];
+  uint8_t id[CLV_SEAL_ID_BYTES];
   CLV_TRY(clv_seal_id(&k->secret, id, err));
   clv_hex(id, sizeof id, k->id);
   return clv_strdup(path, &k->path, err);

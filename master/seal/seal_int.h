@@ -23,11 +23,12 @@
 
 enum {
   CLV_SEAL_VERSION = 1,
-  CLV_SEAL_ID = 8,
-  CLV_SEAL_SALT = 32,
-  CLV_SEAL_HEADER = 48,
-  CLV_SEAL_TAG = 16,
-  CLV_SEAL_STORED = CLV_SEAL_FRAME + CLV_SEAL_TAG, /* bytes of a frame in the file, but the last */
+  CLV_SEAL_ID_BYTES = 8,
+  CLV_SEAL_SALT_BYTES = 32,
+  CLV_SEAL_HEADER_BYTES = 48,
+  CLV_SEAL_TAG_BYTES = 16,
+  /* bytes of a frame in the file, but the last */
+  CLV_SEAL_STORED_BYTES = CLV_SEAL_FRAME + CLV_SEAL_TAG_BYTES,
 };
 
 extern const char clv_seal_magic[8]; /* "CLVSEAL", of which the file has 7 bytes */
@@ -35,7 +36,7 @@ extern const char clv_seal_magic[8]; /* "CLVSEAL", of which the file has 7 bytes
 /* The cipher of one sealed file. */
 typedef struct clv_seal_cipher {
   EVP_CIPHER_CTX *ctx;
-  uint8_t header[CLV_SEAL_HEADER];
+  uint8_t header[CLV_SEAL_HEADER_BYTES];
   char name[CLV_SEAL_NAME];
   uint64_t frame; /* index of the next frame */
 } clv_seal_cipher;
@@ -45,15 +46,15 @@ typedef struct clv_seal_cipher {
 clv_code clv_seal_cipher_init(clv_seal_cipher *c, const clv_seal_key *key, const char *name,
                               bool encrypts, clv_err *err) CLV_USE_RESULT;
 void clv_seal_cipher_done(clv_seal_cipher *c);
-/* Encrypts the next frame: [len] bytes to dst [len + CLV_SEAL_TAG]. */
+/* Encrypts the next frame: [len] bytes to dst [len + CLV_SEAL_TAG_BYTES]. */
 clv_code clv_seal_encrypt(clv_seal_cipher *c, const void *data, size_t len, bool is_last,
                           uint8_t *dst, clv_err *err) CLV_USE_RESULT;
-/* Decrypts the next frame: stored [len + CLV_SEAL_TAG] to dst [len]. Returns false if the tag does
- * not match; the bytes at dst are then not to be used. */
+/* Decrypts the next frame: stored [len + CLV_SEAL_TAG_BYTES] to dst [len]. Returns false if the tag
+ * does not match; the bytes at dst are then not to be used. */
 bool clv_seal_decrypt(clv_seal_cipher *c, uint8_t *stored, size_t len, bool is_last, uint8_t *dst);
 
 /* Computes the id of a key. */
-clv_code clv_seal_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID],
+clv_code clv_seal_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID_BYTES],
                      clv_err *err) CLV_USE_RESULT;
 
 void clv_seal_closep(int *fd); /* closes *fd and sets it to -1; cleanup function for CLV_AUTO */

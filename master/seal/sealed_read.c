@@ -18,7 +18,7 @@ struct clv_sealed_reader {
   int fd;
   uint64_t n_left;     /* number of bytes of the file that are not read yet: frames and tags */
   uint64_t data_bytes; /* size of the decrypted data */
-  uint8_t stored[CLV_SEAL_STORED], frame[CLV_SEAL_FRAME];
+  uint8_t stored[CLV_SEAL_STORED_BYTES], frame[CLV_SEAL_FRAME];
 };
 
 void clv_sealed_reader_free(clv_sealed_reader *r) {
@@ -38,19 +38,19 @@ void clv_sealed_reader_freep(clv_sealed_reader **r) {
 uint64_t clv_sealed_bytes(const clv_sealed_reader *r) { return r->data_bytes; }
 
 static clv_code read_exactly(int fd, const char *label, void *dst, size_t len, clv_err *err) {
-  for (size_t got = 0; got < len;) {
-    ssize_t n = read(fd, (char *)dst + got, len - got);
+  for (size_t n_read = 0; n_read < len;) {
+    ssize_t n = read(fd, (char *)dst + n_read, len - n_read);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", label, strerror(errno));
     if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: is cut short", label);
-    got += (size_t)n;
+    n_read += (size_t)n;
   }
   return CLV_OK;
 }
 
-static clv_code read_header(int fd, const char *label, uint8_t header[CLV_SEAL_HEADER],
+static clv_code read_header(int fd, const char *label, uint8_t header[CLV_SEAL_HEADER_BYTES],
                             clv_err *err) {
-  CLV_TRY(read_exactly(fd, label, header, CLV_SEAL_HEADER, err));
+  CLV_TRY(read_exactly(fd, label, header, CLV_SEAL_HEADER_BYTES, err));
   if (memcmp(header, clv_seal_magic, 7) != 0)
     return clv_fail(err, CLV_DATA_LOSS, "%s: is no sealed file", label);
   if (header[7] != CLV_SEAL_VERSION)
@@ -65,18 +65,19 @@ static clv_code compute_data_size(clv_sealed_reader *r, clv_err *err) {
   if (fstat(r->fd, &st) != 0)
     return clv_fail(err, CLV_INVALID, "%s: %s", r->label, strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", r->label);
-  r->n_left = st.st_size > CLV_SEAL_HEADER ? (uint64_t)st.st_size - CLV_SEAL_HEADER : 0;
-  uint64_t n_frames = r->n_left / CLV_SEAL_STORED + (r->n_left % CLV_SEAL_STORED != 0);
-  uint64_t last_frame_bytes = r->n_left - CLV_SEAL_STORED * (n_frames ? n_frames - 1 : 0);
-  if (last_frame_bytes < CLV_SEAL_TAG || (last_frame_bytes == CLV_SEAL_TAG && n_frames > 1))
+  r->n_left = st.st_size > CLV_SEAL_HEADER_BYTES ? (uint64_t)st.st_size - CLV_SEAL_HEADER_BYTES : 0;
+  uint64_t n_frames = r->n_left / CLV_SEAL_STORED_BYTES + (r->n_left % CLV_SEAL_STORED_BYTES != 0);
+  uint64_t last_frame_bytes = r->n_left - CLV_SEAL_STORED_BYTES * (n_frames ? n_frames - 1 : 0);
+  if (last_frame_bytes < CLV_SEAL_TAG_BYTES ||
+      (last_frame_bytes == CLV_SEAL_TAG_BYTES && n_frames > 1))
     return clv_fail(err, CLV_DATA_LOSS, "%s: is cut short", r->label);
-  r->data_bytes = r->n_left - CLV_SEAL_TAG * n_frames;
+  r->data_bytes = r->n_left - CLV_SEAL_TAG_BYTES * n_frames;
   return CLV_OK;
 }
 
 static clv_code check_key(const clv_sealed_reader *r, const clv_seal_key *key, clv_err *err) {
   char id[17];
-  clv_hex(r->cipher.header + 8, CLV_SEAL_ID, id);
+  clv_hex(r->cipher.header + 8, CLV_SEAL_ID_BYTES, id);
   if (strcmp(id, key->id) == 0) return CLV_OK;
   return clv_fail(err, CLV_DENIED, "%s: sealed with key %s, and %s holds key %s", r->label, id,
                   key->path, key->id);
@@ -116,8 +117,8 @@ clv_code clv_sealed_next(clv_sealed_reader *r, const void **ret_data, size_t *re
                          clv_err *err) {
   *ret_len = 0;
   if (!r->n_left) return CLV_OK;
-  size_t stored_bytes = (size_t)CLV_MIN(r->n_left, (uint64_t)CLV_SEAL_STORED);
-  size_t len = stored_bytes - CLV_SEAL_TAG;
+  size_t stored_bytes = (size_t)CLV_MIN(r->n_left, (uint64_t)CLV_SEAL_STORED_BYTES);
+  size_t len = stored_bytes - CLV_SEAL_TAG_BYTES;
   CLV_TRY(read_exactly(r->fd, r->label, r->stored, stored_bytes, err));
   r->n_left -= stored_bytes;
   if (!clv_seal_decrypt(&r->cipher, r->stored, len, !r->n_left, r->frame))
@@ -131,9 +132,9 @@ clv_code clv_sealed_next(clv_sealed_reader *r, const void **ret_data, size_t *re
 
 clv_code clv_sealed_key_id(const char *path, char ret_id[17], clv_err *err) {
   CLV_AUTO(clv_seal_closep) int fd = -1;
-  uint8_t header[CLV_SEAL_HEADER];
+  uint8_t header[CLV_SEAL_HEADER_BYTES];
   CLV_TRY(open_path(path, &fd, err));
   CLV_TRY(read_header(fd, path, header, err));
-  clv_hex(header + 8, CLV_SEAL_ID, ret_id);
+  clv_hex(header + 8, CLV_SEAL_ID_BYTES, ret_id);
   return CLV_OK;
 }

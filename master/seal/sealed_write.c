@@ -17,7 +17,7 @@ struct clv_sealed_writer {
   char *path, *tmp_path;
   int fd;
   size_t n_used; /* number of bytes in `frame`, the frame that is being filled */
-  uint8_t frame[CLV_SEAL_FRAME], stored[CLV_SEAL_STORED];
+  uint8_t frame[CLV_SEAL_FRAME], stored[CLV_SEAL_STORED_BYTES];
 };
 
 void clv_sealed_writer_free(clv_sealed_writer *w) {
@@ -35,12 +35,13 @@ void clv_sealed_writer_freep(clv_sealed_writer **w) {
   *w = NULL;
 }
 
-static clv_code make_header(uint8_t header[CLV_SEAL_HEADER], const clv_seal_key *key,
+static clv_code make_header(uint8_t header[CLV_SEAL_HEADER_BYTES], const clv_seal_key *key,
                             clv_err *err) {
   memcpy(header, clv_seal_magic, 7);
   header[7] = CLV_SEAL_VERSION;
   CLV_TRY(clv_seal_id(&key->secret, header + 8, err));
-  return clv_random_bytes(header + CLV_SEAL_HEADER - CLV_SEAL_SALT, CLV_SEAL_SALT, err);
+  return clv_random_bytes(header + CLV_SEAL_HEADER_BYTES - CLV_SEAL_SALT_BYTES, CLV_SEAL_SALT_BYTES,
+                          err);
 }
 
 static clv_code open_tmp_file(clv_sealed_writer *w, const char *path, clv_err *err) {
@@ -62,14 +63,14 @@ clv_code clv_sealed_begin(const char *path, const clv_seal_key *key, const char 
   CLV_TRY(make_header(w->cipher.header, key, err));
   CLV_TRY(clv_seal_cipher_init(&w->cipher, key, name, true, err));
   CLV_TRY(open_tmp_file(w, path, err));
-  CLV_TRY(clv_seal_write(w->fd, w->tmp_path, w->cipher.header, CLV_SEAL_HEADER, err));
+  CLV_TRY(clv_seal_write(w->fd, w->tmp_path, w->cipher.header, CLV_SEAL_HEADER_BYTES, err));
   *ret = clv_steal(&w);
   return CLV_OK;
 }
 
 static clv_code write_frame(clv_sealed_writer *w, bool is_last, clv_err *err) {
   CLV_TRY(clv_seal_encrypt(&w->cipher, w->frame, w->n_used, is_last, w->stored, err));
-  CLV_TRY(clv_seal_write(w->fd, w->tmp_path, w->stored, w->n_used + CLV_SEAL_TAG, err));
+  CLV_TRY(clv_seal_write(w->fd, w->tmp_path, w->stored, w->n_used + CLV_SEAL_TAG_BYTES, err));
   w->n_used = 0;
   return CLV_OK;
 }

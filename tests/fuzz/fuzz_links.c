@@ -22,7 +22,7 @@ static void check_estimate(const clv_link_estimate *l) {
           l->bytes_per_s <= 1e12));
 }
 
-static void check_estimates(const clv_links *l) {
+static void check_estimates(const clv_link_estimates *l) {
   for (size_t i = 0; i < l->n; i++) check_estimate(&l->worker_links[i]);
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) check_estimate(&l->hops[i * l->n + k]);
@@ -30,7 +30,7 @@ static void check_estimates(const clv_links *l) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  CLV_AUTO(clv_links_freep) clv_links *l = NULL;
+  CLV_AUTO(clv_link_estimates_freep) clv_link_estimates *l = NULL;
   CLV_AUTO(clv_freep) char *text = malloc(size + 1);
   clv_session_config config = {.workers = workers, .n_workers = CLV_COUNT(workers)};
   const char *links[MAX_TEXTS], *speeds[MAX_TEXTS];
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (*at == 's' && o.n_speeds < MAX_TEXTS) speeds[o.n_speeds++] = at + 1;
     if (*at == 'l' && o.n_links < MAX_TEXTS) links[o.n_links++] = at + 1;
   }
-  clv_code code = clv_links_parse(&config, &o, &l, &err);
+  clv_code code = clv_link_estimates_parse(&config, &o, &l, &err);
   if (code == CLV_OK) check_estimates(l);
   NEVER(code != CLV_OK && !err.text[0]);
   return 0;

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static clv_seal_key make_key(void) {
   static char path[] = "fuzz.key";
   clv_seal_key key = {.path = path};
-  uint8_t id[CLV_SEAL_ID];
+  uint8_t id[CLV_SEAL_ID_BYTES];
   memset(&key.secret, 7, sizeof key.secret);
   NEVER(clv_seal_id(&key.secret, id, NULL) != CLV_OK);
   clv_hex(id, sizeof id, key.id);

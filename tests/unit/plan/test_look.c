@@ -47,9 +47,9 @@ static clv_blueprint *make_blueprint(const clv_session_config *c) {
 static clv_look make_look(double tokens, double labels) {
   clv_look look = {.has_run = true, .records = 64, .draws = 1};
   look.results[CLV_LOOK_TOKENS] =
-      (clv_look_result){.state = CLV_LOOK_READ, .figure = tokens, .method = "the nearest vector"};
+      (clv_look_result){.state = CLV_LOOK_RAN, .figure = tokens, .method = "the nearest vector"};
   look.results[CLV_LOOK_LABELS] =
-      (clv_look_result){.state = CLV_LOOK_READ, .figure = labels, .method = "sign"};
+      (clv_look_result){.state = CLV_LOOK_RAN, .figure = labels, .method = "sign"};
   return look;
 }
 

@@ -98,7 +98,7 @@ static void every_changed_bit_is_refused(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   clv_err err;
   assert_ok(clv_file_read(seal_file("file", "x", 200, 200), 1 << 20, &file, &err), &err);
-  assert_int_equal(file.len, CLV_SEAL_HEADER + 200 + CLV_SEAL_TAG);
+  assert_int_equal(file.len, CLV_SEAL_HEADER_BYTES + 200 + CLV_SEAL_TAG_BYTES);
   for (size_t i = 0; i < file.len * 8; i++) {
     file.data[i / 8] ^= (char)(1 << i % 8);
     assert_refused(file.data, file.len, "a flipped bit", i);
@@ -118,7 +118,7 @@ static void every_truncation_is_refused(void **state) {
             &err);
   for (size_t k = 0; k < 3; k++)
     for (size_t by = 0; by < 40; by++)
-      assert_refused(large.data, CLV_SEAL_HEADER + k * CLV_SEAL_STORED + by,
+      assert_refused(large.data, CLV_SEAL_HEADER_BYTES + k * CLV_SEAL_STORED_BYTES + by,
                      "a truncation between frames", k);
 }
 
@@ -126,19 +126,21 @@ static void exchanged_frames_are_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0}, other = {0};
   clv_err err;
-  static uint8_t saved_frame[CLV_SEAL_STORED];
+  static uint8_t saved_frame[CLV_SEAL_STORED_BYTES];
   assert_ok(clv_file_read(seal_file("file", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &file, &err),
             &err);
   assert_ok(clv_file_read(seal_file("other", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &other, &err),
             &err);
-  char *first_frame = file.data + CLV_SEAL_HEADER, *second_frame = first_frame + CLV_SEAL_STORED;
+  char *first_frame = file.data + CLV_SEAL_HEADER_BYTES,
+       *second_frame = first_frame + CLV_SEAL_STORED_BYTES;
   memcpy(saved_frame, first_frame, sizeof saved_frame);
   memcpy(first_frame, second_frame, sizeof saved_frame);
   memcpy(second_frame, saved_frame, sizeof saved_frame);
   assert_refused(file.data, file.len, "an exchange of frames", 0);
   memcpy(second_frame, first_frame, sizeof saved_frame);
   memcpy(first_frame, saved_frame, sizeof saved_frame);
-  memcpy(second_frame, other.data + CLV_SEAL_HEADER + CLV_SEAL_STORED, sizeof saved_frame);
+  memcpy(second_frame, other.data + CLV_SEAL_HEADER_BYTES + CLV_SEAL_STORED_BYTES,
+         sizeof saved_frame);
   assert_refused(file.data, file.len, "a frame of another file", 1);
 }
 
