@@ -708,7 +708,8 @@ void clv_ledger_list_done(clv_ledger_list *l);
 /* Adds one key or tensor to the list. `identity` is not copied. */
 clv_code clv_ledger_list_add(clv_ledger_list *l, const char *identity, clv_ledger_kind kind,
                              const clv_sha256 *of, clv_err *err) CLV_USE_RESULT;
-/* Adds all names of a tensor whose values were all added to the sample. */
+/* Adds to the list each name (digest) that the ledger has for a tensor. Call this once all values
+ * of the tensor were added to the sample `s`. */
 clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
                                     const clv_weights_sample *s, clv_err *err) CLV_USE_RESULT;
 

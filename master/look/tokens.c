@@ -29,8 +29,8 @@ typedef struct token_place {
 typedef struct dictionary {
   const clv_look_view *view;
   const clv_look_tokens *tokens;
-  /* width: compared values of a vector; step: distance between these values in the vector, in
-   * channels */
+  /* A vector is what the tensor has at one place, such as a token, of a record. width: number of
+   * its values that are compared; step: distance between two of them, in channels */
   size_t n_places, width, step;
   size_t n_records;
   /* vectors: [n_records][n_places][width]; means: [n_places][width] mean vector of each place */

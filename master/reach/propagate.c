@@ -115,7 +115,7 @@ static int other_axis(const reach_axis *a, bool is_backward) {
   return is_backward ? a->out : a->in;
 }
 
-/* ---- a bundle, the sum that makes one element ------------------------------------------------ */
+/* ---- the sum of elements that makes one element of the result -------------------------------- */
 
 /* State of a sum of elements: a bundle is the sum that makes one element of the result. */
 typedef struct element_sum {
