@@ -169,7 +169,9 @@ static void *field_of_attr(clv_attrs *attrs, clv_attr_key key) {
 
 static void set_default(clv_attrs *attrs, const clv_attr_row *row) {
   void *field = field_of_attr(attrs, row->key);
-  int64_t int_default = (int64_t)row->default_value;
+  /* a default of an integer is one; others, such as clamp's -FLT_MAX, have no such value */
+  bool is_real = keys[row->key].kind == KIND_REAL;
+  int64_t int_default = is_real ? 0 : (int64_t)row->default_value;
   switch (keys[row->key].kind) {
     case KIND_INT:
       *(int64_t *)field = int_default;
