@@ -77,7 +77,7 @@ static bool window_changes_no_bit_of_a_long_pipeline(void) {
   return true;
 }
 
-/* Of calls that wait for the backwards of earlier calls, each backward lets exactly one run. */
+/* Each backward lets exactly one of the calls run that wait for the backwards of earlier calls. */
 static bool call_after_a_backward_waits_for_it(void) {
   net n;
   cleave_context c;
