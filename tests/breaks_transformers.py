@@ -23,7 +23,7 @@ of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("IN
 FALLBACK = "tests/unit/cpu/test_fallback"
 of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "is_amx_ready ||", "true ||"))
 BF16 = "tests/net/training/test_bf16.py"
-of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, own_libraries) != 0", "false"))
+of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(worker_libraries, own_libraries) != 0", "false"))
 of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void note_different_machine(", "i < CLV_COUNT(compared)", "i < 1"))
 
 # ---- blocks that backward computes again ---------------------------------------------------------
@@ -42,8 +42,8 @@ of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool has_numbers_after_name(", "return true;", "return last > first + 1000;"),
    blocks_may_overlap=("clv_code clv_graph_mark_recompute(", "if (g->nodes[i].recompute_block)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
-of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_module(", "TRY_API(api_mark_recompute_blocks(m, o, error));", ""))
-of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark_entry(", "if (first > last)", "if (false)"))
+of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_new_module(", "TRY_API(api_mark_recompute_blocks(m, o, error));", ""))
+of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark_blocks_of_entry(", "if (first > last)", "if (false)"))
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code add_adapter_node(", "w->to->nodes[*at].recompute_block = n->recompute_block;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -140,9 +140,9 @@ of("master/plan/cache.c", CACHE,
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_instructions(", "if (b->has_cache && in->stage == 0) continue;", ""))
 of("master/api/core/cached_rows.c", CACHE,
-   any_worker_is_asked_to_keep=("static cleave_status check_cache(", "if (p->has_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
+   any_worker_is_asked_to_keep=("static cleave_status check_cache(", "if (p->supports_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/may_send.c", CACHE,
-   numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
+   numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor_index + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,
    other_records_have_the_same_rows=("static clv_code add_file_stamps(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
 of("master/train/front_cache.c", CACHE,
@@ -204,7 +204,7 @@ of("master/plan/ties.c", TIED,
    a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (is_frozen_by_lora)", "if (is_frozen_by_lora && is_owner_frozen)"),
    a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "is_frozen_by_lora == is_owner_frozen ||", "is_frozen_by_lora == is_owner_frozen || is_owner_frozen ||"))
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
-   a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
+   a_tied_module_comes_back_before_its_owner=("static cleave_status check_tie_owners_loaded(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void find_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
 of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found_index == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name)) try_prefixes(&s, other_name);", ""))
 
