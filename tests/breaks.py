@@ -70,10 +70,10 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
    gradients_forget_the_smoothing=("static void compute_position_grad(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
-   micro_batches_share_by_records=("static float compute_loss_share(", "own_weight > 0 ? own_weight", "own_weight > batch_weight ? own_weight"))
+   micro_batches_share_by_records=("static float compute_loss_share(", "micro_batch_weight > 0 ? micro_batch_weight", "micro_batch_weight > batch_weight ? micro_batch_weight"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
-   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "n_labelled += !clv_trainer_is_ignored_label(t, label[i]);", "n_labelled += t && label[i] != INT64_MIN;"),
-   places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
+   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "n_labelled += !clv_trainer_is_ignored_label(t, row_labels[i]);", "n_labelled += t && row_labels[i] != INT64_MIN;"),
+   places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, row_labels[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (false)"))
 TARGETS = "tests/net/training/test_targets.py losses_weights_and_scores_equal_torch_and_sklearn"
@@ -87,7 +87,7 @@ of("master/train/eval.c", TARGETS,
 of("master/plan/targets.c", TARGETS,
    labels_move_to_the_next_record=("clv_code clv_target_inputs_make(", "y + i * c->loss.n_targets, i,", "y + (i + 1) % n_records * c->loss.n_targets, i,"))
 of("master/run/run_best.c", "tests/net/training/test_targets.py",
-   any_target_is_the_best=("bool clv_run_is_best(", "b.metric, r->config->checkpoint.best_target)", "CLV_BEST_LOSS, r->config->checkpoint.best_target)"))
+   any_target_is_the_best=("bool clv_run_is_best_evaluation(", "b.metric, r->config->checkpoint.best_target)", "CLV_BEST_LOSS, r->config->checkpoint.best_target)"))
 of("master/sweep/scores.c", "tests/unit/sweep/test_scores",
    any_target_has_the_score=("static clv_code read_target(", "strcmp(key, l->target) != 0", "!*key"))
 of("master/run/run_table.c", "tests/net/training/test_targets.py",
@@ -111,7 +111,7 @@ of("master/score/ranks.c", "tests/unit/score/test_score",
 of("master/train/eval.c", "tests/net/training/test_places.py",
    some_records_are_not_scored=("static clv_code add_scores(", "i < n; i++", "i < n / 2; i++"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
-   records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent_record, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent_record[i] = i;"),
+   records_are_evaluated_as_they_stand=("static clv_code draw_sending_order(", "clv_rng_permutation(&rng_key, e->row_of_sent_record, n);", "for (uint32_t i = 0; rng_key.seed && i < n; i++) e->row_of_sent_record[i] = i;"),
    answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent_record[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))
 of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_class_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
@@ -167,8 +167,8 @@ of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    keys_of_others_are_skipped=("static clv_code read_member(", "if (is_off || clv_json_keys_have(r->ignored, text, key.len)) return CLV_OK;", "return CLV_OK;"),
    a_start_changes_the_base_in_silence=("static clv_code read_init_method(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
-   merged_weights_are_not_scaled=("static void add_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
-   a_square_weight_lies_as_others_do=("static clv_code merge_adapter(", "scale, is_transposed, sum", "scale, is_transposed && in != out, sum"),
+   merged_weights_are_not_scaled=("static void add_adapter_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
+   a_square_weight_lies_as_others_do=("static clv_code merge_adapter(", "scale, is_transposed, merged_values", "scale, is_transposed && in_features != out_features, merged_values"),
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == n_adapters", "merged <= n_adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
@@ -1032,7 +1032,7 @@ of("common/model/hf/gpt2.c", HF_GRAPH,
 of("common/model/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_add_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,
-   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(add_bias_of_head(&x, err));", "(void)add_bias_of_head;"))
+   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf_folder(", "CLV_TRY(add_bias_of_head(&x, err));", "(void)add_bias_of_head;"))
 of("common/model/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_add_layers(", 'find_input(g, "lengths", -1)', "-1"))
 
