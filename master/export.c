@@ -38,8 +38,8 @@ static clv_code export_checkpoint(const clv_master_arguments *a, clv_err *err) {
   CLV_TRY(open_checkpoint(a, &c, err));
   CLV_TRY(clv_checkpoint_choose_weights(c, a->run.weights, err));
   if (a->adapters) CLV_TRY(clv_export_adapters(c, a->adapters, a->run.accept_data, err));
-  if (a->merge) CLV_TRY(clv_export_merged(c, a->merge, err));
-  if (a->hf) CLV_TRY(clv_export_hf(c, a->hf, a->run.accept_data, err));
+  if (a->merge) CLV_TRY(clv_export_merged_weights(c, a->merge, err));
+  if (a->hf) CLV_TRY(clv_export_hf_folder(c, a->hf, a->run.accept_data, err));
   const char *const folders[] = {a->adapters, a->merge, a->hf};
   printf("%s: step %llu%s in", a->line.words[0],
          (unsigned long long)clv_checkpoint_manifest(c)->step,

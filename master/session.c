@@ -130,7 +130,7 @@ int clv_cmd_plan(void *args) {
   if (!a->run.schedule && a->run.out)
     return clv_cli_usage(&a->line, "--output %s: plan writes a file with --schedule alone",
                          a->run.out);
-  bool has_sweep = clv_sweep_is_asked_for(sweep_options(a));
+  bool has_sweep = clv_sweep_is_requested(sweep_options(a));
   if (has_sweep && (a->run.suggest_cuts || a->run.schedule || a->run.asks_workers))
     return clv_cli_usage(&a->line, "--grid, --random and --folds go with a plan alone");
   int code = run_without_cleanup(a, clv_run_plan);
@@ -140,7 +140,7 @@ int clv_cmd_plan(void *args) {
 int clv_cmd_cache(void *args) { return run_with_loader(args, cleave_config_load, clv_show_caches); }
 
 static clv_exit_code show_status(const clv_session_config *config, const clv_run_options *o) {
-  return clv_show_status(config, o, clv_run_find_escrow);
+  return clv_show_status(config, o, clv_run_read_escrow_status);
 }
 
 int clv_cmd_status(void *args) { return run_with_loader(args, cleave_config_load, show_status); }

@@ -105,7 +105,7 @@ of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->elements) break;"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
    all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_WEIGHTS_KNOWN : CLV_WEIGHTS_SECRET;", "return CLV_WEIGHTS_SECRET;"))
-of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->has_several_inputs;", "return set != REACH_EMPTY_SET;"))
+of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->has_several_inputs;", "return set_number != REACH_EMPTY_SET;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain_findings)", "clv_privacy_forbidden_findings(b->config, certain_findings & 0)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
@@ -135,8 +135,8 @@ of("master/api/extra/open.c", "tests/net/api/test_api_shapes.py",
 of("master/api/extra/open.c", HELD,
    programs_need_no_record=("static cleave_status begin_program(", "if (p->policy && !o->run)", "if (p->policy && !o)"))
 of("master/api/core/may_send.c", HELD,
-   outputs_of_a_module_are_one_row=("static clv_code describe_value(", "api_program_name(v->module, &ret->input)", "api_program_name(v->module, &(uint32_t){0})"),
-   the_program_is_asked_before_the_gate=("static clv_code ask_gate(", "if (rt->gate.check(", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check("))
+   outputs_of_a_module_are_one_row=("static clv_code describe_value(", "api_program_module_name(v->module, &ret->input)", "api_program_module_name(v->module, &(uint32_t){0})"),
+   the_program_is_asked_before_the_gate=("static clv_code ask_gate(", "if (rt->gate.check_tensor(", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check("))
 of("master/egress/table_row.c", "tests/unit/egress/test_gate",
    tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "findings & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
 of("master/api/core/secrets.c", "tests/unit/api/test_secrets",

@@ -16,7 +16,7 @@ of("master/train/send_state.c", KNOWN,
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code prepare_trainer(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
 of("master/train/ledger_notes.c", KNOWN,
-   trials_are_noted=("static bool is_in_ledger(", "return t->use != CLV_TRAINER_TRIAL /* a trial's seed is discarded */ &&", "return"))
+   trials_are_noted=("static bool belongs_in_ledger(", "return t->use != CLV_TRAINER_TRIAL /* a trial's seed is discarded */ &&", "return"))
 of("master/egress/weights_sample.c", "tests/unit/plan/test_samples",
    a_tensor_is_named_by_its_front=("static size_t first_value_of_part(", "part * (s->n_values - s->part_len) / (s->n_parts - 1)", "part * s->part_len"),
    a_factor_makes_another_spread=("static bool compute_full_moments(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
@@ -44,14 +44,14 @@ of("master/egress/plain_values.c", KNOWN,
    transforms_that_anybody_knows_are_secret=("const char *clv_plain_values_reason(", "clv_public_row_test_is_passed(p->row_test) ? PUBLIC_REASON : NULL", "NULL"))
 FRONTS = "tests/net/api/test_api_fronts.py"
 of("master/api/extra/fronts.c", FRONTS,
-   weights_of_programs_are_not_noted=("static clv_code note_sent_module(", "CLV_TRY(add_tensor(&l, identity, &w.tensor, err));", ""),
+   weights_of_programs_are_not_noted=("static clv_code note_sent_module(", "CLV_TRY(add_tensor_sample(&l, identity, &w.tensor, err));", ""),
    keys_of_programs_are_not_noted=("static clv_code note_sent_module(", "CLV_TRY(clv_ledger_list_add(&l, identity, CLV_LEDGER_KEY, &of, err));", ""),
-   weights_that_programs_read_are_not_noted=("cleave_status api_fronts_note_values(", "if (v->were_read && !should_note_reading(f, v->runtime))", "if (v->were_read)"),
-   given_weights_are_secret=("static clv_code add_reason_of_given(", "if (!is_secret)", "if (!j)"),
+   weights_that_programs_read_are_not_noted=("cleave_status api_fronts_note_values(", "if (v->are_read_values && !should_note_reading(f, v->runtime))", "if (v->are_read_values)"),
+   given_weights_are_secret=("static clv_code add_given_values_reason(", "if (!is_secret)", "if (!j)"),
    gradients_of_programs_are_not_compared=("static cleave_status compare_gradient(", "if (r != v &&", "if (!f &&"),
-   frozen_heads_of_programs_hide_labels=("static clv_code kind_of_layer(", "if (!reason.len && j->is_of_labels && !is_learning_layer(m, k))", "if (!j)"),
-   programs_hide_behind_any_layer=("static clv_code kind_of_layer(", "*ret = CLV_WEIGHTS_KNOWN;", ""),
-   rows_with_a_front_say_what_they_like=("cleave_status api_fronts_fill_row(", "if (missing ||", "if ("))
+   frozen_heads_of_programs_hide_labels=("static clv_code find_layer_kind(", "if (!reason.len && j->is_for_label_gradient && !is_learning_layer(m, k))", "if (!j)"),
+   programs_hide_behind_any_layer=("static clv_code find_layer_kind(", "*ret = CLV_WEIGHTS_KNOWN;", ""),
+   rows_with_a_front_say_what_they_like=("cleave_status api_fronts_fill_row(", "if (missing_findings ||", "if ("))
 of("master/egress/program_gate.c", FRONTS,
    rows_of_values_say_what_they_like=("cleave_status clv_program_gate_compare(", "!(found & ~r->findings)", "found + 1"),
    layers_that_hide_are_not_counted=("cleave_status clv_program_gate_compare(", "is_covered && r->declaration.hiding_layers <= n_hiding", "is_covered"))

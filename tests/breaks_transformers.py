@@ -23,8 +23,8 @@ of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("IN
 FALLBACK = "tests/unit/cpu/test_fallback"
 of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "is_amx_ready ||", "true ||"))
 BF16 = "tests/net/training/test_bf16.py"
-of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, own_libraries) != 0", "false"))
-of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void note_different_machine(", "i < CLV_COUNT(compared)", "i < 1"))
+of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(worker_libraries, own_libraries) != 0", "false"))
+of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void note_different_machine(", "i < CLV_COUNT(compared_facts)", "i < 1"))
 
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
@@ -42,8 +42,8 @@ of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool has_numbers_after_name(", "return true;", "return last > first + 1000;"),
    blocks_may_overlap=("clv_code clv_graph_mark_recompute(", "if (g->nodes[i].recompute_block)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
-of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_module(", "TRY_API(api_mark_recompute_blocks(m, o, error));", ""))
-of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark_entry(", "if (first > last)", "if (false)"))
+of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_new_module(", "TRY_API(api_mark_recompute_blocks(m, o, error));", ""))
+of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark_blocks_of_entry(", "if (first > last)", "if (false)"))
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code add_adapter_node(", "w->to->nodes[*at].recompute_block = n->recompute_block;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
    answers_stay_packed=("static void copy_positions(", "is_unpacking ? padded_sequence : packed", "is_unpacking ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
-   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + size_step - 1) / size_step * size_step", "max_rows"))
+   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + rows_multiple - 1) / rows_multiple * rows_multiple", "max_rows"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (sends_records && b->lengths_input >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
@@ -133,16 +133,16 @@ of("master/train/front_cache.c", CACHE,
    rows_are_those_of_the_first_records=("clv_code clv_trainer_make_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
    numbers_of_rows_are_places=("static clv_code draw_row_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_number[i] = i;"),
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
-   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, DELETE_TIMEOUT_MS, ret_rows, err);", "(void)DELETE_TIMEOUT_MS; return CLV_OK;"))
+   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, CACHE_DELETE_TIMEOUT_MS, ret_rows, err);", "(void)CACHE_DELETE_TIMEOUT_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
    records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_instructions(", "if (b->has_cache && in->stage == 0) continue;", ""))
 of("master/api/core/cached_rows.c", CACHE,
-   any_worker_is_asked_to_keep=("static cleave_status check_cache(", "if (p->has_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
+   any_worker_is_asked_to_keep=("static cleave_status check_cache(", "if (p->supports_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/may_send.c", CACHE,
-   numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
+   numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor_index + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,
    other_records_have_the_same_rows=("static clv_code add_file_stamps(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
 of("master/train/front_cache.c", CACHE,
@@ -204,7 +204,7 @@ of("master/plan/ties.c", TIED,
    a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (is_frozen_by_lora)", "if (is_frozen_by_lora && is_owner_frozen)"),
    a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "is_frozen_by_lora == is_owner_frozen ||", "is_frozen_by_lora == is_owner_frozen || is_owner_frozen ||"))
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
-   a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
+   a_tied_module_comes_back_before_its_owner=("static cleave_status check_tie_owners_loaded(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void collect_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
 of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found_index == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name)) try_prefixes(&s, other_name);", ""))
 
@@ -221,7 +221,7 @@ of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("stat
 of("master/data/pages.c", OF_DOCUMENTS,
    a_page_left_out_adds_a_class=("static clv_code number_words(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
 of("master/run/run_pages.c", OF_DOCUMENTS,
-   every_page_has_the_first_pages_rows=("static rows_of_page find_rows_of_page(", "find_first_row(r, p->first), find_first_row(r, p->first + p->windows)", "0, p->windows"),
+   every_page_has_the_first_pages_rows=("static page_rows find_rows_of_page(", "find_first_row(r, p->first), find_first_row(r, p->first + p->windows)", "0, p->windows"),
    a_page_is_its_first_window=("static void append_page_label(", "row < rows.end", "row < rows.begin"),
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * n_classes", "+ rows.begin * n * n_classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))

@@ -7,8 +7,8 @@
  * the host, take the bytes from the record's allowance.
  *
  * Tensors that workers send to each other directly do not pass the gate; those that the master
- * relays do. The record counts the direct ones by the plan (clv_trainer_charge_direct), because the
- * master does not see them sent.
+ * relays do. The record counts the direct ones by the plan (clv_trainer_charge_direct_flows),
+ * because the master does not see them sent.
  */
 #include <stdio.h>
 #include <string.h>

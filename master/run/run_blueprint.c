@@ -37,7 +37,7 @@ clv_code clv_run_check_policy(clv_run *r, clv_err *err) {
 void clv_run_print_later_refusals(const clv_run *r) {
   static const struct {
     clv_command_kind kind;
-    const char *words;
+    const char *command_text;
   } later_commands[] = {{CLV_COMMAND_RESUMES, "train --resume"},
                         {CLV_COMMAND_EVALUATES, "eval and predict"}};
   for (size_t i = 0; i < CLV_COUNT(later_commands); i++) {
@@ -50,7 +50,7 @@ void clv_run_print_later_refusals(const clv_run *r) {
     bool is_recovery =
         later_commands[i].kind == CLV_COMMAND_RESUMES && r->config->recovery.use == CLV_RECOVERY_ON;
     clv_bytes_printf(
-        &text, "the policy will refuse %s%s: %s", later_commands[i].words,
+        &text, "the policy will refuse %s%s: %s", later_commands[i].command_text,
         is_recovery ? ", so a worker that is lost after the first checkpoint ends the run" : "",
         reason.text);
     if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "policy", text.data);
