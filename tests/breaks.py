@@ -56,7 +56,7 @@ of("master/train/egress.c", "tests/net/training/test_inputs.py",
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_model_inputs(", "i < 1; i++) CLV_TRY(check_model_inputs("))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
-   lengths_count_as_records=("static clv_findings findings_of_input", "clv_graph_length_limit(g, k) ?", "clv_graph_length_limit(g, k) < 0 ?"))
+   lengths_count_as_records=("static clv_findings get_input_findings", "clv_graph_length_limit(g, k) ?", "clv_graph_length_limit(g, k) < 0 ?"))
 of("common/model/graph/reads.c", "tests/unit/plan/test_plan_graphs",
    what_is_also_a_length_is_no_record=("int64_t clv_graph_length_limit", "return 0;", "continue;"))
 of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
@@ -150,7 +150,7 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_param_in(", "if (false && !has_trainable_param_in("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
-   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed", "!clv_stage_has_master_weights(s) || starts_from_seed"),
+   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "is_adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed", "!clv_stage_has_master_weights(s) || starts_from_seed"),
    zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (has_random_weights && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
@@ -172,7 +172,7 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == n_adapters", "merged <= n_adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
-   another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - session_scale) <= 1e-9 * session_scale", "session_scale > 0"),
+   another_scale_is_taken=("static clv_code check_scale(", "fabs(folder_scale - session_scale) <= 1e-9 * session_scale", "session_scale > 0"),
    adapters_of_no_lora_are_strangers=("static clv_code check_layers_have_adapters(", "CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_is_param_checkpointed(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
@@ -342,7 +342,7 @@ of("master/data/pages.c", PAGES,
 of("master/data/class_names.c", PAGES,
    classes_stand_as_they_came=("clv_code clv_name_table_order(", "s->is_closed ? number : (int32_t)i", "number"))
 of("master/plan/data_check.c", "tests/net/training/test_text.py",
-   any_tokenizer_fits=("static clv_code check_tokenizer(", "tokens <= node->attrs.rows", "tokens"))
+   any_tokenizer_fits=("static clv_code check_tokenizer(", "vocab_size <= node->attrs.rows", "vocab_size"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child_process.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->max_output_bytes", "out->failed"),

@@ -102,10 +102,10 @@ of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
    nothing_is_refused=first("", "clv_findings uncertain_findings = b->look.uncertain_findings; for", RET_OK))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
-   the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->element) break;"))
+   the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->elements) break;"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
-   all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
-of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->has_several_inputs;", "return set != REACH_EMPTY;"))
+   all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_WEIGHTS_KNOWN : CLV_WEIGHTS_SECRET;", "return CLV_WEIGHTS_SECRET;"))
+of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->has_several_inputs;", "return set_number != REACH_EMPTY_SET;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain_findings)", "clv_privacy_forbidden_findings(b->config, certain_findings & 0)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
@@ -177,7 +177,7 @@ of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(candidate->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_damaged_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
-   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_findings : from->hop_findings", "from->gradient_findings : from->output_findings"),
+   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "sender->gradient_findings : sender->hop_findings", "sender->gradient_findings : sender->output_findings"),
    hops_need_no_policy=("static clv_code check_hop(", "t.findings = r.findings; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
 of("master/train/modules.c", "tests/net/hostile/test_hostile_answers.py bulk_lanes_are_opened_only_where_packets_may_need_chunks",
    small_sessions_open_bulk_lanes=("static uint32_t choose_bulk_lanes(", "return 0;", "return CLEAVE_BULK_LANES;"),

@@ -4,9 +4,9 @@ from breaks import of
 
 KNOWN = "tests/net/hostile/test_known.py"
 of("master/plan/known_layers.c", KNOWN,
-   keys_that_workers_had_are_forgotten=("static clv_code look_up_param(", 'return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
+   keys_that_workers_had_are_forgotten=("static clv_code look_up_param(", 'return look_up_hash(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
    what_a_run_gave_away_is_forgotten=("static clv_code look_up_param(", "if (run_secret) {", "if (!r) {"),
-   what_a_worker_begins_with_is_secret=("static clv_code add_worker_names(", "r->n_worker_names += n;", ""),
+   what_a_worker_begins_with_is_secret=("static clv_code add_worker_weight_hashes(", "r->n_worker_weight_hashes += n;", ""),
    other_forms_are_secret=("static clv_code look_up_sample(", "uses_all_values < 2", "uses_all_values < 0"),
    secret_files_are_not_looked_up=("static clv_code look_up_stage_files(", "if (is_at_master && !spec->weights_secret) return CLV_OK;", "if (is_at_master && spec) return CLV_OK;"))
 of("master/train/save.c", KNOWN,
@@ -24,8 +24,8 @@ of("master/egress/weights_sample.c", "tests/unit/plan/test_samples",
 of("master/plan/known_layers.c", KNOWN,
    the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "uses_all_values < 2", "uses_all_values < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
-   periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best, LAG_SIGMAS, lag_deviation) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
-   few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS", "2 * NEIGHBOUR_SIGMAS"))
+   periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best_order, MIN_LAG_SIGMAS, lag_standard_deviation) ? best_order : (clv_label_order){0};", "return (clv_label_order){0};"),
+   few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&neighbour_order, s.n_classes, n) ? MIN_FEW_BLOCKS_SIGMAS : MIN_NEIGHBOUR_SIGMAS", "2 * MIN_NEIGHBOUR_SIGMAS"))
 of("master/data/labels.c", KNOWN,
    only_one_label_has_an_order=("bool clv_dataset_label_hash(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
@@ -50,7 +50,7 @@ of("master/api/extra/fronts.c", FRONTS,
    given_weights_are_secret=("static clv_code add_given_values_reason(", "if (!is_secret)", "if (!j)"),
    gradients_of_programs_are_not_compared=("static cleave_status compare_gradient(", "if (r != v &&", "if (!f &&"),
    frozen_heads_of_programs_hide_labels=("static clv_code find_layer_kind(", "if (!reason.len && j->is_for_label_gradient && !is_learning_layer(m, k))", "if (!j)"),
-   programs_hide_behind_any_layer=("static clv_code find_layer_kind(", "*ret = CLV_REACH_KNOWN;", ""),
+   programs_hide_behind_any_layer=("static clv_code find_layer_kind(", "*ret = CLV_WEIGHTS_KNOWN;", ""),
    rows_with_a_front_say_what_they_like=("cleave_status api_fronts_fill_row(", "if (missing_findings ||", "if ("))
 of("master/egress/program_gate.c", FRONTS,
    rows_of_values_say_what_they_like=("cleave_status clv_program_gate_compare(", "!(found & ~r->findings)", "found + 1"),

@@ -225,7 +225,7 @@ of("master/plan/moved_layers.c", RECUT + "layer_moves_to_a_worker_only_where_the
 of("master/plan/checkpoint_cut.c", RECUT + "files_that_stayed_at_workers_are_gathered_first",
    kept_files_are_not_gathered_first=("clv_code clv_blueprint_check_kept_files(", "if (!f || !f->keeper_identity) continue;", "continue;"))
 of("master/plan/checkpoint_cut.c", RECUT + "another_cut_changes_no_bit",
-   a_layer_of_another_stage_is_of_this_one=("static bool is_at_same_stage(", "return from == i;", "return from <= i || from > i;"))
+   a_layer_of_another_stage_is_of_this_one=("static bool is_at_same_stage(", "return checkpoint_stage == i;", "return checkpoint_stage <= i || checkpoint_stage > i;"))
 of("master/run/run_changes.c", RECUT + "cut_before_and_after_is_printed_and_recorded",
    another_cut_is_not_told=("static clv_code compare_keys(", "add_cut_change(r, &old_cut, &new_cut);", ""))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",

@@ -62,7 +62,7 @@ of("master/plan/run_data.c", "tests/net/training/test_table.py",
    untrained_classes_are_not_noted=("static void note_untrained_classes(", "if (!n) return;", "return;"),
    test_records_are_trained_on=("static set_files describe_train_files(", "1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION", "7u"))
 of("master/plan/run_data.c", "tests/net/operations/test_checks.py",
-   sets_may_lose_all_records=("static clv_code check_sets_left(", "if (sets[i].rows->n || !n_before[i]) continue;", "continue;"))
+   sets_may_lose_all_records=("static clv_code check_sets_left(", "if (sets[i].rows->n || !n_rows_before[i]) continue;", "continue;"))
 of("master/data/source.c", "tests/unit/data/test_readers",
    converted_elements_are_mapped=("static bool has_same_bytes(", "is_copied && ", ""),
    mapped_arrays_are_empty=("static clv_code map_file(", "MAP_PRIVATE | MAP_NORESERVE", "MAP_PRIVATE | MAP_ANONYMOUS"))

@@ -90,7 +90,7 @@ of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (sends_records && b->lengths_input >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
-   all_sequences_are_full=("static double mean_filled_share(", "return b->mean_positions > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
+   all_sequences_are_full=("static double compute_mean_filled_share(", "return b->mean_positions > 0 && filled_share < 1 ? filled_share : 1;", "return filled_share > 2 ? filled_share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_measure_lengths(", "range.sum / (double)n", "(double)range.max"))
 of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_same_bits",
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->uncut_index, in", "w->name, index, in"))
@@ -108,8 +108,8 @@ of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_position &&", "return m->n_same_position > m->n_comparable &&"),
    constant_texts_count=("static void count_labels(", "if (label == ignored_label || own_token == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored_label) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_name_in_memory(", "family == CLV_HF_VIT &&", "false &&"))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
-   modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!is_wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void mark_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
+   modules_that_do_not_learn_are_dropped=("static clv_code find_adapter_tensors(", "if (!needs_tensor && clv_weights_find_entry(a->file, file_names[n])) return refuse_tensor(p->name, err);", ""))
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code finish_template(", "return set_ends(f, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code check_direction(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_add_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
@@ -183,29 +183,29 @@ of("worker/store/folder.c", "tests/unit/store/test_caches",
 # ---- numbers of records that fit no table --------------------------------------------------------
 FITS = "tests/unit/plan/test_data_fits"
 of("master/plan/data_check.c", FITS,
-   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, n_positions, &record, &number)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
+   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, n_positions, &record_index, &length)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record_index, &length)) return CLV_OK;"),
    a_number_below_0_is_a_row=("static bool has_number_outside(", "bool is_negative = r->min < 0;", "bool is_negative = r->min < INT64_MIN;"),
    differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (largest_class > INT32_MAX)", "if (false)"))
 of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / labels_per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t get_number(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
-of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->int_value)", "if (high + 1 > a->int_value)"))
+of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (max_label + 1 < a->int_value)", "if (max_label + 1 > a->int_value)"))
 
 # ---- one parameter of two layers -----------------------------------------------------------------
 TIED = "tests/net/training/test_tied.py"
 of("common/engine/module_tie.c", TIED,
    the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_add_tied_gradient(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
 of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute_end_of_pass(", "CLV_TRY(add_ties(w->ctx, err));", ""))
-of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != owner_spec->worker)", "if (false)"))
+of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_same_place(", "if (s->worker != owner_spec->worker)", "if (false)"))
 of("master/plan/ties.c", "tests/net/training/test_cuda.py tied_weights_on_a_device_give_the_same_bits",
-   a_tie_may_be_across_devices=("static clv_code check_node(", "if (strcmp(s->device, owner_spec->device) == 0) return CLV_OK;", "if (s && owner_spec) return CLV_OK;"))
+   a_tie_may_be_across_devices=("static clv_code check_same_place(", "if (strcmp(s->device, owner_spec->device) == 0) return CLV_OK;", "if (s && owner_spec) return CLV_OK;"))
 of("master/plan/ties.c", TIED,
    a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (is_frozen_by_lora)", "if (is_frozen_by_lora && is_owner_frozen)"),
    a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "is_frozen_by_lora == is_owner_frozen ||", "is_frozen_by_lora == is_owner_frozen || is_owner_frozen ||"))
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
    a_tied_module_comes_back_before_its_owner=("static cleave_status check_tie_owners_loaded(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
-of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void find_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
+of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void collect_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
 of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found_index == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name)) try_prefixes(&s, other_name);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
@@ -226,5 +226,5 @@ of("master/run/run_pages.c", OF_DOCUMENTS,
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * n_classes", "+ rows.begin * n * n_classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code write_hf_config(", "classes.n && classes.n == count_labels(m)", "!classes.n"))
-of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(are_folder_names && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst_finding == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(is_named_by_stage && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))

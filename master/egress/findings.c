@@ -53,8 +53,8 @@ clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_fin
 
 clv_findings clv_findings_of_reach(const clv_reach *r) {
   clv_findings f = 0;
-  if (r->is_unmixed) f |= CLV_FINDING_RAW_INPUT;
-  if (r->is_unmixed_token || r->has_narrow_token_element) f |= CLV_FINDING_TOKENS;
+  if (r->has_unmixed_path) f |= CLV_FINDING_RAW_INPUT;
+  if (r->has_unmixed_token_path || r->has_narrow_token_element) f |= CLV_FINDING_TOKENS;
   if (r->has_known_mixing) f |= CLV_FINDING_FRONT_KNOWN;
   if (r->has_narrow_element) f |= CLV_FINDING_PICTURE;
   return f;

@@ -218,7 +218,7 @@ static clv_code prepare_egress_record(clv_run *r, const char *command, clv_err *
 static clv_code check_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes moved = {0};
   CLV_TRY(clv_run_check_moved_layers(r, c, err));
-  clv_moved_layers_describe(&r->blueprint->moved, false, &moved);
+  clv_moved_layers_describe(&r->blueprint->moved_layers, false, &moved);
   if (moved.len && !moved.failed) clv_run_print_notes(r, "moved", moved.data);
   return CLV_OK;
 }

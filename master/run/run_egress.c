@@ -68,7 +68,7 @@ static void copy_row_shortened(char to[MAX_SHOWN_ROW_BYTES], const char *row, si
 
 clv_code clv_run_compare_egress_table(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes present_table = {0}, earlier_table = {0};
-  clv_blueprint_egress_text(r->blueprint, &present_table);
+  clv_blueprint_append_egress_text(r->blueprint, &present_table);
   if (present_table.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (r->o->accept_egress) return CLV_OK;
   clv_code code = read_egress_table(r->dir.data, &earlier_table, err);
@@ -95,7 +95,7 @@ clv_code clv_run_compare_egress_table(const clv_run *r, clv_err *err) {
 static clv_code compute_table_digest(const clv_run *r, char hex[65], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes table = {0};
   clv_sha256 digest;
-  clv_blueprint_egress_text(r->blueprint, &table);
+  clv_blueprint_append_egress_text(r->blueprint, &table);
   if (table.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_sha256_of(table.data ? table.data : "", table.len, &digest, err));
   clv_sha256_hex(&digest, hex);
@@ -104,13 +104,13 @@ static clv_code compute_table_digest(const clv_run *r, char hex[65], clv_err *er
 
 static void add_look_to_egress_record(const clv_run *r) {
   const clv_look *look = &r->look;
-  clv_egress_line line = {.look.records = look->records};
+  clv_egress_line line = {.look.records = look->n_records};
   if (!look->has_run) return;
-  clv_look_result_text(&look->results[CLV_LOOK_PIXELS], line.look.pixels);
-  clv_look_result_text(&look->results[CLV_LOOK_TOKENS], line.look.tokens);
-  clv_look_result_text(&look->results[CLV_LOOK_LABELS], line.look.labels);
-  clv_look_result_text(&look->results[CLV_LOOK_FEATURES], line.look.features);
-  clv_look_result_text(&look->results[CLV_LOOK_GROUPS], line.look.groups);
+  clv_look_format_result(&look->results[CLV_LOOK_PIXELS], line.look.pixels);
+  clv_look_format_result(&look->results[CLV_LOOK_TOKENS], line.look.tokens);
+  clv_look_format_result(&look->results[CLV_LOOK_LABELS], line.look.labels);
+  clv_look_format_result(&look->results[CLV_LOOK_FEATURES], line.look.features);
+  clv_look_format_result(&look->results[CLV_LOOK_GROUPS], line.look.groups);
   clv_egress_note_look(r->egress_record, &line);
 }
 

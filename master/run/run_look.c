@@ -17,7 +17,7 @@ static clv_code take_look(clv_run *r, const clv_checkpoint *c, bool is_preview, 
                               .only_evaluates = only_evaluates};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_look_run(r->blueprint, &o, &r->look, err));
-  clv_look_summary(&r->look, &text);
+  clv_look_append_summary(&r->look, &text);
   if (r->look.has_run && text.data) clv_run_lock_note_look(r->lock, text.data);
   return clv_run_check_policy(r, err);
 }

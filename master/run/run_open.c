@@ -111,7 +111,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   if (r->o->resume) CLV_TRY(clv_run_compare_egress_table(r, err));
   CLV_TRY(print_egress_table(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, table = {0};
-  clv_blueprint_egress_text(r->blueprint, &table);
+  clv_blueprint_append_egress_text(r->blueprint, &table);
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   CLV_TRY(clv_run_write_file(r, "egress.table", &table, err));
   /* set now, because the micro-batch trials had session ids of their own */
@@ -180,7 +180,7 @@ static uint64_t count_session_steps(const clv_run *r, const clv_loader *loader) 
 /* Returns the last step of the round that contains step `step`, from 1. Each epoch begins a new
  * round. */
 static uint64_t find_round_end(const clv_run *r, uint64_t step) {
-  uint64_t steps_per_round = clv_pipeline_steps_in_round(r->config),
+  uint64_t steps_per_round = clv_pipeline_steps_per_round(r->config),
            steps_per_epoch = clv_loader_per_epoch(r->steps.loader);
   if (!step || !steps_per_epoch) return step;
   uint64_t steps_before_epoch = (step - 1) / steps_per_epoch * steps_per_epoch,

@@ -49,7 +49,7 @@ static bool may_be_temporary(const clv_run *r, const clv_err *err) {
 /* Checks that the policy of the host permits the weights and moments that a recovery sends. A run
  * without a checkpoint sends only the initial weights, which the policy has permitted already. */
 static clv_code check_policy_permits_resume(const clv_run *r, clv_err *err) {
-  const clv_planned_sends sends = clv_planned_sends_of(&r->data, CLV_COMMAND_RESUMES);
+  const clv_planned_sends sends = clv_planned_sends_make(&r->data, CLV_COMMAND_RESUMES);
   return clv_checkpoint_has_manifest(r->dir.data)
              ? clv_blueprint_check_policy(r->blueprint, &sends, err)
              : CLV_OK;

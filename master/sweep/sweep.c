@@ -126,18 +126,18 @@ static clv_code read_finished_runs(sweep_work *s, clv_err *err) {
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-static clv_repeats repeats_of(const sweep_work *s) {
-  return (clv_repeats){.n_runs = s->n_runs,
-                       .epoch_bytes = s->epoch_bytes,
-                       .has_same_start = s->base_session->train.seed.is_given};
+static clv_repeated_runs repeats_of(const sweep_work *s) {
+  return (clv_repeated_runs){.n_runs = s->n_runs,
+                             .epoch_bytes = s->epoch_bytes,
+                             .has_same_initial_weights = s->base_session->train.seed.is_given};
 }
 
 static void print_sweep_start(const sweep_work *s) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  const clv_repeats repeats = repeats_of(s);
+  const clv_repeated_runs repeats = repeats_of(s);
   size_t n_finished = 0;
   for (size_t i = 0; i < s->n_runs; i++) n_finished += s->runs[i].state == SWEEP_RUN_FINISHED;
-  clv_repeats_describe(&repeats, false, &text);
+  clv_repeated_runs_describe(&repeats, false, &text);
   if (!text.failed && text.len)
     clv_notice(CLV_LOG_INFO, "sweep", "%.*s", (int)text.len - 1, text.data);
   if (n_finished)
@@ -183,10 +183,10 @@ clv_exit_code clv_sweep_run(const clv_sweep_options *o) {
 }
 
 static clv_code format_plan(const sweep_work *s, clv_bytes *out, clv_err *err) {
-  const clv_repeats repeats = repeats_of(s);
+  const clv_repeated_runs repeats = repeats_of(s);
   bool json = s->o->format == CLV_SWEEP_JSON;
   if (!json) clv_bytes_puts(out, "sweep: ");
-  clv_repeats_describe(&repeats, json, out);
+  clv_repeated_runs_describe(&repeats, json, out);
   return sweep_table_format(s, out, err);
 }
 

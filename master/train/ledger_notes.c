@@ -25,7 +25,7 @@ static clv_code add_param(clv_ledger_list *o, const clv_trainer *t, uint32_t sta
                           const char *name, clv_err *err) {
   clv_sha256 digest;
   if (!t->b->run_secret) return CLV_OK;
-  CLV_TRY(clv_ledger_name_of_param(t->b->run_secret, name, &digest, err));
+  CLV_TRY(clv_ledger_hash_param_name(t->b->run_secret, name, &digest, err));
   return clv_ledger_list_add(o, worker_identity_of_stage(t, stage), CLV_LEDGER_RUN, &digest, err);
 }
 
@@ -48,7 +48,7 @@ static clv_code add_keys(clv_ledger_list *o, const clv_trainer *t, uint32_t stag
   clv_sha256 digest;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op == CLV_OP_INPUT) continue;
-    CLV_TRY(clv_ledger_name_of_key(t->config, g, k, &digest, err));
+    CLV_TRY(clv_ledger_hash_layer_key(t->config, g, k, &digest, err));
     CLV_TRY(
         clv_ledger_list_add(o, worker_identity_of_stage(t, stage), CLV_LEDGER_KEY, &digest, err));
   }

@@ -94,8 +94,8 @@ bool clv_step_meter_locate(const clv_trainer *t, const clv_placed_schedule *l,
     return false;
   }
   const cleave_reference *r =
-      bsearch(&e->reference.id, t->output_references, (size_t)l->n_micro * n_stages, sizeof *r,
-              compare_reference_id);
+      bsearch(&e->reference.id, t->output_references, (size_t)l->n_micro_batches * n_stages,
+              sizeof *r, compare_reference_id);
   if (!r) return false;
   *ret_stage = (uint32_t)(r - t->output_references) % n_stages;
   *ret_micro = (uint32_t)(r - t->output_references) / n_stages;
@@ -156,7 +156,7 @@ static void read_transfers(const clv_trainer *t, const clv_placed_schedule *l, u
                            bool is_forward, transfer *list) {
   cleave_event_kind out = is_forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   cleave_event_kind in = is_forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
-  memset(list, 0, l->n_micro * sizeof *list);
+  memset(list, 0, l->n_micro_batches * sizeof *list);
   for (size_t i = 0; i < t->step_meter.n_events; i++) {
     const cleave_event *e = &t->step_meter.events[i];
     uint32_t event_stage, k;
@@ -213,10 +213,10 @@ static void estimate_edge_times(const clv_trainer *t, const clv_placed_schedule 
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     double backward_latency_s = 0, known_latency_s = compute_half_round_trip(t, i, round_trip_s);
     read_transfers(t, l, i, true, transfers);
-    estimate_link(transfers, l->n_micro, known_latency_s, &c->latency_seconds[i],
+    estimate_link(transfers, l->n_micro_batches, known_latency_s, &c->latency_seconds[i],
                   &c->serialise_forward_seconds[i], s);
     read_transfers(t, l, i, false, transfers);
-    if (estimate_link(transfers, l->n_micro, known_latency_s, &backward_latency_s,
+    if (estimate_link(transfers, l->n_micro_batches, known_latency_s, &backward_latency_s,
                       &c->serialise_backward_seconds[i], s))
       c->latency_seconds[i] = fmin(c->latency_seconds[i], backward_latency_s);
   }
@@ -239,10 +239,10 @@ clv_code clv_step_meter_measure(clv_trainer *t, const clv_placed_schedule *l, cl
                                 clv_err *err) {
   CLV_AUTO(clv_freep) double *list = NULL, *round_trip_s = NULL;
   CLV_AUTO(clv_freep) transfer *transfers = NULL;
-  size_t max_samples = CLV_MAX(t->step_meter.n_events, (size_t)l->n_micro);
+  size_t max_samples = CLV_MAX(t->step_meter.n_events, (size_t)l->n_micro_batches);
   CLV_TRY(clv_alloc(max_samples + 1, sizeof *list, &list, err));
   CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip_s, &round_trip_s, err));
-  CLV_TRY(clv_alloc(l->n_micro, sizeof *transfers, &transfers, err));
+  CLV_TRY(clv_alloc(l->n_micro_batches, sizeof *transfers, &transfers, err));
   number_list s = {.list = list};
   *ret = (clv_sched_costs){.sends_input_gradient_first = true};
   CLV_TRY(ping_all_workers(t, round_trip_s, err));
@@ -294,7 +294,7 @@ static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
   uint32_t window;
   double new_step_s, present_step_s;
   CLV_TRY(clv_sched_find_window(&l->sched->shape, c, &window, err));
-  window = CLV_MIN(window, l->n_micro);
+  window = CLV_MIN(window, l->n_micro_batches);
   if (window == t->window) return CLV_OK;
   CLV_TRY(simulate_step_seconds(l, window, c, &new_step_s, err));
   CLV_TRY(clv_sched_round_seconds(l->sched, c, &present_step_s, err));
@@ -316,7 +316,7 @@ static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
 clv_code clv_step_meter_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
                             double seconds, clv_err *err) {
   clv_step_meter *w = &t->step_meter;
-  bool can_choose_window = t->n_committed_steps > N_WARM_UP_STEPS && l->n_micro > 1;
+  bool can_choose_window = t->n_committed_steps > N_WARM_UP_STEPS && l->n_micro_batches > 1;
   if (!is_measured) {
     detect_unusual_step(w, t->n_committed_steps, seconds);
     return CLV_OK;

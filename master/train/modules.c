@@ -99,7 +99,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   for (int k = 0; k < s->params->n; k++)
     if (s->params->list[k].frozen) frozen[o.n_frozen++] = s->params->list[k].name;
   for (int k = 0; o.artifact && k < s->params->n; k++)
-    if (clv_stage_param_is_new(spec, s->params->list[k].name))
+    if (clv_stage_is_param_new(spec, s->params->list[k].name))
       initialized[o.n_initialized++] = s->params->list[k].name;
   clv_sha256 digest;
   if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))
@@ -236,7 +236,7 @@ static clv_code connect_workers(clv_trainer *t, clv_err *err) {
 static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   const clv_placed_schedule *first_schedule;
-  t->n_round_steps = clv_pipeline_steps_in_round(t->config);
+  t->n_round_steps = clv_pipeline_steps_per_round(t->config);
   size_t n_round_micro_batches = (size_t)b->max_micro_batches * t->n_round_steps;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
   CLV_TRY(clv_alloc(n_round_micro_batches, sizeof *t->micro_batches, &t->micro_batches, err));
@@ -248,7 +248,7 @@ static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   CLV_TRY(clv_alloc(t->n_round_steps, sizeof *t->held_batches, &t->held_batches, err));
   CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
   CLV_TRY(clv_alloc(2 * t->n_round_steps, sizeof *t->results, &t->results, err));
-  t->window = clv_pipeline_first_window(t->config);
+  t->window = clv_pipeline_initial_window(t->config);
   t->step_meter.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
   t->step_meter.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
                                  t->config->pipeline.window == CLV_WINDOW_AUTO &&

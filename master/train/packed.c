@@ -26,7 +26,7 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   if (t->b->lengths_input < 0) return CLV_OK;
   const int64_t *lengths = (const int64_t *)x[t->b->lengths_input]->data + start;
   int64_t max_rows = (int64_t)n * t->b->max_positions,
-          rows_multiple = (max_rows + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
+          rows_multiple = (max_rows + CLV_N_PACKED_SIZES - 1) / CLV_N_PACKED_SIZES;
   CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->max_positions, max_rows, err));
   int64_t n_used_rows = CLV_MAX(clv_packed_rows_before(lengths, (int64_t)n), 1);
   ret->lengths = lengths;

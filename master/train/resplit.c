@@ -163,7 +163,7 @@ static bool has_same_source(const resplit *r, const clv_stage_spec *spec) {
 
 static size_t find_in_folder(const clv_stage_folder *f, const char *name) {
   for (size_t i = 0; i < f->n; i++)
-    if (strcmp(f->wanted[i].name, name) == 0) return f->folder_index[i];
+    if (strcmp(f->wanted_tensors[i].name, name) == 0) return f->folder_indexes[i];
   return CLV_WEIGHTS_NONE;
 }
 
@@ -339,7 +339,7 @@ static clv_code send_stage(resplit *r, uint32_t i, clv_err *err) {
 static clv_code open_resplit(resplit *r, clv_err *err) {
   uint32_t n = r->t->b->n_stages;
   clv_err reason;
-  if (clv_checkpoint_session(r->c, &r->checkpoint_config, &reason) != CLV_OK)
+  if (clv_checkpoint_parse_session(r->c, &r->checkpoint_config, &reason) != CLV_OK)
     r->checkpoint_config = NULL;
   CLV_TRY(clv_alloc(n, sizeof *r->stage_weights, &r->stage_weights, err));
   CLV_TRY(clv_alloc(n, sizeof *r->stage_moments, &r->stage_moments, err));

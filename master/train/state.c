@@ -47,7 +47,7 @@ static clv_code send_found_params(clv_trainer *t, uint32_t stage, const clv_weig
 static clv_code send_weights(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                              clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(clv_stage_match_weights(t->b, stage, f, 0, &found, err));
+  CLV_TRY(clv_stage_find_tensors(t->b, stage, f, 0, &found, err));
   /* checkpoints of earlier versions also have parameters that need not be restored */
   for (int k = 0; k < t->b->stages[stage].params->n; k++)
     if (!clv_trainer_is_checkpointed(t, stage, CLEAVE_STATE_WEIGHTS,
@@ -210,7 +210,7 @@ static void note_new_averages(const clv_trainer *t, const clv_checkpoint *c, clv
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   clv_err reason;
   if (!t->optimizer || !(t->config->train.ema > 0)) return;
-  if (clv_checkpoint_session(c, &config, &reason) != CLV_OK || config->train.ema > 0) return;
+  if (clv_checkpoint_parse_session(c, &config, &reason) != CLV_OK || config->train.ema > 0) return;
   clv_bytes_puts(notes,
                  "the checkpoint has no averages of the weights (train.ema): they begin with "
                  "its weights\n");
@@ -301,9 +301,9 @@ static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_fol
   CLV_TRY(clv_alloc(f->n, sizeof *items, &items, err));
   CLV_TRY(clv_alloc(f->n, sizeof *from, &from, err));
   for (size_t i = 0; i < f->n; i++) {
-    if (f->folder_index[i] == CLV_WEIGHTS_NONE) continue;
-    items[n] = f->wanted[i];
-    from[n++] = (clv_state_origin){.folder = f->folder, .index = f->folder_index[i]};
+    if (f->folder_indexes[i] == CLV_WEIGHTS_NONE) continue;
+    items[n] = f->wanted_tensors[i];
+    from[n++] = (clv_state_origin){.folder = f->folder, .index = f->folder_indexes[i]};
   }
   return clv_trainer_send_state(t, stage, CLEAVE_STATE_WEIGHTS, items, from, n, err);
 }

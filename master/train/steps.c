@@ -55,17 +55,17 @@ static void cut_into_micro_batches(clv_trainer *t, round_group *r) {
 
 static cleave_call_options make_call_options(const clv_trainer *t, const clv_placed_schedule *l,
                                              uint32_t stage, uint32_t k) {
-  const clv_call_positions *positions = &l->positions[stage * l->n_micro + k];
+  const clv_call_positions *positions = &l->positions[stage * l->n_micro_batches + k];
   bool is_loss = stage == t->b->n_stages;
   return (cleave_call_options){
       .size = sizeof(cleave_call_options),
       .send_to = is_loss ? NULL : cleave_module_node(t->modules[stage + 1]),
       .to_program = is_loss,
-      .position = positions->forward,
-      .backward_position = positions->backward,
-      .weight_position = positions->weight,
+      .position = positions->forward_position,
+      .backward_position = positions->backward_position,
+      .weight_position = positions->weight_grad_position,
       .old_weights = positions->uses_old_weights,
-      .recompute = !is_loss && positions->backward && t->config->stages[stage].recompute};
+      .recompute = !is_loss && positions->backward_position && t->config->stages[stage].recompute};
 }
 
 /* Calls all stages and the loss for micro-batch k. */

@@ -149,7 +149,7 @@ static void interpolate_costs(const trial_measurements *c, double samples, clv_s
       double trial_values[N_TRIALS];
       for (uint32_t k = 0; k < c->n; k++)
         memcpy(&trial_values[k], (const char *)&c->costs[k] + offset, sizeof *trial_values);
-      trial_values[0] = clv_interpolate(c->micro_samples, trial_values, c->n, samples);
+      trial_values[0] = clv_interpolate_linearly(c->micro_samples, trial_values, c->n, samples);
       memcpy((char *)ret + offset, trial_values, sizeof *trial_values);
     }
 }
@@ -159,11 +159,11 @@ static clv_code predict_step_seconds(const trial_measurements *c, uint32_t n_mic
   const clv_session_config *config = c->b->config;
   const char *names[CLV_SCHED_RANKS];
   clv_sched_options o = {.kind = (clv_sched_kind)config->pipeline.schedule,
-                         .window = clv_pipeline_first_window(config)};
+                         .window = clv_pipeline_initial_window(config)};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_costs costs;
   interpolate_costs(c, (double)config->train.batch / n_micro, &costs);
-  clv_pipeline_find_ranks(c->b, &o.shape, names);
+  clv_pipeline_list_ranks(c->b, &o.shape, names);
   o.shape.n_micro_batches = n_micro;
   o.shape.n_accumulate = 0;
   o.costs = &costs;
@@ -205,8 +205,8 @@ static clv_code choose_n_micro_batches(const trial_measurements *c, const choice
   CLV_AUTO(clv_freep) double *seconds = NULL;
   uint32_t n, i = 0;
   double best_s = INFINITY;
-  CLV_TRY(clv_micro_batch_choices(c->b->config->train.batch, c->micro_samples[c->n - 1], 0,
-                                  &n_micro, &n, err));
+  CLV_TRY(clv_list_micro_batch_choices(c->b->config->train.batch, c->micro_samples[c->n - 1], 0,
+                                       &n_micro, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *seconds, &seconds, err));
   for (uint32_t k = 0; k < n; k++) {
     /* the error is ignored: it means that the schedule cannot have this number of micro-batches */

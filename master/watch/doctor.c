@@ -239,7 +239,7 @@ static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply 
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   const clv_remote_spec *w = &d->config->workers[worker];
-  uint64_t needed_bytes = d->blueprint ? clv_blueprint_kept_bytes(d->blueprint, worker) : 0;
+  uint64_t needed_bytes = d->blueprint ? clv_blueprint_max_kept_bytes(d->blueprint, worker) : 0;
   char needed_text[24], granted_text[24], used_text[24], fix[200];
   clv_err err;
   if (!needed_bytes) return;
@@ -263,7 +263,7 @@ static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply 
                "need %s",
                clv_format_size(l.quota_bytes, granted_text, sizeof granted_text),
                clv_format_size(l.used_bytes, used_text, sizeof used_text),
-               (unsigned long long)clv_blueprint_kept_copies(d->blueprint), needed_text);
+               (unsigned long long)clv_blueprint_kept_checkpoint_count(d->blueprint), needed_text);
 }
 
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
@@ -312,8 +312,8 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
  * refusal_text: receives the reason if the policy refuses only `train --resume`. */
 static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data,
                                      clv_bytes *refusal_text, clv_err *err) {
-  const clv_planned_sends train_sends = clv_planned_sends_of(data, CLV_COMMAND_TRAINS),
-                          resume_sends = clv_planned_sends_of(data, CLV_COMMAND_RESUMES);
+  const clv_planned_sends train_sends = clv_planned_sends_make(data, CLV_COMMAND_TRAINS),
+                          resume_sends = clv_planned_sends_make(data, CLV_COMMAND_RESUMES);
   clv_err reason;
   CLV_TRY(clv_blueprint_read_ledger(b, NULL, err));
   CLV_TRY(clv_blueprint_check_policy(b, &train_sends, err));

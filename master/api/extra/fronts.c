@@ -259,9 +259,9 @@ typedef struct joined_graph {
   /* for a gradient, which shows labels: a layer that does not learn hides nothing */
   bool is_for_label_gradient;
   clv_graph *graph;
-  clv_reach_layer *layer_kinds; /* [CLV_MAX_NODES] */
-  clv_ledger *ledger;           /* NULL until a layer is looked up */
-  clv_bytes reason;             /* why a layer hides nothing; empty: no layer is known */
+  clv_weight_secrecy *layer_kinds; /* [CLV_MAX_NODES] */
+  clv_ledger *ledger;              /* NULL until a layer is looked up */
+  clv_bytes reason;                /* why a layer hides nothing; empty: no layer is known */
 } joined_graph;
 
 static void joined_graph_done(joined_graph *j) {
@@ -343,16 +343,16 @@ static bool is_learning_layer(const cleave_module *m, int k) {
 }
 
 static clv_code find_layer_kind(const api_fronts *f, joined_graph *j, const cleave_module *m, int k,
-                                clv_reach_layer *ret, clv_err *err) {
+                                clv_weight_secrecy *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
   const clv_node *n = &m->graph->nodes[k];
-  *ret = m->node ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
+  *ret = m->node ? CLV_WEIGHTS_AT_WORKER : CLV_WEIGHTS_SECRET;
   if (m->node || !has_weights(n)) return CLV_OK;
   CLV_TRY(add_layer_reason(f, j, m, k, &reason, err));
   if (!reason.len && j->is_for_label_gradient && !is_learning_layer(m, k))
     clv_bytes_puts(&reason, "is frozen");
   if (!reason.len) return CLV_OK;
-  *ret = CLV_REACH_KNOWN;
+  *ret = CLV_WEIGHTS_KNOWN;
   keep_first_reason(j, n->name, m->name, &reason);
   return CLV_OK;
 }
@@ -402,7 +402,7 @@ static clv_code join_leaf(joined_graph *j, const api_value *v, int *ret, clv_err
   snprintf(name, sizeof name, "leaf%llu", (unsigned long long)v->id);
   clv_dtype dtype = v->dtype == CLV_BF16 ? CLV_F32 : v->dtype;
   CLV_TRY(clv_graph_add_input(j->graph, name, dtype, &v->shape, ret, err));
-  j->layer_kinds[*ret] = CLV_REACH_AT_WORKER;
+  j->layer_kinds[*ret] = CLV_WEIGHTS_AT_WORKER;
   return CLV_OK;
 }
 
@@ -455,7 +455,8 @@ typedef struct verdict {
 } verdict;
 
 static bool is_hiding_node(const joined_graph *j, const clv_reach *r, int k) {
-  return has_weights(&j->graph->nodes[k]) && j->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
+  return has_weights(&j->graph->nodes[k]) && j->layer_kinds[k] == CLV_WEIGHTS_SECRET &&
+         r[k].sums_two_places;
 }
 
 static clv_code judge_node(const joined_graph *j, int node, verdict *ret, clv_err *err) {
@@ -464,7 +465,7 @@ static clv_code judge_node(const joined_graph *j, int node, verdict *ret, clv_er
   CLV_AUTO(clv_freep) uint32_t *n_hiding_nodes = NULL;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding_nodes, &n_hiding_nodes, err));
-  CLV_TRY(clv_reach_forward(g, j->layer_kinds, UINT32_MAX, reach, err));
+  CLV_TRY(clv_reach_records_in_values(g, j->layer_kinds, UINT32_MAX, reach, err));
   for (int k = 0; k < g->n_nodes; k++) {
     const clv_node *n = &g->nodes[k];
     n_hiding_nodes[k] = n->n_in ? UINT32_MAX : 0;
@@ -500,7 +501,7 @@ static clv_code judge_gradient_of_node(const joined_graph *j, int node, verdict 
   CLV_AUTO(clv_freep) uint32_t *n_hiding_nodes = NULL;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding_nodes, &n_hiding_nodes, err));
-  CLV_TRY(clv_reach_backward(g, j->layer_kinds, g->nodes[node].layer, reach, err));
+  CLV_TRY(clv_reach_labels_in_gradients(g, j->layer_kinds, g->nodes[node].layer, reach, err));
   for (int k = 0; k < g->n_nodes; k++) n_hiding_nodes[k] = UINT32_MAX;
   n_hiding_nodes[g->output_node] = 0;
   for (int k = g->output_node; k > node; k--)
@@ -508,7 +509,7 @@ static clv_code judge_gradient_of_node(const joined_graph *j, int node, verdict 
       uint32_t *to = &n_hiding_nodes[g->nodes[k].in[i]];
       *to = CLV_MIN(*to, n_hiding_nodes[k] + is_hiding_node(j, reach, k));
     }
-  bool is_readable = reach[node].is_unmixed || reach[node].has_known_mixing;
+  bool is_readable = reach[node].has_unmixed_path || reach[node].has_known_mixing;
   *ret = (verdict){is_readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED,
                    n_hiding_nodes[node]};
   return CLV_OK;
@@ -662,14 +663,14 @@ static clv_code find_front_kinds(joined_graph *j, const cleave_declaration *d, c
   CLV_TRY(clv_params_make(j->graph, &params, err));
   for (int k = 0; k < j->graph->n_nodes; k++)
     j->layer_kinds[k] =
-        j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
+        j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_WEIGHTS_AT_WORKER : CLV_WEIGHTS_SECRET;
   for (int i = 0; i < params->n; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
     const clv_param *p = &params->list[i];
-    if (p->shape.rank < 2 || j->layer_kinds[p->node] == CLV_REACH_KNOWN) continue;
+    if (p->shape.rank < 2 || j->layer_kinds[p->node] == CLV_WEIGHTS_KNOWN) continue;
     CLV_TRY(add_front_reason(j, d, p, &reason, err));
     if (!reason.len) continue;
-    j->layer_kinds[p->node] = CLV_REACH_KNOWN;
+    j->layer_kinds[p->node] = CLV_WEIGHTS_KNOWN;
     keep_first_reason(j, j->graph->nodes[p->node].name, "", &reason);
   }
   return CLV_OK;
