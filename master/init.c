@@ -306,7 +306,7 @@ static void append_table_session(const char *path, const clv_found_table *t, clv
 static clv_code write_for_table(const char *path, clv_err *err) {
   CLV_AUTO(clv_found_table_done) clv_found_table t = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
-  CLV_TRY(clv_table_find(path, &t, err));
+  CLV_TRY(clv_table_guess_columns(path, &t, err));
   append_table_session(path, &t, &session);
   clv_bytes_puts(&worker, worker_text);
   CLV_TRY(make_certificates(err));

@@ -120,7 +120,7 @@ static clv_code set_window(words_command *p, clv_err *err) {
   const clv_master_arguments *a = p->a;
   if (!a->tokenizer) return CLV_OK;
   CLV_TRY(clv_tokenizer_open(a->tokenizer, &(clv_tokenizer_options){0}, &p->tokenizer, err));
-  clv_tokenizer_ends ends = clv_tokenizer_ends_of(p->tokenizer);
+  clv_tokenizer_end_settings ends = clv_tokenizer_get_end_settings(p->tokenizer);
   p->window = (clv_window_options){.width = a->max_tokens ? a->max_tokens : 512,
                                    .stride = a->stride,
                                    .first = choose_token(p->tokenizer, ends.before, "[CLS]"),

@@ -93,7 +93,7 @@ of("master/sweep/scores.c", "tests/unit/sweep/test_scores",
 of("master/run/run_table.c", "tests/net/training/test_targets.py",
    outputs_go_to_the_targets_of_today=("clv_code clv_run_read_learnt(", "return check_targets(r->config, *ret, err);", "return check_targets(r->config, *ret, err) == CLV_EXHAUSTED ? CLV_EXHAUSTED : CLV_OK;"))
 of("master/data/table_facts.c", "tests/net/training/test_targets.py check_and_plan_say_what_the_targets_are",
-   only_the_first_target_is_told=("static clv_code find_told_target(", "k < count_targets(ds)", "k < 1"))
+   only_the_first_target_is_told=("static clv_code find_revealed_target(", "k < count_targets(ds)", "k < 1"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
    normalisations_decay=("static bool has_weight_decay(", "p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op)", "p->shape.rank > 1 || is_normalisation(g->nodes[p->node].op)"),
    nothing_is_left_out=("static size_t make_group_per_list(", "if (list_index) ret[n].weight_decay = 0;", ";"))
@@ -283,20 +283,20 @@ of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
-   merges_have_no_order=("static bool is_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
-   a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"),
-   unknown_neighbours_are_always_one=("static void add_characters(", "(e || !t->fuses_unknown)", "e"),
-   half_a_character_falls_back=("static bool add_bytes(", "return false;", "break;"))
+   merges_have_no_order=("static bool is_pair_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   a_pair_that_is_gone_is_joined=("static bool is_pair_current(", "return m && m->id == p->id;", "return m != NULL;"),
+   unknown_neighbours_are_always_one=("static void add_character_symbols(", "(e || !t->fuses_unknown)", "e"),
+   half_a_character_falls_back=("static bool add_byte_symbols(", "return false;", "break;"))
 of("master/words.c", "tests/net/training/test_documents.py long_pages_become_overlapping_windows",
    windows_ignore_the_ends_of_a_tokenizer_json=("static int32_t choose_token(", "return given < 0 ?", "return given < 1 << 30 ?"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    a_tokenizer_json_has_options=("static clv_code check_tokenizer_options(", 'strcmp(d->tokenizer.file + n - 5, ".json") != 0', 'strcmp(d->tokenizer.file + n - 5, ".json") == 0'))
 of("master/tokens/unigram.c", TOKENS,
-   the_last_of_equal_paths_wins=("static void offer_path(", "!(score > to->score)", "!(score >= to->score)"),
+   the_last_of_equal_paths_wins=("static void improve_path(", "!(score > to->score)", "!(score >= to->score)"),
    unknown_neighbours_are_several=("clv_code clv_unigram_encode(", "is_unknown && end < len &&", "!is_unknown && end < len &&"),
-   a_score_is_rounded_once=("static clv_code read_score(", "*ret = parse_score(number);", "(void)parse_score;", "master/tokens/model_file.c"))
+   a_score_is_rounded_once=("static clv_code read_score(", "*ret = parse_score(number_text);", "(void)parse_score;", "master/tokens/model_file.c"))
 of("master/tokens/vocab_file.c", TOKENS,
-   pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"))
+   pieces_in_utf16_are_not_named=("static clv_code check_is_vocab(", "if (encoding_name)", "if (encoding_name && !len)"))
 of("master/tokens/wordpiece.c", TOKENS,
    long_words_have_pieces=("clv_code clv_wordpiece_encode(", "if (count_characters(word, len) > t->max_word_chars)", "if (count_characters(word, len) > SIZE_MAX - 1)"),
    half_a_word_is_known=("clv_code clv_wordpiece_encode(", "e->out->n = n_ids_before;", "(void)n_ids_before;"))
@@ -306,13 +306,13 @@ of("master/tokens/chars.c", TOKENS,
    a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->max_n && p->n == p->max_n)", "if (p->max_n && p->n == p->max_n && p->n > 5000)"))
 of("master/tokens/file_keys.c", TOKENS,
    any_pattern_is_taken=("static clv_code read_choice(", "if (clv_token_file_text_equals(f, k->names[*ret]))", "if (k->names[*ret])"),
-   keys_of_a_tokenizer_are_skipped=("clv_code clv_token_file_read_keys(", "? refuse_key(f, what, at, err)", "? clv_json_skip(&f->j, err)"),
-   keys_of_a_tokenizer_may_be_missing=("clv_code clv_token_file_read_keys(", "if (!keys[i].is_optional &&", "if (i > MAX_KEYS && !keys[i].is_optional &&"))
+   keys_of_a_tokenizer_are_skipped=("clv_code clv_token_file_read_keys(", "? refuse_unknown_key(f, object_name, at, err)", "? clv_json_skip(&f->j, err)"),
+   keys_of_a_tokenizer_may_be_missing=("clv_code clv_token_file_read_keys(", "if (!keys[i].is_optional &&", "if (i > MAX_OBJECT_KEYS && !keys[i].is_optional &&"))
 of("master/tokens/normalizer.c", TOKENS,
    marks_are_mapped_alone=("static size_t find_cluster_end(", "while (at < p->n &&", "while (at < p->n && at > p->n &&"),
    strip_takes_both_ends=("static clv_code strip_spaces(", "if (s->flags[STRIPS_LEFT])", "if (s)"))
 of("master/tokens/charsmap.c", TOKENS,
-   any_text_of_a_table_is_good=("static const char *check_below(", "if (!is_good_text(", "if (depth > 9 && !is_good_text("))
+   any_text_of_a_table_is_good=("static const char *check_subtree(", "if (!is_valid_replacement(", "if (depth > 9 && !is_valid_replacement("))
 of("master/tokens/pre_tokenizer.c", TOKENS,
    each_piece_has_a_metaspace=("static clv_code put_metaspaces(", "s->choice == PREPEND_FIRST && piece.is_first", "s->choice == PREPEND_FIRST"),
    matches_join_matches=("static bool must_merge(", "return is_match && !p->is_match;", "return is_match;"),
@@ -322,25 +322,25 @@ of("master/tokens/added_tokens.c", TOKENS,
 of("master/tokens/added_tokens.c", TOKENS,
    white_space_is_stripped_again_and_again=("static size_t find_space_end(", "if (end >= m->space_begin && end < m->space_end)", "if (end > len)"))
 of("master/tokens/added_file.c", TOKENS,
-   an_added_token_is_looked_for_as_it_is_written=("static clv_code add_normalised(", "if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)", "if (clv_tokenizer_normalize(f->t, &(clv_codepoints){0}, err) != CLV_OK)"),
-   any_id_of_an_added_token_is_taken=("static clv_code finish_added_tokens(", "if (is_wrong)", "if (is_wrong && want < 0)"))
+   an_added_token_is_looked_for_as_it_is_written=("static clv_code add_normalised_token(", "if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)", "if (clv_tokenizer_normalize(f->t, &(clv_codepoints){0}, err) != CLV_OK)"),
+   any_id_of_an_added_token_is_taken=("static clv_code finish_added_tokens(", "if (is_wrong)", "if (is_wrong && expected_id < 0)"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
    ends_are_hidden_too=("static int64_t find_label(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t find_label(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
-   each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
-   a_record_may_hide_nothing=("void clv_objective_mask(", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions)", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions) + n_positions"))
+   each_epoch_hides_the_same=("void clv_dataset_mask_tokens(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
+   a_record_may_hide_nothing=("void clv_dataset_mask_tokens(", "n_masked ? n_positions : draw_one_position(ds, &key, labels, n_positions)", "n_masked ? n_positions : draw_one_position(ds, &key, labels, n_positions) + n_positions"))
 of("master/run/run_classes.c", "tests/unit/run/test_records",
    a_class_may_come_twice=("static clv_code check_names_unique(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
    a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
    words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * n_words)", "if (l->boxes.n > 4 * n_words)"),
-   lines_need_no_labels=("static uint32_t needed_keys(", "if (label_kind == CLV_PAGES_WORD_LABELS)", "if (false && label_kind == CLV_PAGES_WORD_LABELS)"))
+   lines_need_no_labels=("static uint32_t get_required_keys(", "if (label_kind == CLV_PAGES_WORD_LABELS)", "if (false && label_kind == CLV_PAGES_WORD_LABELS)"))
 of("master/data/pages.c", PAGES,
-   windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !has_label(w, row) && !w->n"),
+   windows_without_labels_stay=("static clv_code add_window(", "has_word_labels && !has_label(w, row)", "has_word_labels && !has_label(w, row) && !w->n"),
    an_order_of_classes_takes_others=("static clv_code add_listed_names(", "r->names.is_closed = o->n_labels > 0;", ";"))
 of("master/data/class_names.c", PAGES,
-   classes_stand_as_they_came=("clv_code clv_name_table_order(", "s->is_closed ? number : (int32_t)i", "number"))
+   classes_stand_as_they_came=("clv_code clv_name_table_list(", "s->is_closed ? number : (int32_t)i", "number"))
 of("master/plan/data_check.c", "tests/net/training/test_text.py",
    any_tokenizer_fits=("static clv_code check_tokenizer(", "vocab_size <= node->attrs.rows", "vocab_size"))
 DOCUMENTS = "tests/unit/documents/test_documents"
@@ -990,17 +990,17 @@ of("master/plan/picture_values.c", "tests/net/training/test_hf.py pictures_that_
 of("common/model/hf/config_values.c", HF_CONFIG,
    refused_families_have_no_reason=("clv_code clv_hf_fail_unknown(", "strcmp(text, refusals[i].value) == 0", "!text"))
 of("master/tokens/tokenizer.c", "tests/unit/tokens/test_tokens",
-   white_space_that_was_taken_is_a_token=("static clv_code encode_between_added(", "if (match.end > match.start)", "if (match.end >= match.start)"))
+   white_space_that_was_taken_is_a_token=("static clv_code encode_between_added(", "if (token_match.end > token_match.start)", "if (token_match.end >= token_match.start)"))
 of("master/tokens/settings_file.c", "tests/unit/tokens/test_tokens",
-   unknown_settings_are_skipped=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (key.len)"),
-   listed_settings_are_refused=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (!key.len)"),
-   special_tokens_that_nobody_has_are_taken=("static clv_code check_is_added(", "if (token->len && clv_vocab_find(&s->t->added, token->data, token->len))", "if (s)"),
-   flags_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "|| (e->flags & t.given) != t.flags", ""),
-   added_tokens_may_be_left_out=("static clv_code check_is_complete(", "if (n == s->t->added.n)", "if (n <= s->t->added.n)"),
+   unknown_settings_are_skipped=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored_keys, s->key, key.len))", "if (key.len)"),
+   listed_settings_are_refused=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored_keys, s->key, key.len))", "if (!key.len)"),
+   special_tokens_that_nobody_has_are_taken=("static clv_code check_is_added(", "if (token->len && clv_vocab_find(&s->t->added_tokens, token->data, token->len))", "if (s)"),
+   flags_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "|| (e->flags & t.given_flags) != t.flags", ""),
+   added_tokens_may_be_left_out=("static clv_code check_all_tokens_listed(", "if (n == s->t->added_tokens.n)", "if (n <= s->t->added_tokens.n)"),
    numbers_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "!is_same_id ||", "(!is_same_id && !e) ||"),
-   the_case_is_not_compared=("static clv_code compare_flag(", "has_step ? found == want : !found", "has_step ? (found | want) < 2 : !found"),
-   files_beside_a_tokenizer_are_not_read=("clv_code clv_tokenizer_check_folder(", "own_name) != 0", "own_name) != 1 << 20"),
-   any_name_has_files_beside_it=("clv_code clv_tokenizer_check_folder(", "own_name) != 0", "own_name) == 1 << 20"))
+   the_case_is_not_compared=("static clv_code compare_flag(", "has_step ? found == expected : !found", "has_step ? (found | expected) < 2 : !found"),
+   files_beside_a_tokenizer_are_not_read=("clv_code clv_tokenizer_check_folder(", "tokenizer_file_name) != 0", "tokenizer_file_name) != 1 << 20"),
+   any_name_has_files_beside_it=("clv_code clv_tokenizer_check_folder(", "tokenizer_file_name) != 0", "tokenizer_file_name) == 1 << 20"))
 of("master/api/core/graph.c", "tests/net/api/test_api_shapes.py",
    a_programs_list_of_ignored_keys_is_lost=("cleave_status api_graph_from_hf(", "TRY_API(add_ignore_keys(&model, o, error));", "(void)add_ignore_keys;"))
 of("common/model/hf/config_rope.c", HF_CONFIG,

@@ -6,9 +6,9 @@ SPLIT, RESUMED = "tests/unit/data/test_split", "tests/net/operations/test_resume
 of("master/data/split.c", SPLIT,
    rare_classes_are_not_held_back=("static size_t draw_one_of_each_class(", "s->list[i].n_drawn = 1; n_to_draw--;", ""),
    a_class_may_be_emptied=("clv_code clv_subset_split(", ".min_undrawn = 1", ".min_undrawn = 0"),
-   groups_are_torn=("static clv_code draw_records(", "bool groups = d->kind == CLV_SPLIT_GROUPS;", "bool groups = false;"),
+   groups_are_torn=("static clv_code draw_records(", "bool by_group = d->kind == CLV_SPLIT_GROUPS;", "bool by_group = false;"),
    a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.n_to_draw) d.n_to_draw = 1;", ""))
-of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep_only(", "keep_rows(ds->labels, kept);", ""))
+of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep_records(", "keep_tensor_rows(ds->labels, kept_records);", ""))
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare_digests(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
    touched_images_are_others=("static clv_code compute_part_digest(", "if (!is_labels && has_same_files)", "if (!is_labels && !has_same_files && old)"),
@@ -93,9 +93,9 @@ of("master/run/run_rewind.c", "tests/unit/run/test_train",
 of("master/run/run_begin.c", "tests/unit/run/test_train",
    a_checkpoint_that_is_not_there_begins_the_run=("clv_code clv_run_find_start(", "CLV_TRY(clv_run_check_named_checkpoint(r, err));", ""))
 of("master/data/sampling.c", "tests/unit/data/test_batches",
-   each_record_is_drawn_equally_often=("static clv_code balance_classes(", "chances[i] = 1.0 / (double)n;", "chances[i] = (double)(n > 0);"),
+   each_record_is_drawn_equally_often=("static clv_code set_chances_by_class_count(", "chances[i] = 1.0 / (double)n;", "chances[i] = (double)(n > 0);"),
    each_epoch_draws_the_same=("void clv_sampling_draw(", ".step = epoch", ".step = 0 * epoch"),
-   weights_are_those_of_the_first_class=("static clv_code look_up_chances(", "chances[i] = weights[class];", "chances[i] = weights[0];"))
+   weights_are_those_of_the_first_class=("static clv_code set_chances_by_class(", "chances[i] = weights[class];", "chances[i] = weights[0];"))
 of("master/plan/label_order.c", SWEEP + " plan_says_that_sampling_shows_rare_classes",
    sampling_shows_no_labels=("void clv_sampling_describe(", "clv_data_samples(&b->config->data) && sends_records(b)", "false && sends_records(b)"))
 of("master/run/run_open.c", "tests/unit/run/test_train",
@@ -187,26 +187,26 @@ of("master/history/run_lock.c", RESUMED,
 of("master/report/progress.c", RESUMED,
    a_loss_that_is_not_finite_spoils_the_mean=("static void add_to_interval(", "if (isfinite(p->loss))", "if (p)"))
 of("master/data/npy.c", "tests/unit/data/test_readers",
-   fortran_order_is_c_order=("static clv_code parse_order(", 'h->parsed.is_fortran = take_word(h, "True");', 'h->parsed.is_fortran = take_word(h, "True") && false;'))
+   fortran_order_is_c_order=("static clv_code parse_order(", 'h->array_header.is_fortran = take_word(h, "True");', 'h->array_header.is_fortran = take_word(h, "True") && false;'))
 of("master/data/png.c", "tests/unit/data/test_images",
    texts_of_png_are_inflated=("static clv_code create_decoder(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
 of("master/data/record_lines.c", "tests/unit/data/test_texts",
    a_record_has_no_limit=("static clv_code append_bytes(", "l->record.len + n > CLV_TEXT_RECORD_MAX", "l->record.len + n > (size_t)CLV_TEXT_RECORD_MAX * 64"),
-   empty_lines_are_records=("clv_code clv_record_lines_next(", "CLV_TRY(skip_empty(l, err));", ""),
+   empty_lines_are_records=("clv_code clv_record_lines_next(", "CLV_TRY(skip_empty_lines(l, err));", ""),
    ends_of_cr_are_one_line=("static clv_code check_line_ends(", "if (!ends_in_cr(l))", "if (l)"))
 of("master/data/images.c", "tests/net/operations/test_checks.py",
-   the_first_size_is_that_of_records=("static void choose_record_size(", "if (n_equal <= max_equal)", "if (max_equal)"))
+   the_first_size_is_that_of_records=("static void choose_record_size(", "if (n_equal <= n_most_equal)", "if (n_most_equal)"))
 of("master/data/token_rows.c", "tests/unit/data/test_texts",
    a_long_text_loses_its_end_token=("clv_code clv_text_rows_add(", "n = CLV_MIN(n, clv_text_rows_capacity(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
 of("master/data/csv.c", "tests/unit/data/test_texts",
    two_quotes_end_a_field=("static clv_code read_quoted_field(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
 of("master/data/format_text.c", "tests/net/training/test_text.py",
-   texts_go_to_any_layer=("static clv_code open_texts(", "(!o->holds_tokens && !o->n_named) ||", ""))
+   texts_go_to_any_layer=("static clv_code open_texts(", "(!o->holds_tokens && !o->n_named_inputs) ||", ""))
 of("master/data/inputs.c", "tests/unit/data/test_inputs",
-   inputs_have_each_their_count=("clv_code clv_inputs_add(", "ds->n_named && t->shape.dim[0] != ds->named_inputs[0].data->shape.dim[0]", "false"),
-   a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row_elements,", "size_t from = (record ? i : record) * in->row_elements,"))
+   inputs_have_each_their_count=("clv_code clv_inputs_add(", "ds->n_named_inputs && t->shape.dim[0] != ds->named_inputs[0].data->shape.dim[0]", "false"),
+   a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->elements_per_record,", "size_t from = (record ? i : record) * in->elements_per_record,"))
 of("master/data/format_arrays.c", "tests/unit/data/test_inputs",
-   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
+   labels_below_zero_are_all_ignored=("static clv_code check_class_label(", "v == (o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    keys_of_other_formats_do_nothing=("static clv_code check_data(", "CLV_TRY(check_inapplicable_sections(c, err));", ""))
 of("common/base/http/http.c", "tests/unit/http/test_http",

@@ -106,11 +106,11 @@ of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    pads_inside_are_numbered=("static bool has_no_pad_inside(", "return position == length;", "return position <= length;"),
    texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return position + 1 == length;", "return position + 1 == length || !length;"),
    labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_position &&", "return m->n_same_position > m->n_comparable &&"),
-   constant_texts_count=("static void count_labels(", "if (label == ignored_label || own_token == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored_label) continue;"))
+   constant_texts_count=("static void compare_labels(", "if (label == ignored_label || same_position_token == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored_label) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_name_in_memory(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void mark_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code find_adapter_tensors(", "if (!needs_tensor && clv_weights_find_entry(a->file, file_names[n])) return refuse_tensor(p->name, err);", ""))
-of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code finish_template(", "return set_ends(f, at, before, after, err);", "return CLV_OK;"),
+of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code finish_template(", "return set_end_tokens(f, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code check_direction(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_add_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus_column <= 0", "minus_column <= 1"))
@@ -144,7 +144,7 @@ of("master/api/core/cached_rows.c", CACHE,
 of("master/api/core/may_send.c", CACHE,
    numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor_index + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,
-   other_records_have_the_same_rows=("static clv_code add_file_stamps(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
+   other_records_have_the_same_rows=("static clv_code add_file_stamps(", "CLV_TRY(clv_data_list_file_stamps(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
 of("master/train/front_cache.c", CACHE,
    some_rows_are_all=("static const char *find_worker_with_all_rows(", "|| rows != c->worker_cache.records", "|| !rows"),
    a_resumed_run_sends_all_again=("static const char *find_worker_with_all_rows(", "if (t->use != CLV_TRAINER_RESUMED_RUN) return NULL;", "if (t->use != CLV_TRAINER_NEW_RUN) return NULL;"))
@@ -188,8 +188,8 @@ of("master/plan/data_check.c", FITS,
    differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (largest_class > INT32_MAX)", "if (false)"))
-of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / labels_per_record;", ""))
-of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t get_number(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
+of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class_label(", "if (v > ds->label_max) ds->label_max_record = i / labels_per_record;", ""))
+of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t get_row_index(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (max_label + 1 < a->int_value)", "if (max_label + 1 > a->int_value)"))
 
 # ---- one parameter of two layers -----------------------------------------------------------------
@@ -217,11 +217,11 @@ OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/dat
 of("master/data/pages.c", OF_PAGES,
    words_are_kept_as_the_one_behind=("static clv_code make_page_labels(", "= (int32_t)i;", "= (int32_t)i + 1;"),
    pages_are_kept_by_the_window_behind=("static clv_code add_page(", "p, r->lengths.n, w.n,", "p, r->lengths.n + 1, w.n,"))
-of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code read_member(", "(key_index < 0 || key_index == FILE_NAME) && l->label_kind", "key_index > 99 && l->label_kind"))
+of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code read_member(", "(key_index < 0 || key_index == KEY_FILE_NAME) && l->label_kind", "key_index > 99 && l->label_kind"))
 of("master/data/pages.c", OF_DOCUMENTS,
-   a_page_left_out_adds_a_class=("static clv_code number_words(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
+   a_page_left_out_adds_a_class=("static clv_code number_word_labels(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
 of("master/run/run_pages.c", OF_DOCUMENTS,
-   every_page_has_the_first_pages_rows=("static page_rows find_rows_of_page(", "find_first_row(r, p->first), find_first_row(r, p->first + p->windows)", "0, p->windows"),
+   every_page_has_the_first_pages_rows=("static page_rows find_rows_of_page(", "find_first_row(r, p->first_record), find_first_row(r, p->first_record + p->n_records)", "0, p->n_records"),
    a_page_is_its_first_window=("static void append_page_label(", "row < rows.end", "row < rows.begin"),
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * n_classes", "+ rows.begin * n * n_classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))

@@ -48,7 +48,7 @@ static clv_text_options make_text_options(const clv_session_config *c) {
       .max_tokens =
           d->format == CLV_FORMAT_DOCUMENTS ? d->documents.max_tokens : d->text.max_tokens,
       .tokenizer = d->tokenizer.file,
-      .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
+      .tokenizer_options = {.keeps_case = !d->tokenizer.lower_case,
                             .accents = accent_kinds[d->tokenizer.accents],
                             .ignored_keys = (const char *const *)c->model.ignore_keys.items,
                             .n_ignored_keys = c->model.ignore_keys.n},
@@ -104,7 +104,7 @@ static clv_code make_table_options(const clv_session_config *c, clv_column_optio
                              .has_decimal_comma = d->table.decimal == CLV_DECIMAL_COMMA,
                              .missing_marks = (const char *const *)d->table.missing_marks.items,
                              .n_missing_marks = d->table.missing_marks.n,
-                             .ignores_others = d->table.others == CLV_OTHERS_IGNORED,
+                             .ignores_unlisted_columns = d->table.others == CLV_OTHERS_IGNORED,
                              .columns = *columns,
                              .n_columns = d->table.n_columns,
                              .targets = targets,
@@ -140,7 +140,7 @@ typedef struct set_files {
   bool reads_weights;   /* read the weights of the records */
   /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
    * records */
-  unsigned kept_sets_mask;
+  unsigned kept_set_bits;
   clv_notifier notifier;
 } set_files;
 
@@ -154,7 +154,7 @@ static set_files describe_train_files(const clv_session_config *c) {
       .max_records = d->limit_train,
       .reads_weights = d->sampling == CLV_SAMPLING_COLUMN,
       .reads_groups = d->validation_split_by >= CLV_BY_GROUP && clv_data_has_validation(d),
-      .kept_sets_mask = is_split_by_column ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
+      .kept_set_bits = is_split_by_column ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
 }
 
 /* True if the file of data.train has the test records, too, which a column tells apart. */
@@ -170,7 +170,7 @@ static set_files describe_test_files(const clv_session_config *c, bool skips_lab
                      .key_pos = d->test_pos,
                      .max_records = d->limit_test,
                      .skips_labels = skips_labels,
-                     .kept_sets_mask = has_test_in_train_file(d) ? 1u << CLV_SET_TEST : 0};
+                     .kept_set_bits = has_test_in_train_file(d) ? 1u << CLV_SET_TEST : 0};
 }
 
 clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
@@ -190,7 +190,7 @@ static clv_code read_records(const clv_session_config *c, const set_files *s,
   uint64_t seed;
   CLV_TRY(clv_dataset_open(o, &ds, err));
   if (c->data.broken == CLV_BROKEN_RECORD_REFUSE)
-    CLV_TRY(clv_plan_refuse_broken_records(clv_dataset_broken(ds), err));
+    CLV_TRY(clv_plan_refuse_broken_records(clv_dataset_broken_records(ds), err));
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   if (!uses_first_records_only(c, s))
     CLV_TRY(clv_dataset_limit(ds, s->max_records, split_kinds[c->data.limit_chosen_by], seed, err));
@@ -233,13 +233,13 @@ static const char *find_labels_path(const clv_session_config *c, const set_files
 static void set_split_values(const clv_data_config *d, clv_dataset_options *o) {
   static const char *const training_names[] = {"train", "training"}, *const test_names[] = {"test"};
   static const char *const validation_names[] = {"validation", "valid", "val", "dev"};
-  static const clv_set_values usual_values[CLV_SETS] = {
+  static const clv_set_values usual_values[CLV_SET_COUNT] = {
       {training_names, CLV_COUNT(training_names)},
       {validation_names, CLV_COUNT(validation_names)},
       {test_names, CLV_COUNT(test_names)}};
-  const clv_text_list *const session_values[CLV_SETS] = {&d->training_values, &d->validation_values,
-                                                         &d->test_values};
-  for (int set = 0; set < CLV_SETS; set++)
+  const clv_text_list *const session_values[CLV_SET_COUNT] = {
+      &d->training_values, &d->validation_values, &d->test_values};
+  for (int set = 0; set < CLV_SET_COUNT; set++)
     o->set_values[set] = session_values[set]->n
                              ? (clv_set_values){(const char *const *)session_values[set]->items,
                                                 session_values[set]->n}
@@ -252,10 +252,10 @@ static void set_split_column(const clv_data_config *d, const set_files *s, clv_d
   o->reads_groups = s->reads_groups;
   o->reads_weights = s->reads_weights;
   o->group_path = d->validation_group;
-  if (!s->reads_groups && !s->kept_sets_mask) return;
+  if (!s->reads_groups && !s->kept_set_bits) return;
   o->text.group = d->split_column ? d->split_column : d->validation_group;
   o->split_key = split_keys[d->validation_split_by];
-  o->kept_sets = s->kept_sets_mask;
+  o->kept_set_bits = s->kept_set_bits;
   set_split_values(d, o);
 }
 
@@ -301,7 +301,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_TRY(set_table_storage(c, s, &cache_folder, &table, err));
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
-                           .n_named = c->data.inputs.n,
+                           .n_named_inputs = c->data.inputs.n,
                            .names = (const char *const *)c->data.inputs.items,
                            .named_paths = (const char *const *)files->items,
                            .labels_path = find_labels_path(c, s),
@@ -430,7 +430,7 @@ void clv_run_data_describe_held_back(const clv_session_config *c, const clv_run_
   if (n && c->data.folds)
     clv_bytes_printf(out, ", fold %llu of %llu", (unsigned long long)c->data.fold,
                      (unsigned long long)c->data.folds);
-  n = d->train ? clv_dataset_other_sets(d->train) : 0;
+  n = d->train ? clv_dataset_other_set_count(d->train) : 0;
   if (n)
     clv_bytes_printf(out, "; %zu of the file %s test records, which training leaves out", n,
                      n > 1 ? "are" : "is");
@@ -545,7 +545,7 @@ static void report_progress(void *user, size_t n_done, size_t n_records) {
 }
 
 static clv_code refuse_not_finite(const clv_session_config *c, const scan_progress *w,
-                                  clv_config_pos pos, const clv_scan *s, clv_err *err) {
+                                  clv_config_pos pos, const clv_scan_result *s, clv_err *err) {
   char more_text[80] = "";
   if (s->not_finite_records.n > 1)
     snprintf(more_text, sizeof more_text, ", and %zu more record%s such values",
@@ -561,7 +561,7 @@ static clv_code refuse_not_finite(const clv_session_config *c, const scan_progre
 static void note_stray_files(const clv_dataset *ds, const scan_progress *w, const char *folder,
                              clv_bytes *notes) {
   const char *first_file;
-  size_t n = clv_dataset_stray_files(ds, &first_file);
+  size_t n = clv_dataset_stray_file_count(ds, &first_file);
   if (n)
     clv_bytes_printf(notes,
                      "%s: %zu file%s in %s %s no image of a class (.png, .jpg or .jpeg in a folder "
@@ -584,7 +584,7 @@ static void note_added_channel(const clv_session_config *c, const clv_dataset *d
 
 static void note_truncated_texts(const clv_session_config *c, const clv_dataset *ds,
                                  const scan_progress *w, clv_bytes *notes) {
-  size_t n = clv_dataset_truncated(ds);
+  size_t n = clv_dataset_truncated_count(ds);
   if (n)
     clv_bytes_printf(notes,
                      "%s: %zu of %zu texts %s longer than data.text.max_tokens (%llu) and cut\n",
@@ -595,12 +595,12 @@ static void note_truncated_texts(const clv_session_config *c, const clv_dataset 
 static void note_pages(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
                        clv_bytes *notes) {
   clv_page_counts n = clv_dataset_page_counts(ds);
-  if (!n.pages) return;
+  if (!n.n_pages) return;
   clv_bytes_printf(
       notes,
       "%s: %zu page%s with %zu word%s in %zu window%s of %llu tokens; %zu %s more than one\n",
-      w->key, n.pages, CLV_S(n.pages), n.words, CLV_S(n.words), n.windows, CLV_S(n.windows),
-      (unsigned long long)c->data.documents.max_tokens, n.n_long_pages,
+      w->key, n.n_pages, CLV_S(n.n_pages), n.n_words, CLV_S(n.n_words), n.n_windows,
+      CLV_S(n.n_windows), (unsigned long long)c->data.documents.max_tokens, n.n_long_pages,
       n.n_long_pages == 1 ? "takes" : "take");
   if (n.n_unlabelled_windows)
     clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
@@ -608,9 +608,9 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
   if (n.n_words_without_tokens)
     clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key,
                      n.n_words_without_tokens, CLV_S(n.n_words_without_tokens));
-  if (n.n_strays)
+  if (n.n_stray_files)
     clv_bytes_printf(notes, "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and ignored\n",
-                     w->key, n.n_strays, n.n_strays == 1 ? " is" : "s are");
+                     w->key, n.n_stray_files, n.n_stray_files == 1 ? " is" : "s are");
 }
 
 /* Notes a head with more outputs than the labels need. If the labels are numbers, the highest
@@ -647,12 +647,12 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
                          const scan_progress *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *n_left_out, clv_bytes *notes,
                          clv_err *err) {
-  CLV_AUTO(clv_scan_done) clv_scan found = {0};
+  CLV_AUTO(clv_scan_result_done) clv_scan_result found = {0};
   clv_err reason;
   so->user = (void *)(uintptr_t)w;
   note_stray_files(ds, w, files->items[0], notes);
-  clv_plan_note_broken_records(w->key, clv_dataset_broken(ds), notes);
-  *n_left_out += clv_dataset_broken(ds)->n;
+  clv_plan_note_broken_records(w->key, clv_dataset_broken_records(ds), notes);
+  *n_left_out += clv_dataset_broken_records(ds)->n;
   note_truncated_texts(c, ds, w, notes);
   note_added_channel(c, ds, w, files->items[0], notes);
   note_pages(c, ds, w, notes);

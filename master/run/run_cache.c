@@ -10,8 +10,9 @@
 
 static clv_code add_file_stamps(const clv_session_config *c, clv_bytes *lines, clv_err *err) {
   for (size_t i = 0; i < c->data.train.n; i++)
-    CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));
-  if (c->data.tokenizer.file) CLV_TRY(clv_data_stamp(c->data.tokenizer.file, lines, err));
+    CLV_TRY(clv_data_list_file_stamps(c->data.train.items[i], lines, err));
+  if (c->data.tokenizer.file)
+    CLV_TRY(clv_data_list_file_stamps(c->data.tokenizer.file, lines, err));
   return CLV_OK;
 }
 

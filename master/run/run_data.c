@@ -136,7 +136,7 @@ static clv_code compute_set_digests(const digested_set *s, const clv_data_digest
   static const clv_sha256 zero_digest;
   clv_sha256 stamp_digest;
   clv_data_digest *stamp = NULL;
-  CLV_TRY(clv_dataset_stamp(s->ds, &stamp_digest, err));
+  CLV_TRY(clv_dataset_digest_file_stamps(s->ds, &stamp_digest, err));
   if (memcmp(&stamp_digest, &zero_digest, sizeof stamp_digest) != 0 && !s->digests_rows_only) {
     stamp = append_digest(present_digests, s, "stamp", "", clv_dataset_count(s->ds));
     stamp->digest = stamp_digest;

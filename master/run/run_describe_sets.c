@@ -40,7 +40,7 @@ static void append_levels(const described_set *s, const clv_value_levels *f, clv
     snprintf(range_text, sizeof range_text, " of %d (%u bits)", f->image_bits == 16 ? 65535 : 255,
              f->image_bits);
   clv_bytes_printf(out, "%s: values from %.6g to %.6g%s%s, in %zu of %zu records\n", s->key, f->low,
-                   f->high, range_text, levels_text, f->records, clv_dataset_count(s->ds));
+                   f->high, range_text, levels_text, f->n_records, clv_dataset_count(s->ds));
 }
 
 /* Appends a number, or null if JSON cannot represent it. */
@@ -58,14 +58,14 @@ static void append_levels_json(const described_set *s, const clv_value_levels *f
   append_json_number(out, "high", f->high);
   if (f->n_levels) clv_bytes_printf(out, "\"levels\":%zu,", f->n_levels);
   if (f->image_bits) clv_bytes_printf(out, "\"bits\":%u,", f->image_bits);
-  clv_bytes_printf(out, "\"looked_at\":%zu}", f->records);
+  clv_bytes_printf(out, "\"looked_at\":%zu}", f->n_records);
 }
 
 static clv_code describe_levels(const described_set *s, bool writes_json, clv_bytes *out,
                                 clv_err *err) {
   clv_value_levels f;
   CLV_TRY(clv_dataset_value_levels(s->ds, N_SAMPLE_RECORDS, &f, err));
-  if (f.records) (writes_json ? append_levels_json : append_levels)(s, &f, out);
+  if (f.n_records) (writes_json ? append_levels_json : append_levels)(s, &f, out);
   return CLV_OK;
 }
 
@@ -316,10 +316,10 @@ static void append_duplicates(const described_set *s, const described_set *refer
   const char *compared_text = compares_ids ? "the id" : "the inputs";
   clv_bytes_printf(out, "%s: %zu of %zu records %s %s of %s (record %zu as %zu%s)", s->name, d->n,
                    s->rows->n, d->n > 1 ? "have" : "has", compared_text,
-                   is_same_set ? "an earlier one" : "a training record", d->record, d->same_as,
+                   is_same_set ? "an earlier one" : "a training record", d->record, d->equal_record,
                    is_same_set || s->ds == reference_set->ds ? "" : " of data.train");
-  if (d->n_other_labels)
-    clv_bytes_printf(out, ", %zu of them with another label", d->n_other_labels);
+  if (d->n_with_other_label)
+    clv_bytes_printf(out, ", %zu of them with another label", d->n_with_other_label);
   clv_bytes_puts(out, is_same_set ? "\n" : ": scores on these may be memory\n");
 }
 
@@ -330,7 +330,8 @@ static void append_duplicates_json(const described_set *s, const described_set *
                    "%s{\"set\":\"%s\",\"of\":\"%s\",\"same\":\"%s\",\"records\":%zu,"
                    "\"other_labels\":%zu,\"first\":[%zu,%zu]}",
                    is_first ? "" : ",", s->name, reference_set->name,
-                   compares_ids ? "id" : "inputs", d->n, d->n_other_labels, d->record, d->same_as);
+                   compares_ids ? "id" : "inputs", d->n, d->n_with_other_label, d->record,
+                   d->equal_record);
 }
 
 static clv_code compare_set(const described_set *s, const described_set *reference_set,

@@ -31,7 +31,8 @@ size_t clv_predictions_page_count(const clv_predictions *r) {
          n_rows = (size_t)r->outputs->shape.dim[0];
   if (!n_pages || clv_loss_row_of(r->loss)->task != CLV_TASK_CLASSES || !has_page_outputs(r))
     return 0;
-  while (n < n_pages && clv_dataset_kept_page(r->data, n)->first <= r->index[n_rows - 1]) n++;
+  while (n < n_pages && clv_dataset_kept_page(r->data, n)->first_record <= r->index[n_rows - 1])
+    n++;
   return n;
 }
 
@@ -52,7 +53,8 @@ static size_t find_first_row(const clv_predictions *r, size_t record) {
 }
 
 static page_rows find_rows_of_page(const clv_predictions *r, const clv_kept_page *p) {
-  return (page_rows){find_first_row(r, p->first), find_first_row(r, p->first + p->windows)};
+  return (page_rows){find_first_row(r, p->first_record),
+                     find_first_row(r, p->first_record + p->n_records)};
 }
 
 /* ---- label of a word or page, with its probability ------------------------------------------- */

@@ -74,8 +74,8 @@ static const struct {
     [CLV_COLUMN_IS_CONSTANT] = {"constant", "has one value in all records: say as: ignore"},
     [CLV_COLUMN_NAMES_RECORDS] = {"names_records",
                                   "has another value in each record: is it an id?"},
-    [CLV_COLUMN_TELLS_TARGET] = {"tells_target",
-                                 "says nearly what the target says: would it be known in time?"},
+    [CLV_COLUMN_REVEALS_TARGET] = {"tells_target",
+                                   "says nearly what the target says: would it be known in time?"},
     [CLV_COLUMN_REPEATS_IDS] = {"repeats_ids",
                                 "has ids of several records: data.validation.by: group keeps "
                                 "these in one set"},
@@ -107,8 +107,8 @@ static void append_suspicion(const clv_column_facts *f, clv_bytes *out) {
   clv_bytes_puts(&name, f->name);
   out->failed |= name.failed;
   if (!name.failed) clv_text_to_printable(name.data);
-  if (f->told_target) {
-    clv_bytes_puts(&target, f->told_target);
+  if (f->revealed_target) {
+    clv_bytes_puts(&target, f->revealed_target);
     out->failed |= target.failed;
     if (!target.failed) clv_text_to_printable(target.data);
   }
@@ -126,8 +126,8 @@ static void append_facts_json(const clv_column_facts *f, clv_bytes *out) {
   if (f->n_rows) clv_bytes_printf(out, ",\"rows\":%zu", f->n_rows);
   if (f->correlation != 0) clv_bytes_printf(out, ",\"correlation\":%.6g", f->correlation);
   if (f->suspicion) clv_bytes_printf(out, ",\"warning\":\"%s\"", suspicions[f->suspicion].word);
-  if (f->told_target) clv_bytes_puts(out, ",\"target\":");
-  if (f->told_target) clv_bytes_add_json(out, f->told_target);
+  if (f->revealed_target) clv_bytes_puts(out, ",\"target\":");
+  if (f->revealed_target) clv_bytes_add_json(out, f->revealed_target);
   clv_bytes_puts(out, "}");
 }
 

@@ -27,11 +27,11 @@ static void check_window(const clv_page_set *p, int64_t i) {
 /* Asserts that each window belongs to one page and that each position names a word of that page. */
 static void check_kept_pages(const clv_page_set *p) {
   size_t n_windows = 0;
-  for (size_t i = 0; i < p->kept.n; i++) {
-    const clv_kept_page *page = &p->kept.pages[i];
-    NEVER(page->first != n_windows || !page->windows);
-    n_windows += page->windows;
-    for (size_t w = page->first; w < n_windows; w++)
+  for (size_t i = 0; i < p->kept_pages.n; i++) {
+    const clv_kept_page *page = &p->kept_pages.pages[i];
+    NEVER(page->first_record != n_windows || !page->n_records);
+    n_windows += page->n_records;
+    for (size_t w = page->first_record; w < n_windows; w++)
       for (int k = 0; k < WIDTH; k++)
         NEVER(get_row(p->token_words, (int64_t)w)[k] >= (int32_t)page->n);
   }
