@@ -539,7 +539,7 @@ static void append_row_name(const clv_blueprint *b, const clv_egress_row *r, clv
 }
 
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
-  char shape[160], words[CLV_FINDINGS_TEXT];
+  char shape[160], words[CLV_FINDINGS_TEXT_BYTES];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     if (r->kind == CLV_EGRESS_STATE)
@@ -547,7 +547,7 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *findings_text = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
                                     ? ""
-                                    : clv_findings_words(r->findings & ~r->look_findings, words);
+                                    : clv_findings_format(r->findings & ~r->look_findings, words);
     append_row_name(b, r, out);
     clv_bytes_printf(out, " | %s | %s | %llu | %s %s%s%s%s%s\n",
                      r->kind == CLV_EGRESS_WEIGHTS

@@ -2,9 +2,9 @@
  *
  * Finds layers of the master of which a worker knows the weights, or some rows of them, from an
  * earlier session. clv_ledger_name_of_key, clv_ledger_name_of_param, clv_weights_sample_digest and
- * clv_weights_sample_rows make the names that the ledger keeps. The trainer adds tensors under
- * these names before it sends them to workers. clv_blueprint_read_ledger looks up the master's
- * layers.
+ * clv_weights_sample_row_hashes make the names that the ledger keeps. The trainer adds tensors
+ * under these names before it sends them to workers. clv_blueprint_read_ledger looks up the
+ * master's layers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static bool is_not_first_of_layer(const clv_graph *g, int k) {
 clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g, int k,
                                 clv_sha256 *ret, clv_err *err) {
   const char *node = is_not_first_of_layer(g, k) ? g->nodes[k].name : "";
-  return clv_ledger_name_of_layer(&c->train.seed.key, g->nodes[k].layer, node, ret, err);
+  return clv_ledger_hash_layer_key(&c->train.seed.key, g->nodes[k].layer, node, ret, err);
 }
 
 clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
@@ -116,7 +116,7 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, ui
  * values, which such a change does not hide. */
 static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_moments *f,
                                 clv_err *err) {
-  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_SPREAD_MEANS; neighbour_bits++) {
+  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_N_SPREAD_MEANS; neighbour_bits++) {
     clv_sha256 of;
     bool is_near;
     CLV_TRY(clv_weights_moments_digest(f, neighbour_bits, &of, &is_near, err));
@@ -134,38 +134,39 @@ static int compare_names(const void *a, const void *b) { return memcmp(a, b, siz
 /* Adds the names of rows and columns of a tensor that a worker's stage begins with. */
 static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
   for (int columns = 0; columns < 2; columns++) {
-    clv_row_names names;
-    CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
+    clv_row_hashes names;
+    CLV_TRY(clv_weights_sample_row_hashes(s, columns, &names, err));
     if (!names.n) continue;
     clv_sha256 *grown_rows =
         reallocarray(r->worker_rows, r->n_worker_rows + names.n, sizeof *grown_rows);
     if (!grown_rows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     r->worker_rows = grown_rows;
-    memcpy(r->worker_rows + r->n_worker_rows, names.names, names.n * sizeof *names.names);
+    memcpy(r->worker_rows + r->n_worker_rows, names.hashes, names.n * sizeof *names.hashes);
     r->n_worker_rows += names.n;
   }
   return CLV_OK;
 }
 
-/* Number of a tensor's rows that a worker has received, and the sum of their clv_row_points. */
+/* Number of a tensor's rows that a worker has received, and the sum of their
+ * clv_row_hash_points. */
 typedef struct row_hits {
   size_t n, points_sum;
 } row_hits;
 
 static void count_row_hit(row_hits *h, const clv_sha256 *row) {
   h->n++;
-  h->points_sum += clv_row_points(row);
+  h->points_sum += clv_row_hash_points(row);
 }
 
 /* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
  * with 8 values is enough: the worker then knows the weights of the sum that this row computes from
  * the values of the record. */
-static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *names,
+static clv_code count_found_rows(ledger_search *r, int k, const clv_row_hashes *names,
                                  const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   row_hits worker_hits = {0}, ledger_hits = {0};
   for (size_t i = 0; i < names->n; i++) {
-    const clv_sha256 *row = &names->names[i];
+    const clv_sha256 *row = &names->hashes[i];
     bool is_in_ledger = false;
     if (r->n_worker_rows &&
         bsearch(row, r->worker_rows, r->n_worker_rows, sizeof *r->worker_rows, compare_names))
@@ -174,12 +175,12 @@ static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *n
       CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found_entry, &is_in_ledger, err));
     if (is_in_ledger) count_row_hit(&ledger_hits, row);
   }
-  if (ledger_hits.points_sum >= CLV_ROW_POINTS)
+  if (ledger_hits.points_sum >= CLV_ROW_MIN_POINTS)
     clv_bytes_printf(&text,
                      "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier "
                      "session (%s)",
                      ledger_hits.n, names->n, noun, r->found_entry.identity, r->found_entry.date);
-  else if (worker_hits.points_sum >= CLV_ROW_POINTS)
+  else if (worker_hits.points_sum >= CLV_ROW_MIN_POINTS)
     clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor",
                      worker_hits.n, names->n, noun);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -189,8 +190,8 @@ static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *n
 static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_sample *s,
                                     clv_err *err) {
   for (int columns = 0; columns < 2; columns++) {
-    clv_row_names names;
-    CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
+    clv_row_hashes names;
+    CLV_TRY(clv_weights_sample_row_hashes(s, columns, &names, err));
     if (!r->b->known_reasons[k])
       CLV_TRY(count_found_rows(r, k, &names, columns ? "columns" : "rows", err));
   }
@@ -200,14 +201,14 @@ static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_s
 /* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
  * this session. */
 static clv_code add_worker_names(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
-  size_t n, n_needed = r->n_worker_names + CLV_SAMPLE_NAMES;
+  size_t n, n_needed = r->n_worker_names + CLV_SAMPLE_MAX_HASHES;
   if (n_needed > r->worker_names_cap) {
     clv_sha256 *grown_rows = reallocarray(r->worker_names, 2 * n_needed, sizeof *grown_rows);
     if (!grown_rows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     r->worker_names = grown_rows;
     r->worker_names_cap = 2 * n_needed;
   }
-  CLV_TRY(clv_weights_sample_names(s, r->worker_names + r->n_worker_names, &n, err));
+  CLV_TRY(clv_weights_sample_hashes(s, r->worker_names + r->n_worker_names, &n, err));
   r->n_worker_names += n;
   return CLV_OK;
 }
@@ -256,9 +257,9 @@ static clv_code sample_all_values(clv_weights_sample *s, read_values_fn *read, v
                                   clv_err *err) {
   size_t size = clv_dtype_size(s->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
-  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK_VALUES, size, &chunk, err));
+  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK_VALUES) {
+    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK_VALUES);
     CLV_TRY(read(user, first, n, chunk, err));
     clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
   }
@@ -328,7 +329,7 @@ static clv_code look_up_stage_files(ledger_search *r, uint32_t stage, clv_err *e
   /* a layer whose weights are not secret counts as known anyway */
   if (is_at_master && !spec->weights_secret) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
-  s->max_rows = is_at_master ? CLV_ROW_MAX_LOOKED_UP : CLV_ROW_MAX_KEPT;
+  s->max_rows = is_at_master ? CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR : CLV_MAX_LEDGER_ROWS_PER_TENSOR;
   if (spec->weights_file) CLV_TRY(look_up_file(r, stage, s, err));
   return spec->weights_folder ? look_up_folder(r, stage, s, err) : CLV_OK;
 }

@@ -47,7 +47,7 @@ static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool is_gradient) {
   const clv_stage_plan *from = &b->stages[stage], *to = &b->stages[stage + 1];
   const clv_node *out = &from->graph->nodes[from->graph->output_node];
-  char words[CLV_FINDINGS_TEXT];
+  char words[CLV_FINDINGS_TEXT_BYTES];
   clv_egress_row r = {.kind = is_gradient ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
                       .stage = stage,
                       .worker = is_gradient ? from->worker : to->worker,
@@ -56,7 +56,7 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
                       .max_positions = out->max_positions,
                       .findings = is_gradient ? from->gradient_findings : from->hop_findings,
                       .n_hiding_layers = is_gradient ? from->n_head_layers : from->n_front_layers};
-  clv_findings_words(r.findings, words);
+  clv_findings_format(r.findings, words);
   snprintf(r.name, sizeof r.name, "direct %s %s stage '%s'",
            r.findings ? words : clv_egress_kind_name(r.kind), is_gradient ? "for" : "of",
            b->config->stages[stage].name);
@@ -111,11 +111,11 @@ uint64_t clv_blueprint_epoch_bytes(const clv_blueprint *b, const clv_planned_sen
 static clv_code check_look_readings(const clv_blueprint *b, clv_err *err) {
   for (int k = 0; b->look.has_run && k < CLV_LOOK_READERS; k++) {
     const clv_look_result *found = &b->look.results[k];
-    const clv_policy_reading r = {
+    const clv_policy_look_result r = {
         .reader = k,
         .share = found->state == CLV_LOOK_COULD_NOT_RUN ? -1 : found->figure,
         .why_not_run = found->reason};
-    CLV_TRY(clv_policy_check_reading(b->policy, &r, err));
+    CLV_TRY(clv_policy_check_look_result(b->policy, &r, err));
   }
   return CLV_OK;
 }
