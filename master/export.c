@@ -11,7 +11,7 @@
 static clv_code open_checkpoint(const clv_master_arguments *a, clv_checkpoint **ret, clv_err *err) {
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
-  CLV_TRY(clv_history_find(a->line.words[0], &folder, err));
+  CLV_TRY(clv_history_find_folder(a->line.words[0], &folder, err));
   clv_code code = clv_run_find_checkpoint(folder, a->run.checkpoint, ret, &notes, err);
   if (notes.len) clv_notice(CLV_LOG_WARN, "checkpoint", "%s", (const char *)notes.data);
   return code;

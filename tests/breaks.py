@@ -104,10 +104,10 @@ of("common/model/config/session.c", "tests/net/training/test_habits.py",
 of("master/score/values.c", "tests/unit/score/test_score",
    macro_counts_classes_that_never_occur=("static void compute_count_values(", "n_seen_classes += k->n_labels + k->n_answers > 0;", "n_seen_classes++;"))
 of("master/score/score.c", "tests/unit/score/test_score",
-   ignored_places_are_scored=("clv_code clv_score_add(", "s->o.has_ignored && labels[i] == s->o.ignored_label", "s->o.has_ignored && labels[i] > s->o.ignored_label"),
+   ignored_places_are_scored=("clv_code clv_score_add(", "s->o.has_ignored_label && labels[i] == s->o.ignored_label", "s->o.has_ignored_label && labels[i] > s->o.ignored_label"),
    scores_go_on_from_the_last_time=("void clv_score_reset(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
 of("master/score/ranks.c", "tests/unit/score/test_score",
-   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(2 * n_below + t.n + 1)", "(double)(2 * (n_below + t.n))"))
+   equal_scores_have_an_order=("static double compute_twice_rank_sum(", "(double)(2 * n_below + t.n + 1)", "(double)(2 * (n_below + t.n))"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
    some_records_are_not_scored=("static clv_code add_scores(", "i < n; i++", "i < n / 2; i++"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
@@ -288,7 +288,7 @@ of("master/tokens/bpe.c", TOKENS,
    unknown_neighbours_are_always_one=("static void add_character_symbols(", "(e || !t->fuses_unknown)", "e"),
    half_a_character_falls_back=("static bool add_byte_symbols(", "return false;", "break;"))
 of("master/words.c", "tests/net/training/test_documents.py long_pages_become_overlapping_windows",
-   windows_ignore_the_ends_of_a_tokenizer_json=("static int32_t choose_token(", "return given < 0 ?", "return given < 1 << 30 ?"))
+   windows_ignore_the_ends_of_a_tokenizer_json=("static int32_t choose_token_id(", "return given_id < 0 ?", "return given_id < 1 << 30 ?"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    a_tokenizer_json_has_options=("static clv_code check_tokenizer_options(", 'strcmp(d->tokenizer.file + n - 5, ".json") != 0', 'strcmp(d->tokenizer.file + n - 5, ".json") == 0'))
 of("master/tokens/unigram.c", TOKENS,
@@ -333,7 +333,7 @@ of("master/run/run_classes.c", "tests/unit/run/test_records",
    a_class_may_come_twice=("static clv_code check_names_unique(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
-   a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
+   a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_MAX_BOX_COORDINATE"),
    words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * n_words)", "if (l->boxes.n > 4 * n_words)"),
    lines_need_no_labels=("static uint32_t get_required_keys(", "if (label_kind == CLV_PAGES_WORD_LABELS)", "if (false && label_kind == CLV_PAGES_WORD_LABELS)"))
 of("master/data/pages.c", PAGES,
@@ -349,14 +349,14 @@ of("master/documents/child_process.c", DOCUMENTS,
    a_child_has_all_memory=("static void set_limits(", "set_limit(RLIMIT_AS, l->max_memory_bytes, l->max_memory_bytes);", ";"),
    a_child_writes_files=("static void set_limits(", "set_limit(RLIMIT_FSIZE, 0, 0);", ";"),
    a_childs_children_stay=("static void end_child(", "kill(-r->pid, SIGKILL);", ";"),
-   a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > deadline_ns)", "if (clv_now_ns() > deadline_ns + 120000000000ull)"))
+   a_silent_child_has_all_the_time=("static clv_code wait_for_exit(", "if (clv_now_ns() > deadline_ns)", "if (clv_now_ns() > deadline_ns + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
-   a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
+   a_list_of_files_is_taken_for_an_image=("static clv_code find_file_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
    pages_keep_their_size=("static clv_code read_page(", "if (is_rotated(r, g->n_pages))", "if (false && is_rotated(r, g->n_pages))"),
-   skew_pages_are_turned=("static clv_code check_rotations(", "rotations->data[i] == ASKEW", "false"))
+   skew_pages_are_turned=("static clv_code check_rotations(", "rotations->data[i] == PAGE_ASKEW", "false"))
 of("master/documents/windows.c", DOCUMENTS,
-   shared_words_are_labelled_twice=("static void fill_row(", "i >= labelled.from && i < labelled.to ? labels : NULL", "labelled.to ? labels : NULL"),
+   shared_words_are_labelled_twice=("static void fill_row(", "i >= labelled_range.from && i < labelled_range.to ? labels : NULL", "labelled_range.to ? labels : NULL"),
    every_piece_has_the_label=("static void put_page_token(", "labels && is_first ?", "labels && (is_first || labels) ?"))
 of("common/base/json/json.c", "tests/unit/json/test_json",
    lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
@@ -932,7 +932,7 @@ TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
 of("master/watch/hello.c", TWO,
-   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->device_names[device], h->device_kinds[device]", "h->device_names[device], h->device_kinds[0]"))
+   every_stage_computes_on_the_first_device=("static clv_code append_stage(", "h->device_names[device], h->device_kinds[device]", "h->device_names[device], h->device_kinds[0]"))
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_device_used(", "clv_wire_find_device(h, s->device) == device", "device == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",

@@ -111,19 +111,19 @@ of("master/run/run_dropout.c", DROPS,
    models_without_dropout_are_sampled=("clv_code clv_run_check_dropout(", "return has_any_dropout ? CLV_OK", "return g ? CLV_OK"))
 SCORES = "tests/unit/score/test_score"
 of("master/score/ranks.c", SCORES,
-   equal_probabilities_are_ordered=("static size_t sum_tie(", "compare_log_p(log_p, log_p_of(k, order[at])) == 0", "ret->n == 0"),
+   equal_probabilities_are_ordered=("static size_t find_tie_end(", "compare_log_p(log_p, get_log_p(k, order[at])) == 0", "ret->n == 0"),
    precision_is_that_of_the_end=("static void lower_threshold(", "v->true_positives / (v->true_positives + v->false_positives)", "v->n_with_label / (v->n_with_label + v->n_without_label)"),
    any_specificity_will_do=("static void lower_threshold(", "if ((v->n_without_label - v->false_positives) / v->n_without_label >= specificity)", ""))
 of("master/score/values.c", SCORES,
    errors_of_bins_cancel=("static void compute_ece(", "fabs((double)r->bins[b].n_right - r->bins[b].p_sum)", "((double)r->bins[b].n_right - r->bins[b].p_sum)"),
    columns_are_averaged_before_the_root=("static void compute_number_values(", "rmse_sum += sqrt(m.square_error_sum / m.n);", "rmse_sum += m.square_error_sum / m.n;"),
-   all_labels_right_is_some_right=("static uint64_t count_sample(", "s->label_bits ? n_right == classes", "s->label_bits ? n_right > 0"))
+   all_labels_right_is_some_right=("static uint64_t count_sample(", "s->label_bits ? n_right == n_classes", "s->label_bits ? n_right > 0"))
 of("master/score/intervals.c", SCORES,
-   a_sample_is_of_half_the_records=("static void draw_sample(", "b->n_draws[(uint64_t)word[i % 4] * s->n_records >> 32]++;", "if (i % 4 == 0) b->n_draws[(uint64_t)word[i % 4] * s->n_records >> 32]++;"),
+   a_sample_is_of_half_the_records=("static void draw_sample(", "b->n_draws[(uint64_t)random_words[i % 4] * s->n_records >> 32]++;", "if (i % 4 == 0) b->n_draws[(uint64_t)random_words[i % 4] * s->n_records >> 32]++;"),
    an_interval_is_of_half_the_samples=("", "LOW_SHARE = 0.025, HIGH_SHARE = 0.975", "LOW_SHARE = 0.25, HIGH_SHARE = 0.75"))
 of("master/score/score.c", SCORES,
-   the_last_records_are_the_worst=("static void note_worst(", "s->worst[at - 1].loss < loss", "at == CLV_SCORE_N_WORST"),
-   rates_are_logarithms=("static double add_numbers(", "s->o.outputs == CLV_SCORE_LOG_NUMBERS", "false"))
+   the_last_records_are_the_worst=("static void insert_worst_record(", "s->worst_records[at - 1].loss < loss", "at == CLV_SCORE_MAX_WORST_RECORDS"),
+   rates_are_logarithms=("static double add_number_targets(", "s->o.outputs == CLV_SCORE_LOG_NUMBERS", "false"))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    any_score_goes_with_any_loss=("static clv_code check_scores(", "if (clv_score_tasks(score_of(scores->items[i])) & task) continue;", "continue;"))
 of("master/run/run_predictions.c", "tests/unit/run/test_records",
@@ -131,7 +131,7 @@ of("master/run/run_predictions.c", "tests/unit/run/test_records",
    large_outputs_have_no_probability=("static void apply_softmax_to_row(", "max_output = fmax(max_output, (double)x[k])", "max_output = 0"))
 PAGE = "tests/unit/page/test_page"
 of("master/page/html.c", PAGE,
-   a_page_has_the_tags_of_a_run=("static const char *entity_of(", "return \"&lt;\";", "return NULL;"),
+   a_page_has_the_tags_of_a_run=("static const char *html_entity(", "return \"&lt;\";", "return NULL;"),
    text_may_turn_around=("static bool can_alter_display(", "(c >= 0x2028 && c <= 0x202e)", "c == 0x2028"))
 of("master/page/page.c", PAGE,
    a_page_may_load_anything=("static clv_code put_head(", "default-src 'none'; ", ""),
@@ -160,7 +160,7 @@ of("master/run/run_recover.c", KEPT + " killed_workers_load_what_they_kept",
 of("master/run/run_save.c", KEPT + " master_that_lost_its_run_while_workers_wrote_commits_nothing",
    a_master_that_lost_its_run_goes_on_writing=("static clv_code check_newest_checkpoint(", "return clv_run_lock_check_newest(r->lock, err);", "return r ? CLV_OK : clv_run_lock_check_newest(NULL, err);"))
 of("master/history/run_lock.c", RECOVERY,
-   a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovered(", "a->text[0] = '\\0';", ""))
+   a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovery(", "a->text[0] = '\\0';", ""))
 of("master/history/run_lock.c", RECOVERY + " master_whose_run_was_taken_over_writes_nothing_more",
    two_masters_of_one_epoch_go_on=("static bool is_same_attempt(", "x->pid == y->pid", "x->pid"))
 of("master/run/run_train.c", RECOVERY + " run_that_was_killed_behind_its_last_checkpoint_is_pruned",
@@ -170,13 +170,13 @@ of("master/run/run_save.c", DISKS,
    a_checkpoint_that_the_disk_refuses_ends_the_run=("static clv_code skip_checkpoint_if_disk_failed(", "if (code != CLV_PRECONDITION) return code;", "if (code != CLV_OK) return code;"),
    lines_of_steps_are_not_synced=("static clv_code begin_checkpoint(", "CLV_TRY(clv_reporter_sync(r->reporter, err));", ""))
 of("master/report/progress.c", DISKS + " lines_that_the_disk_refuses_wait_in_memory",
-   a_line_that_the_disk_refuses_ends_the_run=("static clv_code flush_table(", "if (write_pending(r, t, err) == CLV_OK) return CLV_OK;", "if (f) return write_pending(r, t, err);"))
+   a_line_that_the_disk_refuses_ends_the_run=("static clv_code flush_line_file(", "if (write_pending(r, t, err) == CLV_OK) return CLV_OK;", "if (f) return write_pending(r, t, err);"))
 of("common/model/weights/write.c", DISKS + " power_cut_of_a_worker_leaves_each_committed_checkpoint",
    a_published_file_is_not_synced_into_its_folder=("clv_code clv_weights_writer_publish(", "CLV_TRY(sync_parent(w->path, err));", "if (!ret_bytes) CLV_TRY(sync_parent(w->path, err));"))
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
    a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
-   a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.is_recovering = 0;", ""))
+   a_recovered_run_recovers_on=("void clv_run_metrics_note_recovery(", "m->numbers.is_recovering = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < n_session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_key_lines(", "if (adds_missing_only && !second_value)", "if (false)"),

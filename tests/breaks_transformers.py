@@ -157,7 +157,7 @@ of("master/plan/cache.c", CACHED,
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
    numbers_are_admitted_as_rows=("", '"rows to be kept of", true', '"rows to be kept of", false'))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
-   what_is_kept_needs_no_kind=("static const char *word_in_kinds_list(", '[CLV_EGRESS_CACHED] = "cached",', ""))
+   what_is_kept_needs_no_kind=("static const char *policy_kind_word(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
    expired_caches_stay=("void clv_service_evict_caches(", "uint32_t n_deleted = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t n_deleted = 0;"),
    the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, newest_settings->config->cache_ttl_ms / 1000)", "c->keep_s"),

@@ -66,7 +66,7 @@ static clv_code read_box(clv_page_reader *l, clv_json *j, clv_err *err) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &has_more, err));
     if (!has_more) break;
     if (n == 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one more");
-    CLV_TRY(clv_json_read_integer(j, 0, CLV_BOX_MAX, &box[n], err));
+    CLV_TRY(clv_json_read_integer(j, 0, CLV_MAX_BOX_COORDINATE, &box[n], err));
     CLV_TRY(clv_ids_add(&l->boxes, (int32_t)box[n], err));
   }
   if (n < 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one %zu", n);

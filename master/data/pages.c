@@ -28,9 +28,9 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
   CLV_TRY(clv_text_rows_open(&r->tokens, o, err));
   r->window = (clv_window_options){.width = r->tokens.width,
                                    .stride = o->pages.stride,
-                                   .first = r->tokens.first,
-                                   .last = r->tokens.last,
-                                   .pad = r->tokens.pad};
+                                   .first_id = r->tokens.first,
+                                   .last_id = r->tokens.last,
+                                   .pad_id = r->tokens.pad};
   bool has_no_labels = o->skips_labels || o->objective != CLV_OBJECTIVE_LABELS;
   r->label_kind = has_no_labels                 ? CLV_PAGES_UNLABELLED
                   : o->pages.has_label_per_page ? CLV_PAGES_PAGE_LABELS
@@ -290,10 +290,10 @@ static clv_code read_document(page_file_reader *r, const clv_found_file *f, clv_
                     "%s: a file like this has no labels of words: print its words with "
                     "cleave-master words, and give each line its 'labels'",
                     f->path);
-  if (r->rows->label_kind == CLV_PAGES_PAGE_LABELS && !f->class_bytes)
+  if (r->rows->label_kind == CLV_PAGES_PAGE_LABELS && !f->class_name_len)
     return clv_fail(err, CLV_INVALID, "%s: has no label: it must be in a folder of its class",
                     f->path);
-  clv_bytes_add(&class, f->name, f->class_bytes);
+  clv_bytes_add(&class, f->name, f->class_name_len);
   clv_bytes_add(&class, "", 1);
   if (class.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its class", f->path);
   if (clv_document_read(f->path, &r->o->pages.limits, &d, &reason) != CLV_OK) {

@@ -545,7 +545,7 @@ static void append_row_name(const clv_blueprint *b, const clv_egress_row *r, clv
 }
 
 void clv_blueprint_append_egress_text(const clv_blueprint *b, clv_bytes *out) {
-  char shape_text[160], findings_buf[CLV_FINDINGS_TEXT];
+  char shape_text[160], findings_buf[CLV_FINDINGS_TEXT_BYTES];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     if (r->kind == CLV_EGRESS_STATE)
@@ -554,7 +554,7 @@ void clv_blueprint_append_egress_text(const clv_blueprint *b, clv_bytes *out) {
     const char *findings_text =
         r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
             ? ""
-            : clv_findings_words(r->findings & ~r->look_findings, findings_buf);
+            : clv_findings_format(r->findings & ~r->look_findings, findings_buf);
     append_row_name(b, r, out);
     clv_bytes_printf(out, " | %s | %s | %llu | %s %s%s%s%s%s\n",
                      r->kind == CLV_EGRESS_WEIGHTS

@@ -166,9 +166,9 @@ static const char *get_transfer_name(const clv_blueprint *b, uint32_t i) {
 /* Prints the findings of a direct transfer between workers (how records and labels can be read from
  * it), because such a transfer has no row in the egress table. */
 static void append_text_hop(const clv_stage_plan *s, clv_bytes *out) {
-  char value_text[CLV_FINDINGS_TEXT], gradient_text[CLV_FINDINGS_TEXT];
-  clv_findings_words(s->hop_findings, value_text);
-  clv_findings_words(s->gradient_findings, gradient_text);
+  char value_text[CLV_FINDINGS_TEXT_BYTES], gradient_text[CLV_FINDINGS_TEXT_BYTES];
+  clv_findings_format(s->hop_findings, value_text);
+  clv_findings_format(s->gradient_findings, gradient_text);
   if (*value_text) clv_bytes_printf(out, ": %s", value_text);
   if (*gradient_text && s[1].input_needs_grad)
     clv_bytes_printf(out, "%s %s", *value_text ? "," : ":", gradient_text);
@@ -253,7 +253,7 @@ static void append_text_crossing_values(const clv_blueprint *b, const clv_egress
 }
 
 static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
-  char shape_text[160], size_text[24], findings_buf[CLV_FINDINGS_TEXT];
+  char shape_text[160], size_text[24], findings_buf[CLV_FINDINGS_TEXT_BYTES];
   clv_bytes_puts(out, "leaves the private network:\n");
   if (!b->n_egress) clv_bytes_puts(out, "  nothing: every stage runs on the master\n");
   for (size_t i = 0; i < b->n_egress; i++) {
@@ -263,7 +263,7 @@ static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
     bool has_no_findings =
         r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->is_relayed;
     const char *findings_text =
-        has_no_findings ? "" : clv_findings_words(r->findings, findings_buf);
+        has_no_findings ? "" : clv_findings_format(r->findings, findings_buf);
     clv_bytes_printf(
         out, "  %-48s %-18s %-4s %10s%s  to %s%s (%s)%s%s%s", r->name,
         r->kind == CLV_EGRESS_STATE ? "moments"
@@ -297,7 +297,7 @@ static void append_json_ref_layers(const char *key, const clv_graph *g, const cl
 
 static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                               clv_bytes *out) {
-  char findings_text[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
   clv_bytes_add_json(out, b->config->stages[i].name);
   clv_bytes_puts(out, ",\"at\":");
@@ -322,7 +322,7 @@ static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stag
                    f->cache_bytes, f->value_bytes, f->resident_bytes, f->evaluation_bytes,
                    f->total_bytes, f->max_workspace_bytes, f->max_workspace_bytes, f->n_reorders,
                    b->stages[i].sends_directly ? "true" : "false",
-                   clv_findings_words(
+                   clv_findings_format(
                        b->stages[i].sends_directly ? b->stages[i].hop_findings : CLV_FINDING_MIXED,
                        findings_text));
   append_json_ref_layers("fallback_layers", b->stages[i].graph, f, out);
@@ -354,7 +354,7 @@ static void append_json_crossing_values(const clv_blueprint *b, const clv_egress
 }
 
 static void append_json_egress(const clv_blueprint *b, clv_bytes *out) {
-  char findings_buf[CLV_FINDINGS_TEXT];
+  char findings_buf[CLV_FINDINGS_TEXT_BYTES];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     clv_bytes_printf(out, "%s{\"tensor\":", i ? "," : "");
@@ -372,7 +372,7 @@ static void append_json_egress(const clv_blueprint *b, clv_bytes *out) {
         clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
         (unsigned long long)clv_lengths_expected_bytes(b, r->max_positions, r->bytes_per_step),
         r->is_relayed ? "true" : "false", r->is_for_spare ? "true" : "false",
-        clv_findings_words(r->findings, findings_buf));
+        clv_findings_format(r->findings, findings_buf));
     append_json_crossing_values(b, r, out);
     clv_bytes_puts(out, "}");
   }

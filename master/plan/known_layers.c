@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds layers of the master of which a worker knows the weights, or some rows of them, from an
- * earlier session. clv_ledger_hash_layer_key, clv_ledger_hash_param_name, clv_weights_sample_digest
- * and clv_weights_sample_rows make the names that the ledger keeps. The trainer adds tensors under
- * these names before it sends them to workers. clv_blueprint_read_ledger looks up the master's
- * layers.
+ * earlier session. clv_ledger_hash_graph_node, clv_ledger_hash_param_name,
+ * clv_weights_sample_digest and clv_weights_sample_row_hashes make the names that the ledger keeps.
+ * The trainer adds tensors under these names before it sends them to workers.
+ * clv_blueprint_read_ledger looks up the master's layers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +21,10 @@ static bool is_not_first_of_layer(const clv_graph *g, int k) {
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
 
-clv_code clv_ledger_hash_layer_key(const clv_session_config *c, const clv_graph *g, int k,
-                                   clv_sha256 *ret, clv_err *err) {
+clv_code clv_ledger_hash_graph_node(const clv_session_config *c, const clv_graph *g, int k,
+                                    clv_sha256 *ret, clv_err *err) {
   const char *node_name = is_not_first_of_layer(g, k) ? g->nodes[k].name : "";
-  return clv_ledger_name_of_layer(&c->train.seed.key, g->nodes[k].layer, node_name, ret, err);
+  return clv_ledger_hash_layer_key(&c->train.seed.key, g->nodes[k].layer, node_name, ret, err);
 }
 
 clv_code clv_ledger_hash_param_name(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
@@ -108,7 +108,7 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, ui
   if (!is_drawn_from_key(&c->stages[stage], p) ||
       !(c->train.seed.is_given || c->train.seed.is_drawn))
     return CLV_OK;
-  CLV_TRY(clv_ledger_hash_layer_key(c, r->b->full_graph, k, &of, err));
+  CLV_TRY(clv_ledger_hash_graph_node(c, r->b->full_graph, k, &of, err));
   return look_up_hash(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
@@ -116,7 +116,7 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, ui
  * values, which such a change does not hide. */
 static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_moments *f,
                                 clv_err *err) {
-  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_SPREAD_MEANS; neighbour_bits++) {
+  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_N_SPREAD_MEANS; neighbour_bits++) {
     clv_sha256 of;
     bool is_near;
     CLV_TRY(clv_weights_moments_digest(f, neighbour_bits, &of, &is_near, err));
@@ -134,39 +134,40 @@ static int compare_hashes(const void *a, const void *b) { return memcmp(a, b, si
 /* Adds the names of rows and columns of a tensor that a worker's stage begins with. */
 static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
   for (int reads_columns = 0; reads_columns < 2; reads_columns++) {
-    clv_row_names row_names;
-    CLV_TRY(clv_weights_sample_rows(s, reads_columns, &row_names, err));
+    clv_row_hashes row_names;
+    CLV_TRY(clv_weights_sample_row_hashes(s, reads_columns, &row_names, err));
     if (!row_names.n) continue;
     clv_sha256 *grown_rows = reallocarray(r->worker_row_hashes,
                                           r->n_worker_row_hashes + row_names.n, sizeof *grown_rows);
     if (!grown_rows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     r->worker_row_hashes = grown_rows;
-    memcpy(r->worker_row_hashes + r->n_worker_row_hashes, row_names.names,
-           row_names.n * sizeof *row_names.names);
+    memcpy(r->worker_row_hashes + r->n_worker_row_hashes, row_names.hashes,
+           row_names.n * sizeof *row_names.hashes);
     r->n_worker_row_hashes += row_names.n;
   }
   return CLV_OK;
 }
 
-/* Number of a tensor's rows that a worker has received, and the sum of their clv_row_points. */
+/* Number of a tensor's rows that a worker has received, and the sum of their
+ * clv_row_hash_points. */
 typedef struct row_hits {
   size_t n, points_sum;
 } row_hits;
 
 static void count_row_hit(row_hits *h, const clv_sha256 *row) {
   h->n++;
-  h->points_sum += clv_row_points(row);
+  h->points_sum += clv_row_hash_points(row);
 }
 
 /* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
  * with 8 values is enough: the worker then knows the weights of the sum that this row computes from
  * the values of the record. */
-static clv_code note_found_rows(ledger_search *r, int k, const clv_row_names *row_names,
+static clv_code note_found_rows(ledger_search *r, int k, const clv_row_hashes *row_names,
                                 const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   row_hits worker_hits = {0}, ledger_hits = {0};
   for (size_t i = 0; i < row_names->n; i++) {
-    const clv_sha256 *row = &row_names->names[i];
+    const clv_sha256 *row = &row_names->hashes[i];
     bool is_in_ledger = false;
     if (r->n_worker_row_hashes && bsearch(row, r->worker_row_hashes, r->n_worker_row_hashes,
                                           sizeof *r->worker_row_hashes, compare_hashes))
@@ -175,13 +176,13 @@ static clv_code note_found_rows(ledger_search *r, int k, const clv_row_names *ro
       CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found_entry, &is_in_ledger, err));
     if (is_in_ledger) count_row_hit(&ledger_hits, row);
   }
-  if (ledger_hits.points_sum >= CLV_ROW_POINTS)
+  if (ledger_hits.points_sum >= CLV_ROW_MIN_POINTS)
     clv_bytes_printf(&text,
                      "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier "
                      "session (%s)",
                      ledger_hits.n, row_names->n, noun, r->found_entry.identity,
                      r->found_entry.date);
-  else if (worker_hits.points_sum >= CLV_ROW_POINTS)
+  else if (worker_hits.points_sum >= CLV_ROW_MIN_POINTS)
     clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor",
                      worker_hits.n, row_names->n, noun);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -191,8 +192,8 @@ static clv_code note_found_rows(ledger_search *r, int k, const clv_row_names *ro
 static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_sample *s,
                                     clv_err *err) {
   for (int reads_columns = 0; reads_columns < 2; reads_columns++) {
-    clv_row_names names;
-    CLV_TRY(clv_weights_sample_rows(s, reads_columns, &names, err));
+    clv_row_hashes names;
+    CLV_TRY(clv_weights_sample_row_hashes(s, reads_columns, &names, err));
     if (!r->b->known_reasons[k])
       CLV_TRY(note_found_rows(r, k, &names, reads_columns ? "columns" : "rows", err));
   }
@@ -203,7 +204,7 @@ static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_s
  * this session. */
 static clv_code add_worker_weight_hashes(ledger_search *r, const clv_weights_sample *s,
                                          clv_err *err) {
-  size_t n, n_needed = r->n_worker_weight_hashes + CLV_SAMPLE_NAMES;
+  size_t n, n_needed = r->n_worker_weight_hashes + CLV_SAMPLE_MAX_HASHES;
   if (n_needed > r->worker_weight_hashes_capacity) {
     clv_sha256 *grown_rows =
         reallocarray(r->worker_weight_hashes, 2 * n_needed, sizeof *grown_rows);
@@ -212,7 +213,7 @@ static clv_code add_worker_weight_hashes(ledger_search *r, const clv_weights_sam
     r->worker_weight_hashes_capacity = 2 * n_needed;
   }
   CLV_TRY(
-      clv_weights_sample_names(s, r->worker_weight_hashes + r->n_worker_weight_hashes, &n, err));
+      clv_weights_sample_hashes(s, r->worker_weight_hashes + r->n_worker_weight_hashes, &n, err));
   r->n_worker_weight_hashes += n;
   return CLV_OK;
 }
@@ -261,9 +262,9 @@ static clv_code sample_all_values(clv_weights_sample *s, read_values_fn *read_va
                                   clv_err *err) {
   size_t size = clv_dtype_size(s->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
-  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK_VALUES, size, &chunk, err));
+  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK_VALUES) {
+    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK_VALUES);
     CLV_TRY(read_values(user, first, n, chunk, err));
     clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
   }
@@ -333,7 +334,7 @@ static clv_code look_up_stage_files(ledger_search *r, uint32_t stage, clv_err *e
   /* a layer whose weights are not secret counts as known anyway */
   if (is_at_master && !spec->weights_secret) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
-  s->max_rows = is_at_master ? CLV_ROW_MAX_LOOKED_UP : CLV_ROW_MAX_KEPT;
+  s->max_rows = is_at_master ? CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR : CLV_MAX_LEDGER_ROWS_PER_TENSOR;
   if (spec->weights_file) CLV_TRY(look_up_file(r, stage, s, err));
   return spec->weights_folder ? look_up_folder(r, stage, s, err) : CLV_OK;
 }

@@ -57,7 +57,7 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
     clv_bytes_puts(out,
                    ": which records share a label can be read; one known label per class names "
                    "them");
-  append_limit(r->figure, clv_look_figure_limit(k), clv_policy_max_read(p, k), out);
+  append_limit(r->figure, clv_look_figure_limit(k), clv_policy_max_read_share(p, k), out);
 }
 
 /* Appends a line for each way in which the loss lets the norm of a gradient show labels: class

@@ -410,8 +410,8 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
 
 /* Return the name under which the ledger has weights. _key: of weights drawn from the key of node
  * k's layer, in the graph of a stage or of the full model. _param: of a parameter in a run. */
-clv_code clv_ledger_hash_layer_key(const clv_session_config *c, const clv_graph *g, int k,
-                                   clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_hash_graph_node(const clv_session_config *c, const clv_graph *g, int k,
+                                    clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_ledger_hash_param_name(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
                                     clv_err *err) CLV_USE_RESULT;
 

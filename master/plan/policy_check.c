@@ -47,7 +47,7 @@ static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool is_gradient) {
   const clv_stage_plan *sender = &b->stages[stage], *receiver = &b->stages[stage + 1];
   const clv_node *out = &sender->graph->nodes[sender->graph->output_node];
-  char findings_text[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
   clv_egress_row r = {
       .kind = is_gradient ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
       .stage = stage,
@@ -57,7 +57,7 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
       .max_positions = out->max_positions,
       .findings = is_gradient ? sender->gradient_findings : sender->hop_findings,
       .n_hiding_layers = is_gradient ? sender->n_head_layers : sender->n_front_layers};
-  clv_findings_words(r.findings, findings_text);
+  clv_findings_format(r.findings, findings_text);
   snprintf(r.name, sizeof r.name, "direct %s %s stage '%s'",
            r.findings ? findings_text : clv_egress_kind_name(r.kind), is_gradient ? "for" : "of",
            b->config->stages[stage].name);
@@ -113,11 +113,11 @@ uint64_t clv_blueprint_epoch_bytes(const clv_blueprint *b, const clv_planned_sen
 static clv_code check_look_readings(const clv_blueprint *b, clv_err *err) {
   for (int k = 0; b->look.has_run && k < CLV_LOOK_N_READERS; k++) {
     const clv_look_result *reader_result = &b->look.results[k];
-    const clv_policy_reading r = {
+    const clv_policy_look_result r = {
         .reader = k,
         .share = reader_result->state == CLV_LOOK_COULD_NOT_RUN ? -1 : reader_result->figure,
         .why_not_run = reader_result->reason};
-    CLV_TRY(clv_policy_check_reading(b->policy, &r, err));
+    CLV_TRY(clv_policy_check_look_result(b->policy, &r, err));
   }
   return CLV_OK;
 }

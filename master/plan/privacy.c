@@ -200,7 +200,7 @@ static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     bool is_input = clv_privacy_is_input(v, k);
     v->record_findings[k] =
-        is_input ? get_input_findings(v->g, k) : clv_findings_of_reach(&v->record_reach[k]);
+        is_input ? get_input_findings(v->g, k) : clv_reach_findings(&v->record_reach[k]);
     v->n_front_layers[k] = !is_input               ? count_front_layers(v, k)
                            : v->record_findings[k] ? 0
                                                    : CLV_NO_PATH;
@@ -254,7 +254,7 @@ static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
 /* ---- findings of labels in gradients --------------------------------------------------------- */
 
 clv_findings clv_privacy_gradient_findings(const clv_privacy_view *v, int k) {
-  return clv_findings_of_reach(&v->record_gradient_reach[k]);
+  return clv_reach_findings(&v->record_gradient_reach[k]);
 }
 
 uint32_t clv_privacy_count_head_layers(const clv_privacy_view *v, int k) {

@@ -129,7 +129,7 @@ static const records_refusal text_refusal = {
 static const records_refusal *find_refusal(const clv_blueprint *b, uint32_t stage,
                                            clv_findings findings) {
   clv_finding worst_finding =
-      clv_findings_worst(clv_privacy_forbidden_findings(b->config, findings));
+      clv_worst_finding(clv_privacy_forbidden_findings(b->config, findings));
   if (worst_finding == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage))
     return &text_refusal;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)

@@ -104,7 +104,7 @@ static clv_code compute_table_digest(const clv_run *r, char hex[65], clv_err *er
 
 static void add_look_to_egress_record(const clv_run *r) {
   const clv_look *look = &r->look;
-  clv_egress_line line = {.look.records = look->n_records};
+  clv_egress_line line = {.look.n_records = look->n_records};
   if (!look->has_run) return;
   clv_look_format_result(&look->results[CLV_LOOK_PIXELS], line.look.pixels);
   clv_look_format_result(&look->results[CLV_LOOK_TOKENS], line.look.tokens);

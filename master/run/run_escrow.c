@@ -131,7 +131,7 @@ static void update_escrow_metrics(const clv_run *r) {
   if (!r->escrow) return;
   clv_escrow_get_progress(r->escrow, &p);
   uint64_t step = p.step == CLV_CHECKPOINT_NONE ? 0 : p.step;
-  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.completed_wall_ms, p.n_failures);
+  clv_run_metrics_note_escrow(r->metrics, step, p.bytes, p.completed_wall_ms, p.n_failures);
 }
 
 void clv_run_print_escrow_notes(const clv_run *r) {

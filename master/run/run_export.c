@@ -342,14 +342,14 @@ static clv_code add_ledger_items(export_work *x, clv_ledger_kind kind,
 
 static clv_code add_value_names(export_work *x, const clv_weights_sample *s, const char *identity,
                                 clv_err *err) {
-  clv_sha256 value_names[CLV_SAMPLE_NAMES];
-  clv_row_names rows;
+  clv_sha256 value_names[CLV_SAMPLE_MAX_HASHES];
+  clv_row_hashes rows;
   size_t n_names;
-  CLV_TRY(clv_weights_sample_names(s, value_names, &n_names, err));
+  CLV_TRY(clv_weights_sample_hashes(s, value_names, &n_names, err));
   CLV_TRY(add_ledger_items(x, CLV_LEDGER_WEIGHTS, value_names, n_names, identity, err));
   for (int is_by_column = 0; is_by_column < 2; is_by_column++) {
-    CLV_TRY(clv_weights_sample_rows(s, is_by_column, &rows, err));
-    CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.names, rows.n, identity, err));
+    CLV_TRY(clv_weights_sample_row_hashes(s, is_by_column, &rows, err));
+    CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.hashes, rows.n, identity, err));
   }
   return CLV_OK;
 }

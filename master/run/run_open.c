@@ -44,7 +44,7 @@ static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
 static clv_code move_earlier_run_aside(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints earlier_run = {0};
   CLV_TRY(clv_run_checkpoints_read(r->dir.data, &earlier_run, err));
-  CLV_TRY(clv_run_lock_make_room(r->lock, err));
+  CLV_TRY(clv_run_lock_move_earlier_run(r->lock, err));
   return clv_run_lock_moved_folder(r->lock) ? CLV_OK : clv_run_note_orphans(r, &earlier_run, err);
 }
 
@@ -54,7 +54,7 @@ static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info lock_info = {.name = r->config->name,
                                        .session = r->config->file,
                                        .is_resume = r->o->resume,
-                                       .notice = {clv_run_on_notice, r}};
+                                       .notifier = {clv_run_on_notice, r}};
   CLV_TRY(lock_run_dir(r, err));
   if (clv_checkpoint_has_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
@@ -213,8 +213,8 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
                           .steps_per_line = r->config->log.every,
                           .prints_json = clv_run_has_json_output(r),
                           .journal = r->journal,
-                          .notice = stderr_notifier,
-                          .tensorboard = events.data,
+                          .notifier = stderr_notifier,
+                          .tensorboard_folder = events.data,
                           .session_text = public_session.data};
   clv_reporter_close(clv_steal(&r->reporter));
   CLV_TRY(clv_reporter_open(&o, &r->reporter, err));

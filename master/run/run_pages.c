@@ -77,7 +77,7 @@ static void append_json_label(clv_bytes *out, const clv_predictions *r, size_t c
 }
 
 static void append_json_probability(clv_bytes *out, double p) {
-  char number_text[CLV_JSON_NUMBER];
+  char number_text[CLV_JSON_NUMBER_BYTES];
   clv_bytes_puts(out, clv_json_number(p, 6, number_text));
 }
 

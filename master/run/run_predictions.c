@@ -154,7 +154,7 @@ static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
 /* Appends the numbers of a row of `t`; nothing if t is NULL. */
 static void append_csv_numbers(clv_bytes *out, const clv_predictions *r, const clv_tensor *t,
                                size_t row) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   const float *values = t ? (const float *)t->data + row * outputs_per_row(r) : NULL;
   for (size_t k = 0; values && k < outputs_per_row(r); k++)
     clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)values[k], number));
@@ -196,7 +196,7 @@ static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row)
 /* Appends the numbers of a row of `t` as a member; nothing if t is NULL. */
 static void append_json_numbers(clv_bytes *out, const clv_predictions *r, const char *key,
                                 const clv_tensor *t, size_t row) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   if (!t) return;
   const float *values = (const float *)t->data + row * outputs_per_row(r);
   clv_bytes_printf(out, ",\"%s\":[", key);

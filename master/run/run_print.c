@@ -120,7 +120,7 @@ void clv_run_print_line(const clv_run *r, const char *text, const char *json) {
 void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result *e,
                         const char *step_text, const char *step_json) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
-  char loss_json[CLV_JSON_NUMBER], loss_text[CLV_JSON_NUMBER];
+  char loss_json[CLV_JSON_NUMBER_BYTES], loss_text[CLV_JSON_NUMBER_BYTES];
   char positions_text[48] = "", positions_json[48] = "";
   double accuracy = e->n_labelled ? clv_step_accuracy(e) : 0;
   unsigned long long n_samples = e->samples;

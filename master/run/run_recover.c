@@ -286,13 +286,13 @@ clv_code clv_run_recover(clv_run *r, clv_err *err) {
   r->recovery.last_step = clv_trainer_step_count(r->trainer);
   print_lost_worker(r, err);
   clv_run_write_failed_schedule(r, err);
-  clv_run_metrics_lost(r->metrics);
+  clv_run_metrics_note_lost_worker(r->metrics);
   const clv_err loss_err = *err;
   CLV_TRY(begin_recovery(r, &loss_err, err));
   CLV_TRY(retry_until_open(r, err));
-  clv_run_lock_note_recovered(r->lock, clv_trainer_step_count(r->trainer));
+  clv_run_lock_note_recovery(r->lock, clv_trainer_step_count(r->trainer));
   print_recovered(r);
-  clv_run_metrics_recovered(r->metrics, clv_now_ns() - r->recovery.worker_lost_at_ns);
+  clv_run_metrics_note_recovery(r->metrics, clv_now_ns() - r->recovery.worker_lost_at_ns);
   r->recovery.worker_lost_at_ns = 0;
   clv_run_remove_unneeded_files(r);
   return CLV_OK;

@@ -46,7 +46,7 @@ static clv_code remove_later_checkpoints(clv_run *r, uint64_t step, clv_err *err
   if (best_step != CLV_CHECKPOINT_NONE && best_step > step) clv_run_delete_best_file(r->dir.data);
   for (size_t i = 0; i < n; i++)
     CLV_TRY(clv_checkpoint_abandon(r->dir.data, all.list[i].step, err));
-  clv_run_lock_note_rewound(r->lock, step);
+  clv_run_lock_note_rewind(r->lock, step);
   return CLV_OK;
 }
 

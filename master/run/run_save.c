@@ -83,7 +83,7 @@ static void note_complete_checkpoint(clv_run *r) {
    * slow */
   if (clv_session_checkpoint_is_auto(r->config)) s->begin_ns = clv_now_ns();
   clv_run_lock_note_checkpoint(r->lock);
-  clv_run_metrics_checkpoint(r->metrics, s->step, s->present_cost_ns);
+  clv_run_metrics_note_checkpoint(r->metrics, s->step, s->present_cost_ns);
 }
 
 /* Callback of clv_trainer_end_save: fails if another process has begun an attempt of this run. */

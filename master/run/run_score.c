@@ -87,7 +87,7 @@ static clv_code make_single_score(const clv_run *r, clv_score **ret, clv_err *er
       .score_bits = mask_of_wanted_scores(&c->loss.scores),
       .outputs = score_outputs_of_loss(c->loss.kind, has_one_output),
       .n_classes = count_scored_columns(output_shape, has_classes, has_one_output),
-      .has_ignored = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,
+      .has_ignored_label = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,
       .ignored_label = (int64_t)c->loss.ignore_index,
       .specificity = c->loss.specificity,
       .has_intervals = r->o->intervals};
@@ -155,9 +155,9 @@ static void append_json_targets(const clv_run *r, const double *losses, clv_byte
   for (size_t i = 0; i < r->config->loss.n_targets; i++) {
     CLV_AUTO(clv_scores_done) clv_scores s = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
-    char number[CLV_JSON_NUMBER];
+    char number[CLV_JSON_NUMBER_BYTES];
     if (clv_score_finish(r->scores[i], &s, NULL) != CLV_OK) continue;
-    clv_scores_json(&s, class_name, &(name_source){r, i}, &json);
+    clv_scores_append_json(&s, class_name, &(name_source){r, i}, &json);
     clv_bytes_puts(out, out->data[out->len - 1] == '{' ? "" : ",");
     clv_bytes_add_json(out, r->config->loss.targets[i].name);
     clv_bytes_printf(out, ":{\"loss\":%s", clv_json_number(losses[i], 9, number));
@@ -174,13 +174,13 @@ static void append_json_scores(const clv_run *r, const clv_step_result *e, const
   if (r->config->loss.n_targets)
     append_json_targets(r, e->target_losses, out);
   else
-    clv_scores_json(s, class_name, &(name_source){r, 0}, out);
+    clv_scores_append_json(s, class_name, &(name_source){r, 0}, out);
 }
 
 /* Appends the curves for a report; of several targets {"targets":{"died":{"roc":...},...}}. */
 static void append_json_curves(const clv_run *r, const clv_scores *s, clv_bytes *out) {
   if (!r->config->loss.n_targets) {
-    clv_scores_json_curves(s, out);
+    clv_scores_append_curves_json(s, out);
     return;
   }
   clv_bytes_puts(out, "{\"targets\":{");
@@ -188,7 +188,7 @@ static void append_json_curves(const clv_run *r, const clv_scores *s, clv_bytes 
     CLV_AUTO(clv_scores_done) clv_scores of_target = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
     if (clv_score_finish(r->scores[i], &of_target, NULL) != CLV_OK) continue;
-    clv_scores_json_curves(&of_target, &json);
+    clv_scores_append_curves_json(&of_target, &json);
     if (json.failed) out->failed = true;
     if (!json.len) continue;
     clv_bytes_puts(out, out->data[out->len - 1] == '{' ? "" : ",");
@@ -222,10 +222,11 @@ clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) {
   for (size_t i = 0; r->scores && i < r->n_scores; i++) {
     CLV_AUTO(clv_scores_done) clv_scores s = {0};
     CLV_TRY(clv_score_finish(r->scores[i], &s, err));
-    s.n_worst = CLV_MIN(s.n_worst, CLV_RUN_MAX_WORST_RECORDS / r->n_scores);
-    if (s.n_worst && !n) clv_bytes_puts(&text, "[");
-    clv_scores_json_worst(&s, targets ? targets[i].name : NULL, record_name, r, n > 0, &text);
-    n += s.n_worst;
+    s.n_worst_records = CLV_MIN(s.n_worst_records, CLV_RUN_MAX_WORST_RECORDS / r->n_scores);
+    if (s.n_worst_records && !n) clv_bytes_puts(&text, "[");
+    clv_scores_append_worst_json(&s, targets ? targets[i].name : NULL, record_name, r, n > 0,
+                                 &text);
+    n += s.n_worst_records;
   }
   if (!n) return CLV_OK;
   clv_bytes_puts(&text, "]\n");
@@ -242,7 +243,7 @@ typedef struct scalar_list {
   const char *target; /* name of the target that has the scores; NULL: records have one label */
 } scalar_list;
 
-/* Callback of clv_scores_each: appends a scalar. The tag is the name, after a target's, as in
+/* Callback of clv_scores_for_each: appends a scalar. The tag is the name, after a target's, as in
  * "died.auc". */
 static void add_scalar(void *user, const char *name, double value) {
   scalar_list *list = user;
@@ -265,7 +266,7 @@ static clv_code list_scalars(const clv_run *r, const clv_step_result *e, clv_run
     CLV_TRY(clv_score_finish(r->scores[i], &s, err));
     if (t) add_scalar(&list, "loss", e->target_losses[i]);
     if (t && s.n_classes) add_scalar(&list, "accuracy", s.values[CLV_VALUE_ACCURACY]);
-    clv_scores_each(&s, add_scalar, &list);
+    clv_scores_for_each(&s, add_scalar, &list);
   }
   return CLV_OK;
 }
@@ -308,10 +309,10 @@ static void append_score_text(const clv_run *r, size_t i, bool with_table, const
   CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   bool is_target = r->config->loss.n_targets > 0;
-  clv_scores_line(s, &line);
+  clv_scores_append_line(s, &line);
   if (line.failed) text->failed = true;
   if (line.len) clv_bytes_printf(text, "%s%s", is_target ? ", " : "  ", line.data);
-  if (with_table) clv_scores_table(s, class_name, &(name_source){r, i}, &rows);
+  if (with_table) clv_scores_append_table(s, class_name, &(name_source){r, i}, &rows);
   if (rows.failed) text->failed = true;
   if (rows.len) clv_bytes_printf(text, "\n%.*s", (int)rows.len - 1, rows.data);
 }
@@ -322,7 +323,7 @@ static void append_target_texts(const clv_run *r, const clv_step_result *e, bool
   for (size_t i = 0; i < r->config->loss.n_targets; i++) {
     CLV_AUTO(clv_scores_done) clv_scores s = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
-    char loss_text[CLV_JSON_NUMBER];
+    char loss_text[CLV_JSON_NUMBER_BYTES];
     if (clv_score_finish(r->scores[i], &s, NULL) != CLV_OK) continue;
     clv_bytes_puts(&name, r->config->loss.targets[i].name);
     if (name.failed) text->failed = true;

@@ -56,7 +56,7 @@ void clv_run_count_validation(clv_run *r, const clv_step_result *e) {
 void clv_run_print_early_stopping(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   const clv_early_stopping_state *s = &r->steps.early_stopping_state;
-  char best_text[CLV_JSON_NUMBER] = "null", name[CLV_BEST_NAME_BYTES];
+  char best_text[CLV_JSON_NUMBER_BYTES] = "null", name[CLV_BEST_NAME_BYTES];
   if (!clv_early_stopping_is_due(s, &r->config->train)) return;
   unsigned long long step = clv_trainer_step_count(r->trainer), best_step = s->best_step;
   clv_bytes_printf(&text, "stopped early after step %llu: %llu validations without a better %s",

@@ -108,7 +108,7 @@ void clv_target_predictions_add_names(clv_bytes *out, const clv_predictions *r) 
 
 /* Appends the numbers of a target's outputs; nothing if x is NULL. */
 static void append_csv_numbers(clv_bytes *out, const clv_target_spec *s, const float *x) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   for (size_t j = 0; x && j < clv_target_width(s); j++)
     clv_bytes_printf(out, ",%s", clv_format_number("%.9g", predicted_number(s, x[j]), number));
 }
@@ -145,7 +145,7 @@ void clv_target_predictions_add_csv(clv_bytes *out, const clv_predictions *r, si
 /* Appends the numbers of a target's outputs as a member with a list; nothing if x is NULL. */
 static void append_json_numbers(clv_bytes *out, const char *key, const clv_target_spec *s,
                                 const float *x) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   if (!x) return;
   clv_bytes_printf(out, ",\"%s\":[", key);
   for (size_t j = 0; j < clv_target_width(s); j++)
@@ -158,7 +158,7 @@ static void append_json_numbers(clv_bytes *out, const char *key, const clv_targe
  * number. */
 static void append_json_prediction(clv_bytes *out, const clv_predictions *r,
                                    const clv_target_spec *s, const float *outputs) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   size_t class = predicted_class(s, outputs);
   const char *name = class_name(r, s, class);
   if (!has_classes(s)) {

@@ -29,12 +29,12 @@ static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_st
   clv_evaluation evaluation = {.dataset = set_name,
                                .step = best.step,
                                .epoch = epoch,
-                               .samples = e->samples,
-                               .places = e->n_labelled != e->samples ? e->n_labelled : 0,
+                               .n_samples = e->samples,
+                               .n_labelled = e->n_labelled != e->samples ? e->n_labelled : 0,
                                .loss = e->loss,
                                .accuracy = has_accuracy ? accuracy : -1,
-                               .scores = scores.json.len ? scores.json.data : NULL,
-                               .curves = scores.curves.len ? scores.curves.data : NULL,
+                               .scores_json = scores.json.len ? scores.json.data : NULL,
+                               .curves_json = scores.curves.len ? scores.curves.data : NULL,
                                .scalars = scores.scalars,
                                .n_scalars = scores.n};
   snprintf(best.evaluated_set, sizeof best.evaluated_set, "%s", set_name);
@@ -95,15 +95,15 @@ static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv
                       : -1,
       .grad_norm = s->grad_norm,
       .lr = s->lr,
-      .samples = s->samples,
+      .n_samples = s->samples,
       .wait_ns = s->wait_ns,
       .step_ns = s->step_ns,
-      .step_up = sent_and_received_bytes[0],
-      .step_down = sent_and_received_bytes[1],
+      .step_bytes_up = sent_and_received_bytes[0],
+      .step_bytes_down = sent_and_received_bytes[1],
       .changed_weights = s->changed_weights};
   clv_trainer_count_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
   clv_run_lock_note_step(r->lock, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
-  clv_run_metrics_step(r->metrics, step, s);
+  clv_run_metrics_note_step(r->metrics, step, s);
   count_step(&r->steps, s);
   return clv_reporter_step(r->reporter, &p, err);
 }

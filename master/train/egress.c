@@ -48,13 +48,13 @@ static clv_code measure_sample(clv_dtype dtype, const clv_shape *batch_shape, in
  * activations, and what an observer learns from them. */
 static void set_name_of_cached_row(const clv_trainer *t, const clv_egress_row *r,
                                    clv_egress_key *key) {
-  char findings_text[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
   if (r->input)
     snprintf(key->name, sizeof key->name, "numbers of records");
   else
     snprintf(key->name, sizeof key->name, "kept there, unused for at most %llu s%s%s",
              (unsigned long long)(t->config->stages[0].cache_ttl_ms / 1000),
-             r->findings ? ", " : "", clv_findings_words(r->findings, findings_text));
+             r->findings ? ", " : "", clv_findings_format(r->findings, findings_text));
 }
 
 static clv_code make_row_flow(clv_trainer *t, const clv_egress_row *r, clv_row_flow *ret,
@@ -76,14 +76,14 @@ static clv_code make_row_flow(clv_trainer *t, const clv_egress_row *r, clv_row_f
 static clv_code make_direct_flow(clv_trainer *t, uint32_t stage, bool is_gradient,
                                  clv_row_flow *ret, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
-  char words[CLV_FINDINGS_TEXT];
+  char words[CLV_FINDINGS_TEXT_BYTES];
   if (!s->sends_directly || (is_gradient && !s[1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(t->b, stage, is_gradient);
   clv_egress_key key = {.kind = clv_egress_record_kind(r.kind, r.findings),
                         .has_random_values = t->egress.has_random_values};
   set_sender_and_receiver(t, s[is_gradient].worker, r.worker, &key);
   set_stage_name(t, stage, &key);
-  snprintf(key.name, sizeof key.name, "%s", clv_findings_words(r.findings, words));
+  snprintf(key.name, sizeof key.name, "%s", clv_findings_format(r.findings, words));
   CLV_TRY(measure_sample(r.dtype, &r.shape, r.max_positions, &key, ret, err));
   return clv_egress_flow_new(t->egress.record, &key, false, &ret->flow, err);
 }
@@ -126,7 +126,7 @@ void clv_trainer_drop_flows(clv_trainer *t) {
 
 cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error) {
   clv_trainer *t = user;
-  return clv_gate_may_send(&t->egress.gate, s, error);
+  return clv_gate_check_sending(&t->egress.gate, s, error);
 }
 
 /* ---- allowances ahead of a batch ------------------------------------------------------------- */

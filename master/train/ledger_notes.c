@@ -48,7 +48,7 @@ static clv_code add_keys(clv_ledger_list *o, const clv_trainer *t, uint32_t stag
   clv_sha256 digest;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op == CLV_OP_INPUT) continue;
-    CLV_TRY(clv_ledger_hash_layer_key(t->config, g, k, &digest, err));
+    CLV_TRY(clv_ledger_hash_graph_node(t->config, g, k, &digest, err));
     CLV_TRY(
         clv_ledger_list_add(o, worker_identity_of_stage(t, stage), CLV_LEDGER_KEY, &digest, err));
   }
@@ -119,9 +119,9 @@ static clv_code fill_sample(const clv_weights_file *f, const clv_weights_entry *
                             clv_weights_sample *s, clv_err *err) {
   CLV_AUTO(clv_freep) char *chunk = NULL;
   size_t size = clv_dtype_size(e->dtype);
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK_VALUES, size, &chunk, err));
   for (uint64_t at = 0; at < e->bytes;) {
-    size_t n = (size_t)CLV_MIN(e->bytes - at, (uint64_t)CLV_SAMPLE_CHUNK * size);
+    size_t n = (size_t)CLV_MIN(e->bytes - at, (uint64_t)CLV_SAMPLE_CHUNK_VALUES * size);
     CLV_TRY(clv_weights_read_range(f, e, at, chunk, n, err));
     clv_weights_sample_add(s, at, chunk, n);
     at += n;

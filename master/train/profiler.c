@@ -91,20 +91,20 @@ static void write_trace_event(clv_trace *trace, const clv_trainer *t, const clv_
   const char *stage = s.stage < t->b->n_stages ? t->config->stages[s.stage].name : "loss";
   snprintf(name, sizeof name, "%s%u %s", event_kind_labels[e->kind].letter, s.micro_batch, stage);
   if (is_computation(e)) {
-    clv_trace_compute(trace, &s);
+    clv_trace_add_compute(trace, &s);
     return;
   }
   const cleave_event *in = find_arrival_event(&t->step_meter, e);
   if (!in) return;
   s.end_ns = in->begin_ns;
-  clv_trace_transfer(trace, &s);
+  clv_trace_add_transfer(trace, &s);
 }
 
 static void write_trace_round(clv_profiler *o, const clv_trainer *t, const clv_placed_schedule *l) {
   const char *name;
   for (uint32_t i = 0;
        !o->has_written_node_names && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
-    clv_trace_node(o->trace, i, name);
+    clv_trace_name_node(o->trace, i, name);
   o->has_written_node_names = true;
   for (size_t i = 0; i < t->step_meter.n_events; i++)
     write_trace_event(o->trace, t, l, &t->step_meter.events[i]);

@@ -36,9 +36,10 @@ static clv_code sample_item(clv_weights_sample *sample, state_source *s, size_t 
                             clv_err *err) {
   size_t value_bytes = clv_dtype_size(sample->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, value_bytes, &chunk, err));
-  for (size_t first_value = 0; first_value < sample->n_values; first_value += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(sample->n_values - first_value, (size_t)CLV_SAMPLE_CHUNK);
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK_VALUES, value_bytes, &chunk, err));
+  for (size_t first_value = 0; first_value < sample->n_values;
+       first_value += CLV_SAMPLE_CHUNK_VALUES) {
+    size_t n = CLV_MIN(sample->n_values - first_value, (size_t)CLV_SAMPLE_CHUNK_VALUES);
     CLV_TRY(read_piece(s, item, (uint64_t)first_value * value_bytes, chunk, n * value_bytes, err));
     clv_weights_sample_add(sample, (uint64_t)first_value * value_bytes, chunk, n * value_bytes);
   }

@@ -287,7 +287,7 @@ clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, con
 /* Makes t->egress.gate, which every sent tensor passes, and the flows (balances of bytes) of the
  * egress record. */
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
-/* Callback of cleave_options.may_send: calls clv_gate_may_send with t->egress.gate. user: the
+/* Callback of cleave_options.may_send: calls clv_gate_check_sending with t->egress.gate. user: the
  * trainer. */
 cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error);
 void clv_trainer_drop_flows(clv_trainer *t);

@@ -19,7 +19,7 @@ static void check_window(const clv_page_set *p, int64_t i) {
   const int32_t *ids = get_row(p->ids, i), *boxes = get_row(p->boxes, i);
   NEVER(*get_row(p->lengths, i) < 2 || *get_row(p->lengths, i) > WIDTH);
   for (int k = 0; k < WIDTH; k++) NEVER(ids[k] < 0 || ids[k] >= TOKENS);
-  for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_BOX_MAX);
+  for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_MAX_BOX_COORDINATE);
   for (int k = 0; k < WIDTH; k++)
     NEVER(boxes[4 * k] > boxes[4 * k + 2] || boxes[4 * k + 1] > boxes[4 * k + 3]);
 }
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err = {0};
   if (!size) return 0;
   clv_page_rows r = {.tokens = {.path = "fuzz"},
-                     .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
+                     .window = {.width = WIDTH, .stride = 2, .first_id = 2, .last_id = 3},
                      .label_kind = (clv_page_label_kind)(data[0] % 3),
                      .keeps_pages = data[0] % 6 == 3,
                      .groups_by_file = data[0] & 64,

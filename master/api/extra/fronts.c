@@ -145,7 +145,7 @@ static clv_code note_given_values(api_fronts *f, cleave_runtime *rt, uint64_t mo
   CLV_AUTO(free_given_values) given_values g = {0};
   if (w->tensor.rank < 2) return CLV_OK;
   if (f->compares_rows) CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
-  if (g.sample) g.sample->max_row_digests = CLV_ROW_MAX_LOOKED_UP;
+  if (g.sample) g.sample->max_row_digests = CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR;
   if (f->compares_rows) CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
   LOCKED(rt);
   f->n_compared_hashes = 0;
@@ -168,9 +168,9 @@ static bool is_later_node(const clv_graph *g, int k) {
  * train.seed has the same keys. */
 static clv_code find_ledger_key_name(const cleave_module *m, int k, clv_sha256 *ret, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
-  if (m->seed != CLEAVE_SESSION_NETWORK) return clv_ledger_name_of_module_key(&n->key, ret, err);
-  return clv_ledger_name_of_layer(&m->runtime->seed, n->layer,
-                                  is_later_node(m->graph, k) ? n->name : "", ret, err);
+  if (m->seed != CLEAVE_SESSION_NETWORK) return clv_ledger_hash_module_key(&n->key, ret, err);
+  return clv_ledger_hash_layer_key(&m->runtime->seed, n->layer,
+                                   is_later_node(m->graph, k) ? n->name : "", ret, err);
 }
 
 static clv_code add_tensor_sample(clv_ledger_list *l, const char *identity, const cleave_tensor *t,
@@ -287,7 +287,7 @@ static clv_code add_given_values_reason(const joined_graph *j, const given_value
   else if (!g->sample)
     clv_bytes_puts(reason, "got its weights before the first row was declared");
   else
-    return clv_ledger_reason_of_sample(j->ledger, g->sample, reason, err);
+    return clv_ledger_explain_known_sample(j->ledger, g->sample, reason, err);
   return CLV_OK;
 }
 
@@ -318,7 +318,7 @@ static clv_code add_layer_reason(const api_fronts *f, const joined_graph *j, con
     clv_bytes_puts(reason, "has weights from a train.seed that can be tried out (leave it out)");
   if (reason->len) return CLV_OK;
   CLV_TRY(find_ledger_key_name(m, k, &of, err));
-  return clv_ledger_reason_of_key(j->ledger, &of, reason, err);
+  return clv_ledger_explain_known_key(j->ledger, &of, reason, err);
 }
 
 static void keep_first_reason(joined_graph *j, const char *layer, const char *module,
@@ -473,7 +473,7 @@ static clv_code judge_node(const joined_graph *j, int node, verdict *ret, clv_er
       n_hiding_nodes[k] = CLV_MIN(n_hiding_nodes[k], n_hiding_nodes[n->in[i]]);
     n_hiding_nodes[k] += n->n_in && is_hiding_node(j, reach, k);
   }
-  *ret = (verdict){clv_findings_of_reach(&reach[node]), n_hiding_nodes[node]};
+  *ret = (verdict){clv_reach_findings(&reach[node]), n_hiding_nodes[node]};
   if (g->nodes[node].op == CLV_OP_INPUT) ret->findings = CLV_FINDING_RAW_INPUT;
   return CLV_OK;
 }
@@ -574,9 +574,9 @@ static void remember_compared_hash(api_fronts *f, uint64_t hash) {
 static cleave_status compare_row_with_verdict(api_fronts *f, const cleave_sending *sending,
                                               const verdict *rule_verdict, const joined_graph *j,
                                               uint64_t hash, cleave_error *error) {
-  cleave_status status = clv_program_gate_compare(f->gate, sending, rule_verdict->findings,
-                                                  rule_verdict->n_hiding_nodes,
-                                                  j->reason.len ? j->reason.data : "", error);
+  cleave_status status = clv_program_gate_compare_findings(
+      f->gate, sending, rule_verdict->findings, rule_verdict->n_hiding_nodes,
+      j->reason.len ? j->reason.data : "", error);
   if (status == CLEAVE_OK && hash) remember_compared_hash(f, hash);
   return status;
 }
@@ -653,7 +653,7 @@ static clv_code add_front_reason(const joined_graph *j, const cleave_declaration
   if ((clv_dtype)w->tensor.dtype != p->dtype || !clv_shape_equal(&shape, &p->shape))
     return clv_fail(err, CLV_INVALID, "front_weights: '%s' is of another type or shape", p->name);
   CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
-  if (g.sample) g.sample->max_row_digests = CLV_ROW_MAX_LOOKED_UP;
+  if (g.sample) g.sample->max_row_digests = CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR;
   CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
   return add_given_values_reason(j, &g, true, reason, err);
 }
@@ -689,7 +689,7 @@ static clv_code judge_front(const cleave_declaration *d, joined_graph *j, verdic
 
 cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
   CLV_AUTO(joined_graph_done) joined_graph j = {0};
-  char findings_text[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
   verdict rule_verdict;
   if (!d->front) return CLEAVE_OK;
   if (d->kind != CLEAVE_SENDING_LEAF)
@@ -702,7 +702,7 @@ cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
         "the front of the row for module '%.60s' shows %s behind %u hiding layer%s%s%.200s; "
         "the row says less",
         d->module ? d->module : "",
-        rule_verdict.findings ? clv_findings_words(rule_verdict.findings, findings_text) : "MIXED",
+        rule_verdict.findings ? clv_findings_format(rule_verdict.findings, findings_text) : "MIXED",
         rule_verdict.n_hiding_nodes, CLV_S(rule_verdict.n_hiding_nodes), j.reason.len ? ": " : "",
         j.reason.len ? j.reason.data : "");
   if (!d->shows) d->shows = rule_verdict.findings ? rule_verdict.findings : CLEAVE_SHOWS_MIXED;
